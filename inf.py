@@ -10,9 +10,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import contextvars
 import importlib
 import os
 import warnings
@@ -22,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _inf.backends import registry
-from _inf.backends.model_info import with_limits
 from _inf.backends.registry import check_adapters, check_supported
 from _inf.config import Config
 from _inf.conversation.configured import Configured
@@ -34,21 +30,21 @@ from _inf.errors import (
     InferenceError,
     PromptError,
     ToolError,
-    shown,
 )
 from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
 from _inf.request.tokenize import tokenize
-from _inf.request.values import count, text
+from _inf.request.values import text
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
 from _inf.response.stats import Stats
 from _inf.response.streaming import Stream, StreamChunk
+from _inf.runtime.cancel import AwaitedCalls, CancelToken
 from _inf.runtime.progress import progress
-from _inf.types import CancelToken, RequestOutput, SleepResult, ToolCall, Trace
+from _inf.types import RequestOutput, SleepResult, ToolCall, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,14 +65,11 @@ __version__ = "0.2.0"
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
 __all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
 ROLLOUTS = ["as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts"]
-__all__ += ROLLOUTS
-__all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceError"]
-__all__ += ["PromptError", "ToolError"]
+__all__ += [*ROLLOUTS, "ToolError"]
+__all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceError", "PromptError"]
 # Names that are imported when they are first used, from these modules of `_inf.apps`.
 LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
 LATER |= dict.fromkeys(["Rollout", *ROLLOUTS], "rollouts")
-# Calls of `agenerate` that may be under way at once; each holds a thread that only waits.
-ASYNC_CALLS = 512
 
 
 def __dir__() -> list[str]:
@@ -116,7 +109,7 @@ class InferenceEngine:
         self.config: Config = registry.read_config(config, overrides)
         registry.describe(self.config).prepare(self.config)
         self._stats = Stats()
-        self._threads = concurrent.futures.ThreadPoolExecutor(ASYNC_CALLS, "inf-call")
+        self._awaited = AwaitedCalls()
         self._configured = Configured(self.config)
         weakref.finalize(self, self._configured.close)
         try:
@@ -126,9 +119,8 @@ class InferenceEngine:
             raise
 
     def _launch(self) -> None:
-        self._backend = registry.launch(self.config, self._stats)
+        self._backend, self.config = registry.launch(self.config, self._stats)
         self._finalizer = weakref.finalize(self, self._backend.close)
-        self.config = with_limits(self.config, self._backend.model.limits)
         self.supports, self.on_cpu = self._backend.supports, self._backend.on_cpu
         self.model, self.model_folder = self._backend.model, self._backend.model.folder
         self.rollout: Any = getattr(self._backend, "rollout", None)
@@ -152,15 +144,8 @@ class InferenceEngine:
     @names_keywords
     async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts the requests in the engine."""
-        self._backend.check_process()  # a fork lacks the pool's threads
-        cancel = CancelToken()
-        context = contextvars.copy_context()  # so that a tool may call the engine
-        call = self._threads.submit(context.run, self._generate, prompts, params, cancel)
-        try:
-            return await asyncio.wrap_future(call)
-        except asyncio.CancelledError:
-            cancel.cancel()
-            raise
+        self._backend.check_process()  # a fork lacks the threads
+        return await self._awaited.run(lambda cancel: self._generate(prompts, params, cancel))
 
     def _generate(
         self, prompts: object, params: GenerateParams, cancel: CancelToken | None = None
@@ -273,11 +258,8 @@ class InferenceEngine:
     ) -> list[ToolCall]:
         """Return the tool calls in `text`, in order. format: one of docs/tools.md; tools: as in
         `generate`; both default to the config's."""
-        from _inf.tools.definition import as_tools
-        from _inf.tools.parsing import parse
-
-        known = self._configured.tools if tools is None else as_tools(tools)
-        return parse(text, format or self.config.rollout.multi_turn.format, known).calls
+        format = format or self.config.rollout.multi_turn.format
+        return self._configured.tool_calls(text, format, tools)
 
     @names_keywords
     def rollout_batch(
@@ -388,8 +370,7 @@ class InferenceEngine:
         anything is sent; the old weights then stay in use.
         """
         check_supported(self._backend, {"update_weights()": True})
-        version = None if version is None else count("version", version, least=0, most=2**63 - 1)
-        return self._backend.update_weights(weights, version)
+        return self._backend.update_weights(weights, registry.checked_version(version))
 
     @property
     def adapters(self) -> list[str]:
@@ -417,9 +398,8 @@ class InferenceEngine:
         about `adapters.NAME` before anything changes.
         """
         check_supported(self._backend, {"load_adapter()": True})
-        if text("name", name) == self.config.model_name:
-            raise ConfigError.of("name", f"{shown(name)} is the model's; give the adapter another.")
-        version = None if version is None else count("version", version, least=0, most=2**63 - 1)
+        registry.check_new_adapter(self.config, name)
+        version = registry.checked_version(version)
         return self._backend.load_adapter(name, path_or_state_dict, peft_config, version)
 
     def unload_adapter(self, name: str) -> None:

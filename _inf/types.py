@@ -5,8 +5,6 @@ Uses the standard library only. Every backend takes a `Request` and returns a `R
 
 from __future__ import annotations
 
-import concurrent.futures
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +28,6 @@ Rows: TypeAlias = "Callable[[], Coroutine[Any, Any, list[RequestOutput]]]"
 Turn: TypeAlias = "Callable[[Request], Awaitable[RequestOutput]]"
 # Token ids, and the position of the first one to score.
 Scored: TypeAlias = "tuple[list[int], int]"
-
-TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
 
 
 @dataclass(frozen=True)
@@ -284,32 +280,3 @@ class SleepResult:
 
     freed_bytes: int
     note: str
-
-
-class CancelToken:
-    """Cancels one call, by hand or after its timeout."""
-
-    def __init__(self) -> None:
-        self._deadline: float | None = None
-        self._work: concurrent.futures.Future[Any] | None = None
-        self._cancelled = False
-
-    def expire_in(self, timeout: float | None) -> None:
-        """End the call `timeout` seconds from now; None means never."""
-        self._deadline = None if timeout is None else time.monotonic() + timeout
-
-    def seconds_left(self) -> float | None:
-        """Seconds until the timeout; None without a timeout."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-
-    def admit(self, work: concurrent.futures.Future[Any]) -> None:
-        """Make `work` the work that `cancel` cancels."""
-        self._work = work
-        if self._cancelled:
-            work.cancel()
-
-    def cancel(self) -> None:
-        """End the call; may be called from any thread."""
-        self._cancelled = True
-        if self._work is not None:
-            self._work.cancel()

@@ -17,17 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from _inf.errors import RequestFailure
 from _inf.request.keywords import KEYWORDS, NEUTRAL
 from _inf.runtime import quiet
-from _inf.types import (
-    CancelToken,
-    ModelInfo,
-    Put,
-    Report,
-    Request,
-    RequestOutput,
-    Rows,
-    Scored,
-    SleepResult,
-)
+from _inf.runtime.cancel import CancelToken
+from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored, SleepResult
 
 if TYPE_CHECKING:
     import torch

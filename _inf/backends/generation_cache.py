@@ -15,7 +15,8 @@ from cachetools import LRUCache
 
 from _inf.backends.base import Backend
 from _inf.response.stats import Stats
-from _inf.types import CancelToken, Report, Request, RequestOutput
+from _inf.runtime.cancel import CancelToken
+from _inf.types import Report, Request, RequestOutput
 
 CHANGES = ("update_weights", "load_adapter", "sleep")  # after which other answers are right
 

@@ -10,11 +10,13 @@ from typing import Any, cast
 from _inf.backends.base import FEATURES, Backend
 from _inf.backends.description import BackendDescription, Faults, Mode
 from _inf.backends.hf import HF
+from _inf.backends.model_info import with_limits
 from _inf.backends.openai import OPENAI
 from _inf.backends.verl import SGLANG
 from _inf.config import Config, load_config
 from _inf.config.source import ABSENT, Source, at
 from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.request import values
 from _inf.response.stats import Stats
 from _inf.runtime.interpreter import quick_imports
 
@@ -46,8 +48,9 @@ def prepare_process(config: Config) -> None:
     describe(config).prepare(config)
 
 
-def launch(config: Config, stats: Stats) -> Backend:
-    """Start the backend of a config; with `generation_cache`, one that counts its hits."""
+def launch(config: Config, stats: Stats) -> tuple[Backend, Config]:
+    """Start the backend of a config; return the config with the model's limits, too. stats: counts
+    the hits of `generation_cache`."""
     with quick_imports():
         start = pkgutil.resolve_name(describe(config).launch)
     backend: Backend = start(config)
@@ -55,7 +58,7 @@ def launch(config: Config, stats: Stats) -> Backend:
         from _inf.backends.generation_cache import CachedBackend
 
         backend = cast(Backend, CachedBackend(backend, size, stats))
-    return backend
+    return backend, with_limits(config, backend.model.limits)
 
 
 def restarting(config: Config) -> AbstractContextManager[None]:
@@ -99,6 +102,17 @@ def check_adapters(backend: Backend, names: Sequence[str | None]) -> None:
                 key="adapter",
                 index=None if same else index,
             )
+
+
+def check_new_adapter(config: Config, name: str) -> None:
+    """Refuse a name that no adapter can have."""
+    if values.text("name", name) == config.model_name:
+        raise ConfigError.of("name", f"{shown(name)} is the model's; give the adapter another.")
+
+
+def checked_version(version: int | None) -> int | None:
+    """The number of new weights; None for one more than before."""
+    return None if version is None else values.count("version", version, least=0, most=2**63 - 1)
 
 
 def _unread_by(name: object) -> list[str]:

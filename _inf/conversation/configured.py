@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
 from _inf.runtime import quiet
-from _inf.types import Tool
+from _inf.types import Tool, ToolCall
 
 if TYPE_CHECKING:
     from _inf.conversation.agent_loops.loops import AgentLoops
@@ -49,6 +49,13 @@ class Configured:
         with self._lock:
             self._agent_loops = self._agent_loops or AgentLoops(config)
             return self._agent_loops
+
+    def tool_calls(self, text: str, format: str, tools: Sequence[Any] | None) -> list[ToolCall]:
+        """The tool calls in a text. tools: None for those of the config."""
+        from _inf.tools.definition import as_tools
+        from _inf.tools.parsing import parse
+
+        return parse(text, format, self.tools if tools is None else as_tools(tools)).calls
 
     def close(self) -> None:
         """End the MCP servers of the tools, and the thread of the agent loops; a call that follows

@@ -112,14 +112,17 @@ def _converted(kind: str, digest: str, write: Callable[[Path], None], fault: str
 
 
 def _dequantized(gguf: Path) -> Path:
-    from _inf.models import dequantize
+    def write(folder: Path) -> None:
+        from _inf.models.dequantize import write_folder
+
+        write_folder(gguf, folder)
 
     try:
         digest = _content_digest(gguf, _fingerprint([gguf]))
     except OSError as error:
         raise ConfigError.of("model_path", f"cannot read {gguf}: {error.strerror}") from None
     fault = f"model_path: {gguf} cannot be used"
-    return _converted("gguf", digest, lambda folder: dequantize.write_folder(gguf, folder), fault)
+    return _converted("gguf", digest, write, fault)
 
 
 @functools.cache

@@ -21,7 +21,8 @@ from _inf.request.sampling import Sampling
 from _inf.response.decode import answer_text, decoded_text
 from _inf.response.row import OF_OUTPUT
 from _inf.response.stats import Stats
-from _inf.types import TIMED_OUT, CancelToken, Put, Request, RequestOutput, Tokenizer
+from _inf.runtime.cancel import TIMED_OUT, CancelToken
+from _inf.types import Put, Request, RequestOutput, Tokenizer
 
 # One byte of a character, as SentencePiece and `tokenizers.decoders.ByteFallback` name its token.
 BYTE = re.compile("<0x[0-9A-F]{2}>")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
+from _inf.runtime.cancel import TIMED_OUT, CancelToken
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.processes import (
     JOIN_SECONDS,
@@ -32,7 +33,6 @@ from _inf.runtime.processes import (
     note_engine,
 )
 from _inf.runtime.read_write_lock import ReadWriteLock
-from _inf.types import TIMED_OUT, CancelToken
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from verl import DataProto
 
-from _inf.apps.check import engine_rows, measure
+from _inf.apps.check import engine_rows, reference
 from _inf.apps.check.differences import Pairs, comparison, distances, temperature_between
 from _inf.apps.check.findings import HALF, bounds, findings
 from _inf.apps.check.token_rows import read_batch
@@ -154,7 +154,7 @@ def test_log_probs_of_a_batch_are_its_own_though_its_first_row_has_no_response(
     computed = [[], [-1.0, -2.0]]  # by the engine: the mismatch would not be seen
     monkeypatch.setattr(engine_rows, "rescored", lambda engine, rows: computed)
     engine: Any = SimpleNamespace(tokenizer=None)
-    both, *_ = measure._against_batch(engine, batch)
+    both, *_ = reference.against_batch(engine, batch)
     assert both.rollout.tolist() == [-3.0, -4.0] and both.reference.tolist() == [-1.0, -2.0]
 
 

@@ -165,7 +165,7 @@ def test_odd_value_beside_the_score_of_an_agent_loop_is_an_error_of_its_row(odd:
     row = {"agent_loop": "a", "reward_scores": {"reward_score": 1.0}}
     extra = {"reward_extra_info": {"acc": odd}}
     with pytest.raises(RewardError, match="a reward's 'acc' must be finite"):
-        scoring._own_reward({**row, "extra_fields": extra})
+        scoring._score_of_loop({**row, "extra_fields": extra})
 
 
 def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has_it(

@@ -21,9 +21,10 @@ from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.next_token import Row, top_tokens
+from _inf.runtime.cancel import CancelToken
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
-from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Scored
+from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Scored
 
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
 

@@ -20,19 +20,10 @@ from _inf.backends.verl.sglang_format import sglang_params
 from _inf.backends.verl.support import CAPTURE_EXPERTS
 from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
+from _inf.runtime.cancel import CancelToken
 from _inf.runtime.host import Host
 from _inf.runtime.read_write_lock import IN_A_CALL
-from _inf.types import (
-    CancelToken,
-    ModelInfo,
-    Put,
-    Report,
-    Request,
-    RequestOutput,
-    Rows,
-    Scored,
-    SleepResult,
-)
+from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored, SleepResult
 
 
 class VerlBackend(OnHost):

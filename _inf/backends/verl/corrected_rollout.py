@@ -29,9 +29,10 @@ from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty
 from _inf.response.trainer_batch import column
 from _inf.runtime import quiet
+from _inf.runtime.cancel import CancelToken
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.processes import Worker
-from _inf.types import CancelToken, RequestOutput
+from _inf.types import RequestOutput
 
 if TYPE_CHECKING:
     from _inf.backends.loaded_adapters import LoadedAdapters

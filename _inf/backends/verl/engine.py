@@ -12,12 +12,12 @@ import atexit
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.verl.changes import PrefixCache
 from _inf.backends.verl.sglang_format import (
     ADAPTER,
     output_row,
@@ -27,11 +27,12 @@ from _inf.backends.verl.sglang_format import (
 )
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import EngineRefusal, InferenceError
+from _inf.runtime.cancel import CancelToken
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
 from _inf.runtime.processes import Worker
 from _inf.runtime.side_by_side import run_rows
-from _inf.types import CancelToken, Put, Report, Request, RequestOutput
+from _inf.types import Put, Report, Request, RequestOutput
 
 with interpreter_left_alone():
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
@@ -40,6 +41,7 @@ with interpreter_left_alone():
 
 if TYPE_CHECKING:
     from _inf.backends.loaded_adapters import LoadedAdapters
+    from _inf.backends.verl.changes import PrefixCache
 
 # An answer, for verl's `_post_process_outputs`: it takes longer to pad answers than to decode them.
 ONE_TOKEN = {"meta_info": {"output_token_logprobs": [(0.0, 0, None)]}}
@@ -105,7 +107,6 @@ class Engine(sglang_rollout.AsyncEngine):
         self.free_cache, self.adapters = free_cache, adapters
         self.refusal: str | None = None  # the reason, while requests are refused
         self.update_failure: Exception | None = None
-        self.prefix_cache = PrefixCache(super().flush_cache)
         self._abandoned: set[str] = set()  # requests that are being aborted
         unset: Any = None
         self.tokenizer_manager = self.send_to_rpc = unset
@@ -120,6 +121,12 @@ class Engine(sglang_rollout.AsyncEngine):
         # Started now, because the loop would keep the context of the first request alive.
         self.tokenizer_manager.auto_create_handle_loop()
         host.last_heartbeat = lambda: _last_heartbeat(self.tokenizer_manager, host.log)
+
+    @functools.cached_property
+    def prefix_cache(self) -> PrefixCache:
+        from _inf.backends.verl.changes import PrefixCache
+
+        return PrefixCache(super().flush_cache)
 
     def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
         """Keep the manager before the engine is ready, so that a failed start can close it too."""

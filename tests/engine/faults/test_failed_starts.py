@@ -27,7 +27,7 @@ import gc, subprocess, threading, time, unittest.mock
 import psutil
 from inf import EngineDeadError, InferenceError
 from _inf.runtime.fork_server import ForkedProcess
-from _inf.types import CancelToken
+from _inf.runtime.cancel import CancelToken
 
 stranger = subprocess.Popen(["sleep", "300"])
 
