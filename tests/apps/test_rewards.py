@@ -16,16 +16,19 @@ import time
 import warnings
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from _inf.apps.eval import reward_pool, scoring
+from _inf.apps.code_version import CodeVersion
+from _inf.apps.eval import reward_pool
 from _inf.apps.eval.reward import Reward, RewardError
 from _inf.apps.eval.reward_pool import RewardPool, RewardWorker, reward_workers
 from _inf.apps.eval.reward_process import ARGUMENTS, HEADER, answer_calls
+from _inf.apps.eval.scoring import Judges
 from _inf.errors import ConfigError
 from tests.support.scripts import GONE_SECONDS, alive, until
 
@@ -160,12 +163,15 @@ def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file:
                 score(pool, text)
 
 
-@pytest.mark.parametrize("odd", [10**400, math.inf, {1: 2}])
+@pytest.mark.parametrize("odd", [10**400, math.inf, {1: 2}], ids=["large", "infinite", "keys"])
 def test_odd_value_beside_the_score_of_an_agent_loop_is_an_error_of_its_row(odd: Any) -> None:
-    row = {"agent_loop": "a", "reward_scores": {"reward_score": 1.0}}
-    extra = {"reward_extra_info": {"acc": odd}}
-    with pytest.raises(RewardError, match="a reward's 'acc' must be finite"):
-        scoring._score_of_loop({**row, "extra_fields": extra})
+    pool: Any = SimpleNamespace(version=CodeVersion("reward", "0"))
+    judges = Judges(pool, {"mine": CodeVersion("loop mine", "1")})
+    row = {"agent_loop": "mine", "reward_scores": {"reward_score": 1.0}}
+    row["extra_fields"] = {"reward_extra_info": {"acc": odd}}
+    scored = asyncio.run(judges.scored(row, lambda row: {}))
+    assert scored["reward"] is None
+    assert "a reward's 'acc' must be finite" in scored["error"]["message"]
 
 
 def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has_it(
