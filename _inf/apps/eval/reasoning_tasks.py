@@ -95,7 +95,7 @@ def load_tasks(source: str, size: int, seed: int) -> tuple[list[dict[str, Any]],
     made = _made(source, names, size, seed)
     for name in names:
         if name not in made["names"]:
-            meant = did_you_mean(name, made["names"]) or f". It has {', '.join(made['known'])}"
+            meant = did_you_mean(name, made["names"]) or f". It has {', '.join(made['names'])}"
             raise ConfigError(f"{source}: reasoning-gym has no task {name!r}{meant}")
     return [
         _row(name, index, entry, made["prompt"])
