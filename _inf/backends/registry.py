@@ -42,12 +42,6 @@ def describe(config: Config) -> BackendDescription:
     return description
 
 
-def prepare_process(config: Config) -> None:
-    """Check the installation and set the environment, before anything of the backend's is
-    imported."""
-    describe(config).prepare(config)
-
-
 def launch(config: Config, stats: Stats) -> tuple[Backend, Config]:
     """Start the backend of a config; return the config with the model's limits, too. stats: counts
     the hits of `generation_cache`."""

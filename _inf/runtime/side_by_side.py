@@ -78,10 +78,8 @@ async def run_rows(
 
 
 async def _ended(tasks: list[asyncio.Task[T]], enough: int) -> None:
-    """Wait until so many tasks have ended; raise what the first failed one of them raises."""
-    order, running = {task: number for number, task in enumerate(tasks)}, set(tasks)
-    until = asyncio.FIRST_EXCEPTION if enough >= len(tasks) else asyncio.FIRST_COMPLETED
-    while running and len(tasks) - len(running) < enough:
-        ended, running = await asyncio.wait(running, return_when=until)
-        for task in sorted(ended, key=order.__getitem__):
-            task.result()
+    """Wait until so many tasks have ended, at least one; raise what the first failed one raises."""
+    for ended, task in enumerate(asyncio.as_completed(tasks), start=1):
+        await task
+        if ended >= enough:
+            return

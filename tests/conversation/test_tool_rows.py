@@ -120,6 +120,13 @@ def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile() -> No
     assert rows[1].transcript.reward_scores == rewards
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_share_that_is_given_up_leaves_at_least_one_row(rows: int) -> None:
+    """As in verl: of one row, `int(1 * (1 - 0.7))` are enough, which is none."""
+    reasons = [row.finish_reason for row in held([1, 400, 400][:rows], [], over_sample_rate=0.7)]
+    assert reasons == ["stop", "abort", "abort"][:rows]
+
+
 def test_tool_that_is_created_beside_one_that_fails_is_released_after_it_is_created() -> None:
     """A release before the end of `create` would leave a sandbox behind."""
     log: list[str] = []
