@@ -35,7 +35,6 @@ from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
 from _inf.request.tokenize import tokenize
-from _inf.request.values import text
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
@@ -236,7 +235,7 @@ class InferenceEngine:
         self, call: str, prompts: object, responses: object, adapter: str | None
     ) -> list[tuple[list[int], int]]:
         check_supported(self._backend, {call: True, "adapter": adapter})
-        check_adapters(self._backend, [None if adapter is None else text("adapter", adapter)])
+        check_adapters(self._backend, [adapter])
         template = self._prepare([], {}).plan.rules.template  # of any call without keywords
         return scored_sequences(prompts, responses, template, self.model)
 
@@ -405,15 +404,14 @@ class InferenceEngine:
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter after the running calls have ended; raises `ConfigError`."""
         check_supported(self._backend, {"unload_adapter()": True})
-        check_adapters(self._backend, [text("name", name)])
+        check_adapters(self._backend, [name], "name")
         self._backend.unload_adapter(name)
 
     def sleep(self) -> SleepResult:
         """Free the accelerator's memory until `wake_up`; running calls finish first.
 
-        Returns how many bytes were freed (on a CPU none, and `note` says so). Until `wake_up`,
-        calls raise `InferenceError`. Raises `ConfigError` without
-        `rollout.free_cache_engine: true`.
+        Returns the freed bytes (on a CPU none, and `note` says so). Until `wake_up`, calls raise
+        `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
         """
         check_supported(self._backend, {"sleep()": True})
         return self._backend.sleep()
@@ -430,8 +428,7 @@ class InferenceEngine:
         return self._stats.snapshot()
 
     def clear_cache(self) -> None:
-        """Forget the answers that `generation_cache` keeps, as `update_weights`, `sleep` and
-        `restart` do."""
+        """Forget the answers that `generation_cache` keeps, as new weights and `restart` do."""
         self._backend.clear()
 
     def restart(self) -> None:

@@ -80,9 +80,10 @@ def _first_mode(described: BackendDescription, feature: str) -> list[Mode]:
     return [mode for mode in described.modes if feature in mode.supports][:1]
 
 
-def check_adapters(backend: Backend, names: Sequence[str | None]) -> None:
-    """Refuse adapters that are not loaded. names: those of a call's prompts."""
-    if not any(names):
+def check_adapters(backend: Backend, names: Sequence[str | None], keyword: str = "adapter") -> None:
+    """Refuse adapters that are not loaded. names: those of a call's prompts. keyword: which the
+    call has for a name."""
+    if not [values.text(keyword, name) for name in names if name is not None]:
         return
     known = backend.adapters
     for index, name in enumerate(names):

@@ -66,6 +66,16 @@ def as_list(array: Any) -> Any:
         return array
 
 
+def object_array(values: Sequence[Any]) -> Any:
+    """Return a one-dimensional numpy array of Python objects of any lengths, as verl's batches
+    hold them."""
+    import numpy as np
+
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
 def _is_message(value: object) -> bool:
     if isinstance(value, Mapping):
         return "role" in value or not {TOKEN_IDS, TEXT}.intersection(value)

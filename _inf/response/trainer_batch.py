@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from _inf.errors import ConfigError, PromptError, shown
-from _inf.request.prompts import as_list
+from _inf.request.prompts import as_list, object_array
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
 from _inf.types import Prompt
@@ -67,15 +67,6 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
     return columns
 
 
-def column(values: Sequence[Any]) -> Any:
-    """Return a one-dimensional numpy array of Python objects of any lengths."""
-    import numpy as np
-
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
-
-
 def _given(values: Any, where: str, prompts: int) -> Any:
     import numpy as np
 
@@ -85,7 +76,7 @@ def _given(values: Any, where: str, prompts: int) -> Any:
         raise ConfigError.of(where, f"{shown(values)} is not a list of values, one per prompt.")
     if len(listed) != prompts:
         raise ConfigError.of(where, f"{len(listed)} values for {prompts} prompts; give one each.")
-    return values if array else column(listed)
+    return values if array else object_array(listed)
 
 
 def trainer_batch(
@@ -147,5 +138,5 @@ def data_proto(
     logprobs = [values for _, _, values in responses if values is not None]
     if len(logprobs) == len(responses):
         tensors["rollout_log_probs"] = padded(logprobs, 0.0)
-    arrays = {name: column(v) if isinstance(v, list) else v for name, v in columns.items()}
+    arrays = {name: object_array(v) if isinstance(v, list) else v for name, v in columns.items()}
     return DataProto.from_dict(tensors=tensors, non_tensors=arrays)

@@ -19,6 +19,9 @@ from inf import ConfigError
 DEEP = "[" * 900 + "]" * 900
 UNUSABLE = [
     ("1e400", "not finite"),
+    ("-1.5E+0400", "not finite"),
+    (f"1{'0' * 309}.0", "not finite"),
+    (f"{'9' * 250}e99", "not finite"),
     ("NaN", "not finite"),
     ('{"a": [-Infinity]}', "not finite"),
     ("1" * (MAX_DIGITS + 1), str(MAX_DIGITS)),
@@ -37,6 +40,12 @@ def test_field_whose_value_cannot_be_used_is_named(value: str, says: str) -> Non
     status, about = error_of(caught.value, "/v1/chat/completions")
     assert (status, about["error"]["param"]) == (400, "user")
     json.dumps(about, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("number", ["1e99", f"{'9' * 199}e99", "1e-400", "1" * 400, "1.5e0308"])
+def test_any_finite_number_is_read(number: str) -> None:
+    value = json_object(f'{{"a": [{number}]}}'.encode())["a"]
+    assert value == [json.loads(number)]
 
 
 @pytest.mark.parametrize(

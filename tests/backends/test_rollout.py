@@ -10,7 +10,7 @@ import pytest
 
 from _inf.backends.verl import environment
 from _inf.errors import ConfigError
-from _inf.response.trainer_batch import column
+from _inf.request.prompts import object_array
 
 pytestmark = pytest.mark.engine  # it imports the whole stack
 
@@ -31,7 +31,7 @@ def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(
     upstream: Any, name: str, value: Any
 ) -> None:
     empty: list[Any] = [None, {}, [], np.array([])]
-    batch = upstream.DataProto(non_tensor_batch={name: column([*empty, value])})
+    batch = upstream.DataProto(non_tensor_batch={name: object_array([*empty, value])})
     says = rf"^non_tensor_batch\['{name}'\]\[4\]: .*(generate\(\) or rollout_batch\(\)|text only)"
     with pytest.raises(ConfigError, match=says):
         upstream.CorrectedRollout.generate_sequences(SimpleNamespace(), batch)

@@ -19,7 +19,7 @@ from _inf.backends.verl.engine import Call, current_call
 from _inf.backends.verl.sglang_format import sglang_params
 from _inf.backends.verl.support import CAPTURE_EXPERTS
 from _inf.errors import InferenceError
-from _inf.response.trainer_batch import column
+from _inf.request.prompts import object_array
 from _inf.runtime.cancel import CancelToken
 from _inf.runtime.host import Host
 from _inf.runtime.read_write_lock import IN_A_CALL
@@ -127,8 +127,10 @@ def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:
             "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0),
         },
         non_tensors={
-            "raw_prompt_ids": column(rows),
-            "sampling_params": column([sglang_params(request.params) for request in requests]),
+            "raw_prompt_ids": object_array(rows),
+            "sampling_params": object_array(
+                [sglang_params(request.params) for request in requests]
+            ),
         },
         meta_info={
             "eos_token_id": sorted(model.eos_token_ids),

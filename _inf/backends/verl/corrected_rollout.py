@@ -26,8 +26,7 @@ from _inf.backends.verl.patch_table import apply
 from _inf.backends.verl.server_arguments import ENABLE
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import ConfigError, InferenceError, shown
-from _inf.request.prompts import is_empty
-from _inf.response.trainer_batch import column
+from _inf.request.prompts import is_empty, object_array
 from _inf.runtime import quiet
 from _inf.runtime.cancel import CancelToken
 from _inf.runtime.host import Host, current_host
@@ -193,5 +192,5 @@ def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
     batch["attention_mask"] = torch.cat([batch["attention_mask"][:, :-width], mask], dim=1)
     if "rollout_log_probs" in batch:
         batch["rollout_log_probs"] = batch["rollout_log_probs"] * mask
-    output.non_tensor_batch["rows"] = column(rows)
+    output.non_tensor_batch["rows"] = object_array(rows)
     return output

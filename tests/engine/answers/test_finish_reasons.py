@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from _inf.response.trainer_batch import column
+from _inf.request.prompts import object_array
 from inf import GenerationOutput, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import TIE, Reference, logprobs, until
@@ -233,8 +233,8 @@ def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None
     if caller != "inf":  # no parameters a row, and the columns of verl's `RLHFDataset`
         del batch.non_tensor_batch["sampling_params"]
         for name in ("tools_kwargs", "interaction_kwargs"):
-            batch.non_tensor_batch[name] = column([{}] * len(batch))
-        batch.non_tensor_batch["raw_prompt"] = column(
+            batch.non_tensor_batch[name] = object_array([{}] * len(batch))
+        batch.non_tensor_batch["raw_prompt"] = object_array(
             [[{"role": "user", "content": "?"}]] * len(batch)
         )
         params["max_new_tokens"] = TOKENS
