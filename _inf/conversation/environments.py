@@ -141,14 +141,14 @@ class Environment(Hook):
         """What `get_reward` returns; none without one, or of a row that did not begin."""
         if REWARD not in self._methods:
             return {}
-        try:
-            reward = float(await self.call(self._methods[REWARD], self._thread))
-            if not math.isfinite(reward):
-                raise ToolError(f"{REWARD}() returned {reward}, which is not a finite number.")
-        except Exception as failure:
-            self.episode.error = self.episode.error or f"{REWARD}: {error_text(failure)}"
-            return {}
-        return {NAME: reward}
+        reward = await self.attempt(REWARD, self._reward())
+        return {} if reward is None else {NAME: reward}
+
+    async def _reward(self) -> float:
+        reward = float(await self.call(self._methods[REWARD], self._thread))
+        if not math.isfinite(reward):
+            raise ToolError(f"{REWARD}() returned {reward}, which is not a finite number.")
+        return reward
 
     async def end(self) -> None:
         """Let its thread end; nothing is called any more."""

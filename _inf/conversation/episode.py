@@ -216,11 +216,11 @@ class Episode:
 
     def _append_template_tokens(self, index: int) -> None:
         """Add the template's ids between the last answer and the next one, if they fit."""
-        matched, model = self.recorder.answers[-1].matched_stop, self.rules.model
-        ended = isinstance(matched, int) and matched in model.eos_token_ids
         template = self.rules.template
         if template is None:  # the server renders
             return
+        matched = self.recorder.sampled[-1].answer.matched_stop
+        ended = isinstance(matched, int) and matched in self.rules.model.eos_token_ids
         try:
             ids = template.after(self._without_calls(), index, ended=ended, called=self.messages)
         except Exception as failure:  # the template refuses the new messages: keep the rest
