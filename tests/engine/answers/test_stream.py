@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
-from tests.support.schedulers import in_flight
+from tests.support.schedulers import in_flight, slow_down
 from tests.support.scripts import until
 
 
+@pytest.fixture
+def slow(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
+    """`tiny` with a tenth of a second for each token: no answer here ends before it is aborted."""
+    slow_down(tiny, 0.1)
+    yield tiny
+    slow_down(tiny, 0.0)
+
+
 def is_idle(engine: InferenceEngine) -> bool:
-    return until(lambda: not in_flight(engine), 1.0)
+    """Idle long before the 12.8 s that the 128 tokens of an answer would take."""
+    return until(lambda: not in_flight(engine), 6.0)
 
 
 def test_text_of_the_chunks_is_at_any_time_that_of_their_ids(engine: InferenceEngine) -> None:
@@ -32,8 +41,8 @@ def test_text_of_the_chunks_is_at_any_time_that_of_their_ids(engine: InferenceEn
 
 
 @pytest.mark.parametrize("way", ["break", "exception", "garbage"])
-def test_an_abandoned_stream_is_aborted_in_the_engine(tiny: InferenceEngine, way: str) -> None:
-    chunks = tiny.stream("go on", max_tokens=128, ignore_eos=True)
+def test_an_abandoned_stream_is_aborted_in_the_engine(slow: InferenceEngine, way: str) -> None:
+    chunks = slow.stream("go on", max_tokens=128, ignore_eos=True)
     next(chunks)
     if way == "exception":
         with pytest.raises(ZeroDivisionError):
@@ -44,24 +53,24 @@ def test_an_abandoned_stream_is_aborted_in_the_engine(tiny: InferenceEngine, way
             break
     del chunks
     gc.collect()
-    assert is_idle(tiny)
-    assert tiny.generate("go on", max_tokens=4).metadata[0]["completion_tokens"] == 4
+    assert is_idle(slow)
+    assert slow.generate("go on", max_tokens=4).metadata[0]["completion_tokens"] == 4
 
 
-def test_an_abandoned_astream_is_aborted(tiny: InferenceEngine) -> None:
+def test_an_abandoned_astream_is_aborted(slow: InferenceEngine) -> None:
     async def first() -> None:
-        async for _ in tiny.astream("go on", max_tokens=128, ignore_eos=True):
+        async for _ in slow.astream("go on", max_tokens=128, ignore_eos=True):
             break
 
     asyncio.run(first())
-    assert is_idle(tiny)
+    assert is_idle(slow)
 
 
-def test_a_stream_past_its_timeout_is_aborted(tiny: InferenceEngine) -> None:
+def test_a_stream_past_its_timeout_is_aborted(slow: InferenceEngine) -> None:
     with pytest.raises(GenerationTimeout):
-        for _ in tiny.stream("go on", max_tokens=600, ignore_eos=True, timeout=0.05):
-            time.sleep(0.01)
-    assert is_idle(tiny)
+        for _ in slow.stream("go on", max_tokens=128, ignore_eos=True, timeout=0.3):
+            pass
+    assert is_idle(slow)
 
 
 @pytest.mark.parametrize(
