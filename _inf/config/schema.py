@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from _inf.config.tool_formats import format_fault
+from _inf.runtime.extras import has_verl
 
 SINGLE_TURN = "single_turn_agent"  # verl's loop of one turn; `generate` gives the same ids
 MAX_SAMPLES = 2**16  # of a prompt: each sample is a row in the caller's memory from the start
@@ -152,8 +153,8 @@ class RolloutConfig(Section):
     """
 
     name: str = key(
-        "sglang",
-        "The backend: sglang (verl's rollout), hf (Transformers) or openai (a server: base_url).",
+        "sglang" if has_verl() else "hf",
+        "sglang (verl's rollout), hf (Transformers; default without verl) or openai (base_url).",
     )
     mode: str = key("async", "Only async is supported; verl's sync mode is not.")
     skip_tokenizer_init: bool = key(True, "Only true is supported: the engine works on token ids.")

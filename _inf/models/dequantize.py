@@ -132,10 +132,13 @@ def _checked_metadata(gguf: Path, reader: Any) -> Mapping[str, Any]:
 
 def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:
     import torch
+    import transformers
     import transformers.modeling_gguf_pytorch_utils as upstream
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     upstream.tqdm = lambda tensors, **_: tensors  # 4.57's progress bar cannot be switched off
+    quantized = hasattr(transformers, "GgufConfig")  # 5: the weights stay quantized unless asked
+    options = {"quantization_config": transformers.GgufConfig(dequantize=True)} if quantized else {}
     source: dict[str, Any] = dict(
         pretrained_model_name_or_path=gguf.parent, gguf_file=gguf.name, dtype=torch.float32
     )
@@ -143,8 +146,11 @@ def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:
     if head_dim := meta.get(f"{meta['general.architecture']}.attention.key_length"):
         config.head_dim = int(head_dim)  # 4.57 reads it for Gemma only (integrations/ggml.py)
     model, report = AutoModelForCausalLM.from_pretrained(
-        **source, config=config, output_loading_info=True
+        **source, **options, config=config, output_loading_info=True
     )
+    if quantized:  # what it reads from a GGUF it still takes for quantized, and refuses to save
+        model.hf_quantizer = None
+        vars(model.config).pop("quantization_config", None)
     if report["missing_keys"]:  # Transformers would leave them random, with a warning
         missing = sorted(report["missing_keys"])
         raise ValueError(f"the file lacks {len(missing)} weights, {missing[0]} among them")

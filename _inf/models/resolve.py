@@ -14,6 +14,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -108,7 +109,9 @@ def _converted(kind: str, digest: str, write: Callable[[Path], None], fault: str
             why = " ".join(error_text(error).removeprefix("ValueError: ").split())[:320]
             raise ConfigError(f"{fault}: {why}") from error
 
-    return build_once(f"{kind}{FORMAT}-{digest}", build)
+    # Transformers 4 cannot read all that 5 writes.
+    major = importlib.metadata.version("transformers").partition(".")[0]
+    return build_once(f"{kind}{FORMAT}-transformers{major}-{digest}", build)
 
 
 def _dequantized(gguf: Path) -> Path:

@@ -74,8 +74,12 @@ def metadata(folder: Path, requires: tuple[str, ...], **installed: str) -> str:
     return str(folder)
 
 
+def of_verl(*pins: str) -> tuple[str, ...]:
+    return tuple(f'{pin}; extra == "verl"' for pin in pins)
+
+
 def test_every_broken_pin_is_named_with_what_was_found_and_what_to_do(tmp_path):
-    requires = ("torch==2.9.1", "verl==0.6.1", "nothere==1.0")
+    requires = of_verl("torch==2.9.1", "verl==0.6.1", "nothere==1.0")
     path = metadata(tmp_path, requires, torch="2.8.0", verl="0.6.1")
     said = refusal(CHECK, path=path)
     assert said.startswith("_inf.errors.ConfigError: ")
@@ -88,16 +92,20 @@ def test_every_broken_pin_is_named_with_what_was_found_and_what_to_do(tmp_path):
 
 def test_broken_pin_of_a_wheel_names_the_command_that_installs_it(tmp_path):
     """A wheel has no install.sh beside the package."""
-    path = metadata(tmp_path, ("torch==2.9.1", "nothere==1.0"), torch="2.8.0")
+    path = metadata(tmp_path, of_verl("torch==2.9.1", "nothere==1.0"), torch="2.8.0")
     (tmp_path / "_inf").symlink_to(ROOT / "_inf")
     said = refusal(f"import sys; sys.path.insert(0, {path!r}); {CHECK}", path=path)
     assert "run `pip install torch==2.9.1 nothere==1.0`" in said and "install.sh" not in said
 
 
 @pytest.mark.parametrize(
-    "requires", [("torch==2.8.0",), ("torch<2", "nothere>=1", 'neither==1.0; extra == "dev"')]
+    "requires",
+    [
+        ('torch==2.8.0; extra == "verl"',),
+        ('torch<2; extra == "verl"', "nothere==1.0", 'neither==1.0; extra == "dev"'),
+    ],
 )
-def test_only_exact_pins_outside_extras_are_checked(tmp_path, requires):
+def test_only_exact_pins_of_the_extra_verl_are_checked(tmp_path, requires):
     """And the local label of a build breaks none."""
     path = metadata(tmp_path, requires, torch="2.8.0+cu128")
     assert python(CHECK, path=path).returncode == 0
@@ -110,7 +118,7 @@ def test_this_installation_keeps_its_pins_and_a_checkout_that_is_not_installed_h
         requires = importlib.metadata.requires("inf-engine")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("inf-engine is not installed here")
-    assert "verl==0.6.1" in requires
+    assert 'verl==0.6.1; extra == "verl"' in [each.replace("'", '"') for each in requires]
     environment.check_pins()
 
 

@@ -113,7 +113,6 @@ class BeamSearch:
                     eos_token_id=list(params.stop_token_ids) or [self.vocabulary],
                     pad_token_id=self.vocabulary,
                 ),
-                use_model_defaults=False,
                 logits_processor=LogitsProcessorList([adjusted]),
                 stopping_criteria=StoppingCriteriaList([ended]),
             )

@@ -59,6 +59,7 @@ class Forward:
         optional = {
             "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, -new:].to(self.device),
             "cache_position": torch.arange(width - new, width, device=self.device),
+            "cache": cache,  # its name from Transformers 5.24 on
             "past_key_values": cache,
             "use_cache": cache is not None,
             "logits_to_keep": keep,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from _inf.backends.hf.backend import HfBackend
 from _inf.backends.hf.decoding import Decoder
@@ -47,6 +47,7 @@ def launch(config: Config) -> HfBackend:
         def build() -> HfBackend:
             model = _model(folder, config, device)
             eos = eos_token_ids(model.generation_config, tokenizer)
+            model.generation_config = GenerationConfig()  # else beams take what a call leaves out
             info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder)
             forward = Forward(model, info.limits.total)
             decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)

@@ -10,11 +10,11 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
-import httpx
 import openai
 
 from _inf.backends.base import current_call
 from _inf.backends.openai.failures import Access
+from _inf.backends.openai.http import httpx
 
 # Between them the client waits for 0.5 to 8 s, or for what Retry-After says, at most a minute.
 RETRIES = 5

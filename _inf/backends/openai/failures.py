@@ -10,9 +10,9 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
-import httpx
 import openai
 
+from _inf.backends.openai.http import httpx
 from _inf.errors import (
     ConfigError,
     EngineDeadError,

@@ -72,7 +72,8 @@ class Machine:
 
 
 def check_pins() -> None:
-    """Raise a ConfigError that names every package whose version is not our metadata's `==` pin.
+    """Raise a ConfigError that names every package whose version is not a `==` pin of
+    our extra `verl`.
 
     Reads metadata only. A checkout that is not installed has no metadata, so it passes; everything
     passes under INF_SKIP_PIN_CHECK=1.
@@ -88,16 +89,17 @@ def check_pins() -> None:
     broken: dict[str, str] = {}  # what is wrong, by the pin
     for requirement in map(Requirement, requirements):
         pins = [pin for pin in requirement.specifier if pin.operator == "=="]
-        if not pins or requirement.marker is not None:  # a marker: of an extra
+        of_verl = requirement.marker and requirement.marker.evaluate({"extra": "verl"})
+        if not pins or not of_verl:
             continue
-        name = requirement.name
+        name, pin = requirement.name, f"{requirement.name}{requirement.specifier}"
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            broken[str(requirement)] = f"{name} {pins[0].version} is not installed"
+            broken[pin] = f"{name} {pins[0].version} is not installed"
             continue
         if not requirement.specifier.contains(version):  # 2.9.1+cu128 is torch 2.9.1
-            broken[str(requirement)] = f"{name} is {version} and must be {pins[0].version}"
+            broken[pin] = f"{name} is {version} and must be {pins[0].version}"
     if broken:
         checkout = (Path(__file__).parents[3] / "install.sh").exists()  # not in the wheel
         command = "bash install.sh" if checkout else f"pip install {' '.join(broken)}"
