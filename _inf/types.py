@@ -56,12 +56,13 @@ class Limits:
 class ModelInfo:
     """The served model. tokenizer: Transformers'; None if the backend is a server that takes and
     gives text. eos_token_ids: from all of the model's files; each one ends an answer. folder: where
-    these files are."""
+    these files are. dtype: of the weights, such as "bfloat16"; "" if they are not here."""
 
     tokenizer: Tokenizer
     eos_token_ids: frozenset[int]
     limits: Limits
     folder: Path = Path()
+    dtype: str = ""
 
 
 @dataclass(frozen=True)

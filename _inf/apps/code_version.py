@@ -32,6 +32,8 @@ from typing import Any
 
 import cloudpickle
 
+from _inf.runtime.extras import has_verl
+
 DIGITS = 12
 UNSURE = "?"  # after the digest of a function whose values are not all known
 OURS = ("inf", "_inf")
@@ -94,7 +96,7 @@ def version_of(
     name, described, unknown = str(code), code, []
     if code is None:
         name = "verl.utils.reward_score.default_compute_score"
-        described = importlib.metadata.version("verl")
+        described = importlib.metadata.version("verl") if has_verl() else ""
     elif isinstance(code, str):
         file, _, described = code.rpartition(":")
         if file:

@@ -18,6 +18,7 @@ from _inf.config.source import ABSENT, Source, at
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request import values
 from _inf.response.stats import Stats
+from _inf.runtime.extras import without_verl
 from _inf.runtime.interpreter import quick_imports
 
 BACKENDS = (SGLANG, HF, OPENAI)
@@ -28,6 +29,12 @@ INSTEAD = {
     "routed_experts": " rollout.engine_kwargs.sglang.enable_return_routed_experts must be true "
     "when the engine starts, and the model must have experts.",
 }
+# Config keys that name files of classes of verl, or one of these.
+NAME_VERLS_CODE = (
+    "rollout.multi_turn.interaction_config_path",
+    "rollout.agent.default_agent_loop",
+    "rollout.agent.agent_loop_config_path",
+)
 # Config keys that some backends do not read.
 PARTLY_READ = sorted(frozenset().union(*(mode.reads for mode in MODES)))
 
@@ -134,4 +141,7 @@ def _faults(config: Config) -> Faults:
         elif value is not ABSENT and value != (neutral := at(default, path)):
             others = [f"; {each.name} does" for each in backend.modes if path in each.reads]
             yield path, f"must be {shown(neutral)}, not {shown(value)}: {why}{''.join(others)}"
+    for path in NAME_VERLS_CODE:
+        if at(given, path) != at(default, path) and (fault := without_verl(path)):
+            yield path, fault
     yield from backend.faults(config)

@@ -7,6 +7,7 @@ importing a parser.
 from __future__ import annotations
 
 from _inf.errors import did_you_mean, shown
+from _inf.runtime.extras import without_verl
 
 OWN = ("hermes", "json", "xml", "function", "pythonic")
 # SGLang's parsers, with the text that begins a call (in `lfm2` and `mistral`: one call or more).
@@ -36,8 +37,13 @@ FORMATS = (*OWN, *SGLANG, *ALIASES)
 
 
 def format_fault(name: object) -> str:
-    """Return why `name` is not a tool call format; "" if it is one."""
-    if name in FORMATS:
+    """Return why calls in the format `name` cannot be read here; "" if they can."""
+    unread = without_verl("rollout.multi_turn.format")
+    formats = [each for each in FORMATS if not unread or ALIASES.get(each, each) in OWN]
+    if name in formats:
         return ""
-    hint = did_you_mean(str(name), FORMATS) or "."
-    return f"{shown(name)} is not a tool call format{hint} The formats are {', '.join(FORMATS)}."
+    listed = ", ".join(formats)
+    if name in FORMATS:
+        return f"{shown(name)}: {unread}. The formats that need no verl are {listed}."
+    hint = did_you_mean(str(name), formats) or "."
+    return f"{shown(name)} is not a tool call format{hint} The formats are {listed}."

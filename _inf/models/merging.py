@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from _inf.errors import ConfigError, shown
+from _inf.runtime.extras import require_verl
 
 
 def adapter_files(adapter: Path, key: str = "adapter_path") -> list[Path]:
@@ -80,6 +81,7 @@ def shards(actor: Path) -> list[Path]:
 
 def write_merged(actor: Path, folder: Path, trust_remote_code: bool) -> None:
     """Merge `actor`'s shards in bfloat16, as verl does."""
+    require_verl("model_path")
     from verl.model_merger import base_model_merger, fsdp_model_merger
     from verl.model_merger.base_model_merger import ModelMergerConfig
 

@@ -101,7 +101,7 @@ def _converted(kind: str, digest: str, write: Callable[[Path], None], fault: str
 
     def build(folder: Path) -> None:
         try:
-            with quiet.third_party():
+            with quiet.third_party(), quiet.no_bars():
                 write(folder)
         except ConfigError:
             raise

@@ -9,27 +9,77 @@ from pathlib import Path
 
 from _inf.errors import ConfigError
 
-# All that needs verl, and so the extra `verl`: its name in messages, and what verl does for it.
+# The extras of inf-engine that commands need, each with the modules that it brings.
+EXTRAS = {
+    "verl": ("verl", "sglang"),
+    "ray": ("ray",),
+    "mcp": ("mcp",),
+    "lm-eval": ("lm_eval",),
+    "reasoning-gym": ("reasoning_gym",),
+}
+# All that needs the extra `verl`: the key, the call or the option as it is written, and the reason.
 NEEDS_VERL = {
     "rollout.name": "sglang is the rollout that verl trains with",
-    "trainer_batch": "a trainer's batch is a verl DataProto",
     "rollout_batch": "a trainer's batch is a verl DataProto",
+    "trainer_batch": "a trainer's batch is a verl DataProto",
+    "rollouts_to_data_proto": "a trainer's batch is a verl DataProto",
+    "against": "a file of DataProto.save_to_disk is read by verl (a .safetensors file is not)",
+    "model_path": "the shards of verl's FSDP trainer are merged by verl's model_merger",
+    "rollout.multi_turn.format": "its calls are read by SGLang's parser, which comes with verl",
+    "rollout.multi_turn.tool_config_path": "the tool is a class of verl",
+    "rollout.multi_turn.interaction_config_path": "interactions are classes of verl",
+    "rollout.agent.default_agent_loop": "agent loops are classes of verl",
+    "rollout.agent.agent_loop_config_path": "agent loops are classes of verl",
+    "agent_loop": "agent loops are classes of verl",
+    "reward": "without a reward function of your own, verl's default_compute_score scores answers",
+    "gsm8k": "its answers are scored by verl's two rules unless --reward names a function",
+    "--tool": "gsm8k's tool is verl's Gsm8kTool",
+    "log": "metrics are sent to a tracker by verl's Tracking",
+    "metrics": "best@k, worst@k and maj@k are verl's process_validation_metrics",
+    "check": "training/rollout_probs_diff_* and rollout_corr/* are verl's metrics",
+    "check turns": "the third path is verl's own builder",
 }
 
 
 @functools.cache
+def has(extra: str) -> bool:
+    """Whether an extra's modules are installed; looks for them without importing them."""
+    return all(importlib.util.find_spec(name) for name in EXTRAS[extra])
+
+
 def has_verl() -> bool:
-    """Whether verl and SGLang are installed; looks for them without importing them."""
-    return all(importlib.util.find_spec(name) for name in ("verl", "sglang"))
+    """Whether verl and SGLang are installed."""
+    return has("verl")
 
 
-def require_verl(name: str) -> None:
-    """Refuse `name`, a key of `NEEDS_VERL`, where verl is not installed."""
-    if not has_verl():
-        raise ConfigError.of(name, without_verl(name))
+def require(extra: str, where: str = "") -> None:
+    """Refuse what needs an extra that is not installed; where: what the message begins with."""
+    if not has(extra):
+        raise ConfigError(where + without(extra, f"{extra} is not installed"))
+
+
+def without(extra: str, why: str) -> str:
+    return f"{why}: pip install 'inf-engine[{extra}]'"
+
+
+def require_verl(name: str, key: str | None = None) -> None:
+    """Refuse `name`, a key of `NEEDS_VERL`, where verl is not installed. key: what the message
+    begins with, if not `name`."""
+    if fault := without_verl(name):
+        raise ConfigError.of(key or name, fault)
+
+
+def lacks_verl(failure: Exception, name: str) -> str:
+    """Why code for `name`, a key of `NEEDS_VERL`, could not be imported; "" if not for the lack of
+    verl."""
+    missing = failure.name if isinstance(failure, ModuleNotFoundError) else None
+    return without_verl(name) if (missing or "").partition(".")[0] in EXTRAS["verl"] else ""
 
 
 def without_verl(name: str) -> str:
+    """Why `name`, a key of `NEEDS_VERL`, is not to be had here; "" where verl is installed."""
+    if has_verl():
+        return ""
     checkout = (Path(__file__).parents[2] / "install.sh").exists()  # not in the wheel
     command = "bash install.sh" if checkout else "pip install 'inf-engine[verl]'"
     return (

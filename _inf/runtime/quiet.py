@@ -87,6 +87,26 @@ def third_party() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def no_bars() -> Iterator[None]:
+    """Hide Transformers' progress bars, of which 5.x has some for loading and saving weights; those
+    of downloads too, which it switches together."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
+    from transformers.utils import logging as bars
+
+    shown, downloads_shown = bars.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    if level() == "debug" or not shown:
+        yield
+        return
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        bars.enable_progress_bar()
+        if not downloads_shown:
+            disable_progress_bars()
+
+
+@contextlib.contextmanager
 def stdout_to(stream: IO[str]) -> Iterator[None]:
     """Send what Python prints on stdout to `stream`, also what other threads print. One at a time:
     the end of a `redirect_stdout` puts back what was there when it began, another thread's stream

@@ -1,16 +1,17 @@
-"""A calculator as a verl tool, used in `tools.yaml`: it walks the syntax tree and never evaluates
-code. Importing this imports verl."""
+"""A calculator with the methods of verl's tools, used in `tools.yaml`: it walks the syntax tree and
+never evaluates code. It needs no verl, and verl's own agent loops can use it."""
 
 from __future__ import annotations
 
 import ast
 import math
 import operator
+import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from verl.tools.base_tool import BaseTool
-from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from pydantic import RootModel
 
 MAX_CHARACTERS = 1000
 MAX_DIGITS = 1000
@@ -34,16 +35,40 @@ SCHEMA = {
 }
 
 
-class Calculator(BaseTool):  # type: ignore[misc]
-    """verl's tool interface over `calculate`; it keeps no state."""
+@dataclass(frozen=True)
+class Response:
+    """The fields of verl's `ToolResponse`."""
 
-    def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
-        return OpenAIFunctionToolSchema.model_validate(SCHEMA)
+    text: str | None = None
+    image: None = None
+    video: None = None
+
+
+class Calculator:
+    """`calculate` with the methods of verl's `BaseTool`; it keeps no state. tool_schema: verl's
+    object, whose name is the tool's; None for `SCHEMA`."""
+
+    def __init__(self, config: Any = None, tool_schema: Any = None) -> None:
+        self.config = config
+        self.tool_schema = RootModel[dict[str, Any]](SCHEMA) if tool_schema is None else tool_schema
+        self.name: str = self.tool_schema.model_dump()["function"]["name"]
+
+    def get_openai_tool_schema(self) -> Any:
+        return self.tool_schema
+
+    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[Any, Response]:
+        return instance_id or uuid.uuid4().hex, Response()
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        return ToolResponse(text=calculate(str(parameters["expression"]))), 0.0, {}
+    ) -> tuple[Response, float, dict[str, Any]]:
+        return Response(calculate(str(parameters["expression"]))), 0.0, {}
+
+    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
+        return 0.0
+
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
+        return None
 
 
 def calculate(expression: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -15,6 +14,7 @@ from _inf.tools.json_schemas import argument_fault, schema_fault
 from _inf.types import Tool, ToolCall
 
 Model = TypeVar("Model", bound=BaseModel)
+VERLS_METHODS = ("get_openai_tool_schema", "create", "execute", "calc_reward", "release")
 
 
 @at_fault(key="tools")
@@ -65,15 +65,14 @@ def refused(what: str, remedy: str = "") -> Iterator[None]:
         raise ToolError(f"{what}: {error_text(failure)}.{remedy}") from failure
 
 
-def as_tool(item: object, where: str) -> Tool:
+def as_tool(item: Any, where: str) -> Tool:
     """Make a `Tool` from one item; where: its place, for messages."""
-    verl = sys.modules.get("verl.tools.base_tool")  # not imported: the item is not a verl tool
     runs: dict[str, Any] = {}
     if isinstance(item, Tool):
         return item
     if isinstance(item, Mapping):
         schema = dict(item)
-    elif verl is not None and isinstance(item, verl.BaseTool):
+    elif not isinstance(item, type) and is_verls(item):
         runs = {"verl": item}
         with refused(f"{where}: {type(item).__name__}.get_openai_tool_schema() failed"):
             schema = item.get_openai_tool_schema().model_dump(exclude_unset=True, exclude_none=True)
@@ -84,6 +83,12 @@ def as_tool(item: object, where: str) -> Tool:
         raise ToolError(f"{where}: {shown(item)} is not a schema, function or verl tool.")
     checked = checked_schema(schema, where)
     return Tool(checked["function"]["name"], checked, **runs)
+
+
+def is_verls(tool: object) -> bool:
+    """Whether an object or a class has the methods of verl's `BaseTool`; its base class is another
+    where verl is not installed."""
+    return all(callable(getattr(tool, name, None)) for name in VERLS_METHODS)
 
 
 def _function_schema(function: Callable[..., Any], where: str) -> dict[str, Any]:

@@ -16,12 +16,20 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
+from _inf.runtime.extras import has_verl, lacks_verl, without
 from _inf.runtime.quiet import stdout_to, third_party
-from _inf.tools.definition import as_tool, checked_schema, listed_tools, refused, validated
+from _inf.tools.definition import (
+    as_tool,
+    checked_schema,
+    is_verls,
+    listed_tools,
+    refused,
+    validated,
+)
 from _inf.tools.mcp_files import McpEntry, is_mcp, mcp_entry
 from _inf.types import Tool
 
@@ -89,22 +97,17 @@ def _of_servers(entry: McpEntry, where: str) -> list[Tool]:
     try:
         from _inf.tools.mcp_server import mcp_tools
     except ImportError as failure:
-        raise ToolError(
-            f"{where}: MCP tools need version 2 of the package mcp ({strip_punctuation(failure)}): "
-            "pip install 'inf-engine[mcp]'."
-        ) from failure
+        why = f"MCP tools need version 2 of the package mcp ({strip_punctuation(failure)})"
+        raise ToolError(f"{where}: {without('mcp', why)}.") from failure
     return mcp_tools(entry, where)
 
 
 def _of_class(file: str | Path, entry: Mapping[str, Any], where: str) -> Tool:
-    from verl.tools.schemas import OpenAIFunctionToolSchema
-
     fields = validated(_ClassEntry, entry, where)
     schema = verl_schema = None
     if fields.tool_schema is not None:
         schema = checked_schema(fields.tool_schema, f"{where}.tool_schema")
-        # verl requires more fields than we do.
-        verl_schema = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
+        verl_schema = _verls_schema(schema, f"{where}.tool_schema")
     tool_class = _class(fields, where, file)
     config = _resolved(fields.config or {}, f"{where}.config")
     if (kind := config.get("type", "native")) != "native":
@@ -118,9 +121,17 @@ def _of_class(file: str | Path, entry: Mapping[str, Any], where: str) -> Tool:
     return Tool(schema["function"]["name"], schema, verl=tool)
 
 
-def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
-    from verl.tools.base_tool import BaseTool
+def _verls_schema(schema: dict[str, Any], where: str) -> Any:
+    """verl's object, which requires more fields than we do; without verl, one with the same
+    `model_dump`."""
+    if not has_verl():
+        return RootModel[dict[str, Any]](schema)
+    from verl.tools.schemas import OpenAIFunctionToolSchema
 
+    return validated(OpenAIFunctionToolSchema, schema, where)
+
+
+def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
     where = f"{where}.{'class_name' if fields.class_path is None else 'class_path'}"
     dotted = fields.class_path or fields.class_name or ""
     module_name, _, name = dotted.rpartition(".")
@@ -131,10 +142,14 @@ def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
         )
     if fields.class_name not in (None, dotted, name):
         raise ToolError(f"{where}: class_name is another class, {shown(fields.class_name)}.")
-    with refused(f"{where}: {module_name} cannot be imported"), third_party():
-        module = import_beside(file, module_name)
+    try:
+        with third_party():
+            module = import_beside(file, module_name)
+    except Exception as failure:
+        why = lacks_verl(failure, "rollout.multi_turn.tool_config_path") or error_text(failure)
+        raise ToolError(f"{where}: {module_name} cannot be imported: {why}.") from failure
     tool_class = getattr(module, name, None)
-    if not isinstance(tool_class, type) or not issubclass(tool_class, BaseTool):
+    if not isinstance(tool_class, type) or not is_verls(tool_class):
         hint = did_you_mean(name, dir(module)) if tool_class is None else ""
         raise ToolError(
             f"{where}: {dotted} is not a subclass of verl.tools.base_tool.BaseTool{hint or '.'}"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from _inf.apps.check.token_rows import TokenRow
+from _inf.runtime.extras import has_verl
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -80,7 +81,7 @@ def comparison(pairs: Pairs) -> dict[str, float]:
     return {
         **distances(pairs.rollout, pairs.reference),
         f"ratio_outside_{RATIOS[0]}_{RATIOS[1]}": float(outside.mean()),
-        **_verls(pairs),
+        **(_verls(pairs) if has_verl() else {}),
         **_by("position", 0, POSITIONS, pairs.position, pairs),
         **(_by("rank", 1, RANKS, pairs.rank, pairs) if pairs.rank.all() else {}),
     }

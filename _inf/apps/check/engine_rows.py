@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from _inf.apps.check.differences import distances
-from _inf.apps.check.token_rows import TokenRow, as_prompt, encoded, prompt_text, read_rows
+from _inf.apps.check.token_rows import TokenRow, as_prompt, encoded, prompt_text
 from _inf.errors import ConfigError
 from _inf.types import Tokenizer
 
@@ -119,9 +119,9 @@ def conversations(
     model calls one, and otherwise with a second user message that is written here."""
     if engine.config.rollout.multi_turn.tool_config_path:
         tokens = engine.config.rollout.response_length
-        batch = engine.rollout_batch(list(texts), max_tokens=tokens, **PLAIN)
-        called = [row for row in read_rows(batch.batch) if 0 in row.mask]
-        if called:
+        output = engine.generate(list(texts), max_tokens=tokens, **PLAIN)
+        rows_of_turns = [TokenRow.of(answer) for answer in output]
+        if called := [row for row in rows_of_turns if 0 in row.mask]:
             return called, "with the config's tools"
     limits, glue = engine.model.limits, rendered(engine.tokenizer, SECOND_TURN)
     longest = min(limits.prompt, limits.total - max_tokens) - len(glue)

@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import platform
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -14,7 +15,9 @@ from _inf.apps.check.differences import Pairs, comparison
 from _inf.apps.check.findings import bounds, findings
 from _inf.apps.check.report import CheckReport, WorstToken
 from _inf.apps.check.token_rows import read_batch
+from _inf.backends.registry import describe
 from _inf.errors import ConfigError
+from _inf.runtime.extras import without_verl
 
 if TYPE_CHECKING:
     from verl import DataProto
@@ -44,8 +47,10 @@ def check(
 
     prompts: user messages; by default four built-in ones. `batch` rows of up to `max_tokens` tokens
         are sampled from them at temperature 1, in one call.
-    against: None starts a second engine, with `rollout.name: hf`, on the engine's model, so there
-        must be memory for both. Or such an engine, which is left running. Or a trainer's
+    against: None compares with Transformers' logits of whole sequences: those of an engine with
+        `rollout.name: hf`, which is this one if it has that name; otherwise a second one is started
+        on the engine's model, so there must be memory for both. Or such an engine, which is left
+        running. Or a trainer's
         `DataProto` with `old_log_probs`, or its file (.safetensors, or that of `save_to_disk`,
         a pickle: open only your own); then the batch's rows are compared, and its
         `rollout_log_probs`, or without them what the engine computes.
@@ -74,7 +79,7 @@ def check(
         measured = reference.against_batch(engine, trainers)
     pairs, of_reference, all_pairs, note = measured
     updated, why = engine_rows.update(engine, rows, again[: len(rows)])
-    dtype = str(engine.rollout.dtype).removeprefix("torch.")
+    dtype = engine.model.dtype
     metrics = {**comparison(pairs), **of_reference, **metrics, **updated}
     allowed = bounds(dtype, threshold)
     found = findings(metrics, allowed, pairs, all_pairs, dtype)
@@ -86,14 +91,14 @@ def check(
         tokens=len(pairs),
         rows=len(set(pairs.row.tolist())),
         worst=_worst(engine, pairs),
-        notes=[note, *([f"update_weights: not compared: {why}"] if why else [])],
+        notes=[note, *_left_out(why)],
         model=str(engine.model_folder),
         reference=_name(against),
         device="cpu" if engine.on_cpu else "cuda",
         dtype=dtype,
         date=datetime.date.today().isoformat(),
         versions={"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in STACK},
+        | {name: importlib.metadata.version(name) for name in STACK if find_spec(name)},
         pairs=pairs,
     )
 
@@ -106,11 +111,11 @@ def _check_call(
     for name, value in (("max_tokens", max_tokens), ("batch", batch)):
         if value < 1:
             raise ConfigError.of(name, f"expected a number from 1 on, got {value}")
-    if engine.rollout is None:
+    if describe(engine.config).remote:
         raise ConfigError(
-            f"check: rollout.name is {engine.config.rollout.name}, not verl's rollout"
+            f"check: rollout.name is {engine.config.rollout.name}, not verl's rollout or hf"
         )
-    if against is None and engine.weight_version:
+    if against is None and engine.weight_version and "logits" not in engine.supports:
         raise ConfigError(
             "check: the engine serves updated weights, and Transformers would load the folder's; "
             "give against= an engine with rollout.name hf that has the same weights, check before "
@@ -118,6 +123,15 @@ def _check_call(
         )
     if _is_engine(against) and "logits" not in against.supports:
         raise ConfigError.of("against", "the engine must have rollout.name: hf, which gives logits")
+
+
+def _left_out(update: str) -> list[str]:
+    """What was not compared. update: why an update of the weights was not; "" if it was."""
+    verls = without_verl("check")
+    return [
+        *([f"update_weights: not compared: {update}"] if update else []),
+        *([f"not computed: {verls}"] if verls else []),
+    ]
 
 
 def _worst(engine: InferenceEngine, pairs: Pairs) -> WorstToken:

@@ -34,13 +34,16 @@ def against_engine(
     again: Sequence[list[float]],
     max_tokens: int,
 ) -> Measured:
-    """Compare with an engine on Transformers; without one, `other` is None, it is started here.
+    """Compare with an engine on Transformers, or if `other` is None with the engine's own logits;
+    one that has none gets a second engine, which is started here.
 
     rows: the sampled ones, and others without sampled tokens, of which only `again` counts.
     """
     turns, note = engine_rows.conversations(engine, texts, rows, max_tokens)
     with contextlib.ExitStack() as stack:
-        other = other or stack.enter_context(_started(engine))
+        if other is None:
+            has_logits = "logits" in engine.supports
+            other = engine if has_logits else stack.enter_context(_started(engine))
         theirs = _computed(other, [*rows, *turns])
         metrics = _text_differences(engine.tokenizer, other.tokenizer, texts)
     if turns:
@@ -73,12 +76,15 @@ def _started(engine: InferenceEngine) -> InferenceEngine:
     `engine`."""
     rollout = engine.config.rollout
     names = ("prompt_length", "response_length", "max_model_len")
-    dtype = str(engine.rollout.dtype).removeprefix("torch.")
     return type(engine)(
-        model_path=engine.model_config.local_path,
+        model_path=str(engine.model_folder),
         trust_remote_code=engine.config.trust_remote_code,
         device="cpu" if engine.on_cpu else "cuda",
-        rollout={"name": "hf", "dtype": dtype, **{name: getattr(rollout, name) for name in names}},
+        rollout={
+            "name": "hf",
+            "dtype": engine.model.dtype,
+            **{name: getattr(rollout, name) for name in names},
+        },
     )
 
 

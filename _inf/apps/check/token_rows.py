@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from _inf.errors import ConfigError, at_fault, error_text, shown
+from _inf.response.row import GenerationRow
+from _inf.runtime.extras import require_verl
 from _inf.types import Tokenizer
 
 ROLLOUT, TRAINER = "rollout_log_probs", "old_log_probs"
@@ -28,6 +30,12 @@ class TokenRow:
     start: int
     mask: list[int]
     rollout: list[float]
+
+    @classmethod
+    def of(cls, answer: GenerationRow) -> TokenRow:
+        """The row of an answer of one or more turns."""
+        prompt, (ids, mask, logprobs) = answer.prompt_token_ids or [], answer.response
+        return cls([*prompt, *ids], len(prompt), mask, logprobs or [])
 
     @property
     def sampled(self) -> list[int]:
@@ -135,6 +143,8 @@ def _opened(against: Any) -> Any:
     if not path.is_file():
         raise ConfigError.of("against", f"there is no file {path}.")
     in_safetensors = path.suffix == ".safetensors"
+    if not in_safetensors:
+        require_verl("against")
     try:
         if in_safetensors:
             from safetensors.torch import load_file

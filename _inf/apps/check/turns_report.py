@@ -16,6 +16,7 @@ from _inf.config import Config
 from _inf.errors import ConfigError, InferenceError, PromptError, error_text
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
+from _inf.runtime.extras import lacks_verl
 from _inf.types import Message, ModelInfo
 
 OURS = "ours"
@@ -104,7 +105,8 @@ def _of_verl(paths: Paths, whole: list[int]) -> PathReport:
         try:
             name = builder_name()
         except ImportError as failure:
-            return PathReport("verl", [], failure=f"not importable: {failure}", skipped=True)
+            why = lacks_verl(failure, "check turns") or f"not importable: {failure}"
+            return PathReport("verl", [], failure=why, skipped=True)
 
         def make() -> list[Segment]:
             messages, answers = paths.conversation.messages, paths.answers

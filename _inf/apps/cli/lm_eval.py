@@ -7,7 +7,6 @@ Written against release 0.4.13 (`lm_eval/_cli/`, `lm_eval/models/api_models.py`)
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ import typer
 from _inf.backends.registry import read_config
 from _inf.config import Config, parse_assignments
 from _inf.errors import ConfigError, InferenceError
+from _inf.runtime.extras import require
 from _inf.runtime.interpreter import interrupt_kept
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ SECONDS = 10**6  # for a request
 
 def lm_eval(context: typer.Context) -> None:
     """Run lm-evaluation-harness, with ARGUMENTS of `lm_eval run` (docs/evaluation.md)."""
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError("lm-eval is not installed: pip install 'inf-engine[lm-eval]'")
+    require("lm-eval")
     from lm_eval._cli import HarnessCLI
     from lm_eval.utils import setup_logging
     from requests import HTTPError

@@ -16,6 +16,7 @@ from _inf.apps.json_lines import json_lines
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.models.resolve import HUB_TIMEOUT, hub_reason
 from _inf.runtime import quiet
+from _inf.runtime.extras import require_verl
 
 UNKNOWN_SOURCE = "unknown"  # as verl's validation calls rows without a data_source
 COLUMNS = (
@@ -211,6 +212,7 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
 
 def check_for_verls_reward(example: Example) -> None:
     """verl's `default_compute_score` chooses by data_source, and compares with a ground truth."""
+    require_verl("reward")
     truth, has_source = example.ground_truth, example.data_source != UNKNOWN_SOURCE
     if truth is None or not has_source:
         lacks = "reward_model.ground_truth" if has_source else "data_source"

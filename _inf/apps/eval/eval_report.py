@@ -12,6 +12,7 @@ from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.scoring import scored_by_its_loop
 from _inf.apps.json_lines import json_text
 from _inf.errors import shown
+from _inf.runtime.extras import without_verl
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +26,7 @@ class EvalReport:
 
     metrics: verl's validation metrics under the names of a verl log (`val-core/...`,
         `val-aux/...`), and also `.../pass@k` (unbiased) and `.../stderr@n`.
+    left_out: which of verl's metrics are missing, and why, where verl is not installed; else "".
     rows: a dict per answer: `number` (of the data's row), `sample`, `data_source`, `prompt`,
         `ground_truth`, `completion`, `reward`, `reward_extra`, `finish_reason`, tokens; with tools
         `messages` and `tool_calls`; with an agent loop `agent_loop`, `extra_fields` and
@@ -43,6 +45,7 @@ class EvalReport:
     """
 
     metrics: dict[str, float]
+    left_out: str
     rows: list[dict[str, Any]]
     model: str
     data: str
@@ -73,6 +76,7 @@ class EvalReport:
         unsampled = [row["unsampled_ids"] for row in answered if row.get("unsampled_ids")]
         return cls(
             metrics=metrics(scored, facts["n"]),
+            left_out=without_verl("metrics") if facts["n"] > 1 else "",
             rows=rows,
             unscored=wanted - len(scored),
             cut_by_length=cut / max(1, len(answered)),
@@ -132,7 +136,9 @@ class EvalReport:
         if self.answers_kept:
             why = f"; scored again: {self.rescored_because}" if self.rescored_because else ""
             kept = [f"resumed: {self.answers_kept} answers, {self.rewards_kept} rewards{why}"]
-        return "\n".join([str(self), f"{counts}, {cut}", *self._of_loops(), *kept, *lines])
+        left_out = [f"not computed: {self.left_out}"] if self.left_out else []
+        of_rows = [f"{counts}, {cut}", *self._of_loops(), *kept]
+        return "\n".join([str(self), *of_rows, *lines, *left_out])
 
     def _of_loops(self) -> list[str]:
         loops = [f"{name} {count}" for name, count in sorted(self.agent_loops.items())]

@@ -82,6 +82,8 @@ def evaluate(
         report = run.run(lambda: contextlib.nullcontext(engine))
     if report.unscored:
         warnings.warn(report.without_reward(), stacklevel=2)
+    if report.left_out:
+        warnings.warn(f"metrics were not computed: {report.left_out}", stacklevel=2)
     if report.unsampled_ids:
         warnings.warn(report.unsampled(), stacklevel=2)
     if report.rescored_because and not rescore:

@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from _inf.runtime.extras import has_verl
+
 AnswerRow: TypeAlias = Mapping[str, Any]  # of the file of answers
 CORE = ("mean", "maj", "best")  # verl's rule for the section val-core
 
@@ -16,7 +18,8 @@ CORE = ("mean", "maj", "best")  # verl's rule for the section val-core
 def metrics(rows: Sequence[AnswerRow], n: int) -> dict[str, float]:
     """Summarize the rows of complete prompts, those with `n` rewards.
 
-    `val-core/...` and `val-aux/...` are `process_validation_metrics` of verl. In addition:
+    `val-core/...` and `val-aux/...` are `process_validation_metrics` of verl; without verl, its
+    `mean@n` and `std@n` are computed here, and the others are missing. In addition:
     `stderr@n`, the standard error of each mean, clustered by prompt; and for the core value (`acc`
     if the reward function returns it, else the reward) `pass@k`, the unbiased
     1 - C(n-c, k) / C(n, k) with c answers of n whose value is 1, for k = 1, 2, 4 ... n.
@@ -48,12 +51,10 @@ def _all_are(kind: Any, values: Sequence[Any]) -> bool:
 
 
 def _verls(rows: Sequence[AnswerRow], values: Mapping[str, list[Any]]) -> dict[str, float]:
-    from verl.trainer.ppo.metric_utils import process_validation_metrics
-
     sources = [row["data_source"] for row in rows]
     prompts = [str(row["number"]) for row in rows]
     named: dict[str, float] = {}
-    for source, variables in process_validation_metrics(sources, prompts, dict(values)).items():
+    for source, variables in _of_variables(sources, prompts, dict(values)).items():
         core = "acc" if "acc" in variables else "reward"
         for variable, numbers in variables.items():
             most = max(int(name.split("@")[-1].split("/")[0]) for name in numbers)
@@ -62,6 +63,30 @@ def _verls(rows: Sequence[AnswerRow], values: Mapping[str, list[Any]]) -> dict[s
                 section = "val-core" if is_core else "val-aux"
                 named[f"{section}/{source}/{variable}/{name}"] = float(number)
     return named
+
+
+def _of_variables(
+    sources: list[str], prompts: list[str], values: dict[str, list[Any]]
+) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Return numbers by source, variable and verl's name."""
+    if has_verl():
+        from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+        return process_validation_metrics(sources, prompts, values)  # type: ignore[no-any-return]
+    import pandas
+
+    found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for variable, column in values.items():
+        if _all_are(str, column):
+            continue
+        numbers = pandas.Series(column, index=[sources, prompts], dtype=float)
+        for source, of_source in numbers.groupby(level=0):
+            of_prompt = of_source.groupby(level=1)
+            n = int(of_prompt.size().max())
+            found[source][variable] = {f"mean@{n}": of_prompt.mean().mean()}
+            if n > 1:
+                found[source][variable][f"std@{n}"] = of_prompt.std(ddof=0).mean()
+    return found
 
 
 def _ours(rows: Sequence[AnswerRow], values: Mapping[str, list[Any]], n: int) -> dict[str, float]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import importlib.util
 import json
 import os
 import random
@@ -22,6 +21,7 @@ from typing import Any
 
 from _inf.apps.eval.dataset import python_value, verl_row
 from _inf.errors import ConfigError, InferenceError, did_you_mean, error_text
+from _inf.runtime.extras import require
 
 PREFIX = "rg:"
 FORM = "rg:NAME[,NAME]"
@@ -86,10 +86,7 @@ def load_tasks(source: str, size: int, seed: int) -> tuple[list[dict[str, Any]],
     `InferenceError` if the questions cannot be made.
     """
     names = [name.strip() for name in source.removeprefix(PREFIX).split(",")]
-    if importlib.util.find_spec("reasoning_gym") is None:
-        raise ConfigError(
-            f"{source}: reasoning-gym is not installed: pip install 'inf-engine[reasoning-gym]'"
-        )
+    require("reasoning-gym", f"{source}: ")
     if len(set(names)) < len(names):
         raise ConfigError(f"{source}: a task is named twice; name each once.")
     made = _made(source, names, size, seed)

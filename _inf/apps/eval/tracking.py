@@ -9,6 +9,7 @@ import sys
 
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.errors import ConfigError, InferenceError, error_text
+from _inf.runtime.extras import require_verl
 
 TRACKERS = ("wandb", "mlflow", "trackio", "tensorboard")  # each also its package's name
 PROJECT = "inf-eval"
@@ -18,6 +19,7 @@ def check_tracker(name: str) -> None:
     """Refuse a tracker that verl does not have or that is not installed."""
     if name not in TRACKERS:
         raise ConfigError.of("log", f"{name!r} is none of {', '.join(TRACKERS)}.")
+    require_verl("log")
     if importlib.util.find_spec(name) is None:
         raise ConfigError.of("log", f"the package {name} is not installed: pip install {name}")
 

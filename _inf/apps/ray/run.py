@@ -18,6 +18,7 @@ from _inf.apps.ray.worker import InferenceWorker
 from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
+from _inf.runtime.extras import require
 
 # Blocks at once on one engine: while one waits for its longest line, the others keep it busy.
 BLOCKS_AT_ONCE = 4
@@ -41,6 +42,7 @@ def answer_on_ray(
     Raises as `answer_each`, `ConfigError` if the cluster is too small, and `EngineDeadError` if an
     engine loses its place on it.
     """
+    require("ray", "--workers: ")
     parallel = config.rollout.tensor_model_parallel_size * config.rollout.data_parallel_size
     if parallel > 1:
         raise ConfigError(

@@ -16,6 +16,7 @@ from _inf.apps.json_lines import json_lines
 from _inf.apps.rollouts.page import frame
 from _inf.errors import ConfigError, shown
 from _inf.response.trainer_batch import data_proto
+from _inf.runtime.extras import require_verl
 
 SAYS_SOMETHING = ("response_ids", "completion", "messages", "error")
 PER_TOKEN = dict.fromkeys(("response_mask", "logprobs", "response_texts"), "response_ids")
@@ -179,6 +180,7 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
     `reward_scores`. Raises `ConfigError` with the row that has no ids, or that does not fit the
     others.
     """
+    require_verl("rollouts_to_data_proto")
     rollouts = list(rollouts)
     if not rollouts:
         raise ConfigError.of("rollouts", "none; a batch has at least one row.")

@@ -48,7 +48,8 @@ def launch(config: Config) -> HfBackend:
             model = _model(folder, config, device)
             eos = eos_token_ids(model.generation_config, tokenizer)
             model.generation_config = GenerationConfig()  # else beams take what a call leaves out
-            info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder)
+            dtype = str(model.dtype).removeprefix("torch.")
+            info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder, dtype)
             forward = Forward(model, info.limits.total)
             decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)
             host.keep("decoding", decoder.serve())
@@ -82,12 +83,13 @@ def _device(config: Config) -> torch.device:
 def _model(folder: Path, config: Config, device: torch.device) -> Any:
     name = config.rollout.dtype
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=DTYPES.get(name, name),
-            trust_remote_code=config.trust_remote_code,
-            output_loading_info=True,
-        )
+        with quiet.no_bars():
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=DTYPES.get(name, name),
+                trust_remote_code=config.trust_remote_code,
+                output_loading_info=True,
+            )
     except Exception as failure:
         raise ConfigError.of(
             "model_path", f"Transformers cannot load {folder}: {error_text(failure)}."

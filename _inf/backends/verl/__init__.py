@@ -15,7 +15,7 @@ from _inf.backends.description import (
     Faults,
     Mode,
 )
-from _inf.runtime.extras import has_verl, without_verl
+from _inf.runtime.extras import without_verl
 
 if TYPE_CHECKING:
     from _inf.config import Config
@@ -67,8 +67,8 @@ def _faults(config: Config) -> Faults:
     """Refuse all where verl is not installed; a cache beside tensor parallelism, because the turns
     of conversations are in that of a group's first rank only, so the ranks would not ask the engine
     for the same rows; and adapters there, whose shares were never computed."""
-    if not has_verl():
-        yield "rollout.name", f"{without_verl('rollout.name')}, or use rollout.name: hf"
+    if fault := without_verl("rollout.name"):
+        yield "rollout.name", f"{fault}, or use rollout.name: hf"
     size = config.rollout.tensor_model_parallel_size
     if config.generation_cache and size > 1:
         yield "generation_cache", f"must be 0 beside rollout.tensor_model_parallel_size {size}"

@@ -109,7 +109,9 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     check_lora(hf_config, config.rollout.engine_kwargs["sglang"])
     rollout = _start(config, model_config, limits, device, host)
     eos = eos_token_ids(model_config.generation_config, model_config.tokenizer)
-    model = ModelInfo(model_config.tokenizer, eos, limits, folder)
+    has_engine = rollout._engine is not None  # another rank of its group may have it
+    dtype = str(rollout.dtype).removeprefix("torch.") if has_engine else ""
+    model = ModelInfo(model_config.tokenizer, eos, limits, folder, dtype)
     backend = VerlBackend(rollout, host, model)
 
     rollout.ranks.agreed(lambda: _check_started(backend, config, folder))

@@ -21,6 +21,7 @@ from _inf.config import Config
 from _inf.config.schema import SINGLE_TURN
 from _inf.errors import ConfigError, did_you_mean, error_text, shown
 from _inf.runtime import quiet
+from _inf.runtime.extras import require_verl
 from _inf.runtime.interpreter import interpreter_left_alone, quick_imports
 from _inf.tools.loading import import_beside
 
@@ -62,6 +63,7 @@ class KnownLoops:
     def find(self, asked: Any, key: str = KEYWORD) -> AgentLoop:
         """Return the loop of a name, of a class, or of a mapping with `_target_`; raise
         `ConfigError` about `key`, which was set to it."""
+        require_verl("agent_loop", key)
         if isinstance(asked, type):
             return AgentLoop(_registered_name(asked), _checked(asked, key), OmegaConf.create({}))
         if not isinstance(asked, str):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+from _inf.runtime.extras import NEEDS_VERL
 from tests.support.scripts import START_SECONDS, environment
 from tests.support.tiny import tiny_model
 
+ROOT = Path(__file__).parents[3]
+TOOL_MODEL = ROOT / "tests/tool_model"
 PROGRAM = """
 import sys
 
@@ -30,6 +34,38 @@ with inf.InferenceEngine(model_path=sys.argv[1], rollout={"name": "hf"}) as engi
     engine.generate("a", n=2, max_tokens=3, temperature=1.0, regex="[ab]+")
 """
 
+# What of the rest works with the small model that calls a calculator, and what is refused.
+REST = """
+import sys
+
+sys.modules["verl"] = sys.modules["sglang"] = None
+import inf
+
+if __name__ == "__main__":
+    turns = {"enable": True, "tool_config_path": sys.argv[2]}
+    rollout = {"name": "hf", "prompt_length": 512, "response_length": 64, "multi_turn": turns}
+    with inf.InferenceEngine(model_path=sys.argv[1], rollout=rollout) as engine:
+        asked = "What is 12 * 7?"
+        [row] = engine.generate(asked, temperature=0)
+        print([call["result"] for call in row.to_dict()["executed_tool_calls"]], row.completion)
+        report = inf.check(engine, max_tokens=4, batch=4)
+        print(report.passed, [n for n in report.metrics if n.startswith(("training/", "rollout_"))])
+        print(report.notes[-1])
+        data = [{"prompt": asked}]
+        report = inf.evaluate(engine, data, reward=lambda **row: 1.0, temperature=1, n=2, tools=[])
+        print(report.metrics["val-core/unknown/reward/mean@2"], report.left_out)
+        for call in (
+            lambda: engine.rollout_batch([asked]),
+            lambda: engine.trainer_batch([]),
+            lambda: inf.evaluate(engine, data),
+            lambda: engine.generate(asked, agent_loop="tool_agent"),
+        ):
+            try:
+                call()
+            except inf.ConfigError as refusal:
+                print(refusal)
+"""
+
 
 def test_answers_streams_and_scores_need_neither() -> None:
     done = subprocess.run(
@@ -38,3 +74,20 @@ def test_answers_streams_and_scores_need_neither() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", "True", "True"]
+
+
+def test_tools_checks_and_evaluations_run_and_what_is_verls_is_refused_by_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REST, str(TOOL_MODEL), str(ROOT / "tools.yaml")],
+        env=environment(), capture_output=True, text=True, timeout=START_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    called, checked, note, scored, *refused = done.stdout.splitlines()
+    assert called == "['84'] The answer is 84."
+    assert checked == "True []"
+    said = ", and verl is not installed in "
+    assert note.startswith(f"not computed: {NEEDS_VERL['check']}{said}")
+    assert scored.startswith(f"1.0 {NEEDS_VERL['metrics']}{said}")
+    names = ["rollout_batch()", "trainer_batch()", "reward", "agent_loop"]
+    for name, line in zip(names, refused, strict=True):
+        assert line.startswith(f"{name}: {NEEDS_VERL[name.removesuffix('()')]}{said}")

@@ -1,0 +1,166 @@
+"""What needs an extra that is not installed is refused by name, with the extra in the message."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from _inf.apps.check import turns_report
+from _inf.apps.check.token_rows import read_batch
+from _inf.apps.cli import main
+from _inf.apps.eval.dataset import Example, check_for_verls_reward
+from _inf.apps.eval.eval_report import EvalReport
+from _inf.apps.eval.metrics import metrics
+from _inf.apps.eval.tracking import check_tracker
+from _inf.apps.ray.run import answer_on_ray
+from _inf.apps.rollouts import rollouts_to_data_proto
+from _inf.backends.registry import read_config
+from _inf.config import Config
+from _inf.config.tool_formats import OWN, SGLANG
+from _inf.conversation.agent_loops.loading import KnownLoops
+from _inf.errors import ConfigError, ToolError
+from _inf.models.merging import write_merged
+from _inf.runtime import extras
+from _inf.tools.loading import load_tools
+from _inf.tools.parsing import parse
+from tests.support.chat_templates import FAMILIES, embedded_tokenizer, model_of
+
+TURNS, AGENT = "rollout.multi_turn", "rollout.agent"
+VERL = r"verl is not installed in .*: it is the extra verl of inf-engine; run `.+`"
+
+
+@pytest.fixture
+def no_verl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither verl nor SGLang, wherever this runs."""
+    monkeypatch.setattr(extras, "has", lambda extra: False)
+    for name in ("verl", "verl.tools.base_tool", "verl.tools.gsm8k_tool"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def set_to(path: str, value: Any, **others: Any) -> Callable[[], object]:
+    tree: Any = value
+    for name in reversed(path.split(".")[1:]):
+        tree = {name: tree}
+    tree.setdefault("name", "hf")
+    if "multi_turn" in tree:
+        tree["multi_turn"]["enable"] = True
+    return lambda: read_config({"rollout": tree}, {})
+
+
+FACTS = "model data limit reward reward_version rescored_because".split()
+EXAMPLE = Example(0, "2 + 2?", "openai/gsm8k", "4", {})
+REFUSED: list[tuple[str, Callable[[], object]]] = [
+    ("rollout.name", set_to("rollout.name", "sglang")),
+    (f"{TURNS}.format", set_to(f"{TURNS}.format", "glm47")),
+    (f"{TURNS}.interaction_config_path", set_to(f"{TURNS}.interaction_config_path", "x.yaml")),
+    (f"{AGENT}.default_agent_loop", set_to(f"{AGENT}.default_agent_loop", "tool_agent")),
+    (f"{AGENT}.agent_loop_config_path", set_to(f"{AGENT}.agent_loop_config_path", "x.yaml")),
+    ("agent_loop", lambda: KnownLoops(Config()).find("tool_agent")),
+    ("agent_loop", lambda: KnownLoops(Config()).find({"_target_": "mine.Loop"})),
+    ("model_path", lambda: write_merged(Path("actor"), Path("merged"), False)),
+    ("rollouts_to_data_proto", lambda: rollouts_to_data_proto([])),
+    ("against", lambda: read_batch(__file__)),
+    ("reward", lambda: check_for_verls_reward(EXAMPLE)),
+    ("log", lambda: check_tracker("tensorboard")),
+]
+
+
+@pytest.mark.usefixtures("no_verl")
+@pytest.mark.parametrize(("name", "call"), REFUSED, ids=[name for name, _ in REFUSED])
+def test_what_needs_verl_is_refused_by_name(name: str, call: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError, match=VERL) as refused:
+        call()
+    assert str(refused.value).startswith(f"{name}: ") and refused.value.key == name
+    assert extras.NEEDS_VERL[name] in str(refused.value)
+
+
+@pytest.mark.usefixtures("no_verl")
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("gsm8k", []), ("--tool", ["--tool", "--reward", "mine.py"])],
+)
+def test_gsm8k_says_what_of_it_is_verls(name: str, arguments: list[str], capfd: Any) -> None:
+    assert main(["eval", "gsm8k", "--set", "rollout.name=hf", *arguments]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith(f"inf: {name}: {extras.NEEDS_VERL[name]}, and verl is not installed in")
+
+
+@pytest.mark.usefixtures("no_verl")
+@pytest.mark.parametrize("module", ["verl.tools.gsm8k_tool.Gsm8kTool", "mine_of_verl.Mine"])
+def test_tool_class_that_imports_verl_is_refused_in_its_entry(module: str, tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text(yaml.safe_dump([{"class_name": module}]))
+    source = "from verl.tools.base_tool import BaseTool\nclass Mine(BaseTool):\n    pass\n"
+    (tmp_path / "mine_of_verl.py").write_text(source)
+    with pytest.raises(ToolError, match=rf"tools\[0\]\.class_name: .*: the tool is .*{VERL}"):
+        load_tools(tmp_path / "tools.yaml")
+
+
+@pytest.mark.usefixtures("no_verl")
+def test_formats_are_those_that_can_be_read_without_sglang() -> None:
+    for name in SGLANG:
+        with pytest.raises(ToolError, match=f"format: '{name}': its calls are read by SGLang's"):
+            parse("", name, [])
+    with pytest.raises(ToolError, match="The formats are (.*)\\.$") as refused:
+        parse("", "hermse", [])
+    assert "did you mean 'hermes'" in str(refused.value)
+    listed = str(refused.value).rpartition(" are ")[2].rstrip(".").split(", ")
+    assert listed == [*OWN, "qwen", "qwen25"]
+    with pytest.raises(ToolError, match=r", qwen25\.$"):
+        parse("", "llama3_json", [])
+
+
+def test_metrics_without_verl_are_verls_where_both_have_them(no_verl: None) -> None:
+    extra = {"reward_extra": {"pred": "a"}}
+    rows = [
+        {"number": number, "data_source": source, "reward": reward, **extra}
+        for number, source, rewards in ((0, "a", (1, 0)), (1, "a", (1, 1)), (2, "b", (0, 0.5)))
+        for reward in rewards
+    ]
+    found = metrics(rows, 2)
+    assert found["val-core/a/reward/mean@2"] == 0.75
+    assert found["val-aux/a/reward/std@2"] == statistics.mean([0.5, 0])
+    assert found["val-aux/b/reward/std@2"] == 0.25
+    assert not [name for name in found if any(each in name for each in ("best", "worst", "maj"))]
+
+
+@pytest.mark.parametrize(("n", "left_out"), [(1, False), (2, True)])
+def test_report_says_which_metrics_are_left_out(no_verl: None, n: int, left_out: bool) -> None:
+    facts: dict[str, Any] = dict.fromkeys(FACTS, "") | {"limit": None, "parameters": {}}
+    facts |= {"n": n, "tokens_per_second": None, "answers_kept": 0, "rewards_kept": 0}
+    report = EvalReport.of([], 0, **facts)
+    said = f"not computed: {extras.NEEDS_VERL['metrics']}, and verl is not installed"
+    assert (said in report.table()) is left_out
+    assert bool(report.left_out) is left_out and '"left_out":' in report.json()
+
+
+@pytest.mark.usefixtures("no_verl")
+def test_paths_of_a_conversation_are_compared_without_verls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "verl.workers.rollout.schemas", None)
+    model = model_of(embedded_tokenizer(), FAMILIES["Qwen2.5"])
+    report = turns_report.compare_paths(model, Config(), None)
+    assert report.passed
+    assert f"verl: {extras.NEEDS_VERL['check turns']}, and verl is not" in report.text()
+
+
+@pytest.mark.usefixtures("no_verl")
+def test_workers_of_a_batch_and_packages_of_other_extras_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError) as refused:
+        answer_on_ray(Config(), [], {}, lambda *row: None, workers=2, rollouts=False)
+    assert str(refused.value) == "--workers: ray is not installed: pip install 'inf-engine[ray]'"
+    with pytest.raises(ConfigError, match=r"^lm-eval is not .* 'inf-engine\[lm-eval\]'$"):
+        extras.require("lm-eval")
+
+
+def test_each_extra_is_one_of_the_package() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    optional = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    for extra in extras.EXTRAS:
+        assert f"\n{extra} = [" in optional
