@@ -1,8 +1,9 @@
 """Writes what the pages of docs/ take from the code: python docs/generate.py.
 
 In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced by the part
-of that name: `config keys`, `features of the backends`, `templates table` (or `causes`, `example`),
-or `api NAME`, the signature and the docstring of a name and of its public members.
+of that name: `config keys`, `features of the backends`, `what needs verl`, `templates table` (or
+`causes`, `example`), or `api NAME`, the signature and the docstring of a name and of its public
+members.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from _inf.backends.base import FEATURES  # noqa: E402
 from _inf.backends.registry import MODES  # noqa: E402
 from _inf.config.schema import Config  # noqa: E402
+from _inf.runtime.extras import NEEDS_VERL  # noqa: E402
 
 PART = re.compile(r"<!-- generated: (?P<name>.+?) -->\n.*?<!-- end -->", re.DOTALL)
 LINE_LENGTH = 88  # of a signature
@@ -38,6 +40,8 @@ def generated(page: str) -> str:
                 text = keys_page()
             case ["features", *_]:
                 text = features_table()
+            case ["what", "needs", "verl"]:
+                text = table_of_verl()
             case ["templates", which]:
                 from tests.support import chat_templates
 
@@ -148,6 +152,12 @@ def features_table() -> str:
         words = ", ".join(f"`{name}`" for name in names)
         lines.append(f"| {feature} | {words} | {' | '.join(offered)} |")
     return "\n".join(lines)
+
+
+def table_of_verl() -> str:
+    reasons = {name: reason.replace("*", "\\*") for name, reason in NEEDS_VERL.items()}
+    rows = [f"| `{name}` | {reason} |" for name, reason in reasons.items()]
+    return "\n".join(["| as it is written | why |", "|---|---|", *rows])
 
 
 # ── The table of every config key ────────────────────────────────────────────────────────────────
