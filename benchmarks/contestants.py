@@ -75,7 +75,9 @@ def ours(channel: Channel, config: str | None, assignments: list[str]) -> None:
 def tokenized(tokenizer: Any, texts: list[str], cut: int | None) -> list[list[int]]:
     """Tokenize messages as the engine renders them, and keep `cut` tokens of each."""
     conversations = [[{"role": "user", "content": text}] for text in texts]
-    ids = tokenizer.apply_chat_template(conversations, add_generation_prompt=True)
+    ids = tokenizer.apply_chat_template(
+        conversations, add_generation_prompt=True, return_dict=False
+    )
     return [row[:cut] for row in ids]
 
 

@@ -120,12 +120,22 @@ def _rows(data: Any, where: str) -> Iterable[Any]:
     if isinstance(data, str | os.PathLike):
         return file_rows(Path(data))
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
-        return list(data.to_dict("records"))
+        return _records(data)
     if hasattr(data, "to_list"):  # datasets
         return list(data.to_list())
     if isinstance(data, Sequence):
         return data
     raise ConfigError(f"{where}: it must be a path, a table or a list of rows, not {shown(data)}.")
+
+
+def _records(table: Any) -> list[Any]:
+    """A table's rows, with None for a missing text, which is NaN in pandas 3."""
+    import pandas
+
+    texts = [name for name, kind in table.dtypes.items() if isinstance(kind, pandas.StringDtype)]
+    table = table.astype(dict.fromkeys(texts, object))
+    table[texts] = table[texts].where(table[texts].notna(), None)
+    return list(table.to_dict("records"))
 
 
 def file_rows(path: Path) -> list[Any]:
@@ -138,7 +148,7 @@ def file_rows(path: Path) -> list[Any]:
         if path.suffix == ".parquet":
             import pandas
 
-            return list(pandas.read_parquet(path).to_dict("records"))
+            return _records(pandas.read_parquet(path))
         rows = json.loads(path.read_bytes())
     except (OSError, ValueError) as failure:
         raise ConfigError(f"{path} cannot be read: {failure}") from None
