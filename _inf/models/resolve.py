@@ -290,8 +290,9 @@ def hub_tokenizer(key: str, path: str, trust_remote_code: bool) -> str:
 
 def hub_reason(error: Exception) -> str:
     from huggingface_hub import constants, errors
-    from requests import RequestException
+    from requests import RequestException  # of huggingface-hub 0.x; later ones are on httpx2
 
+    of_http: Any = errors.HTTPError  # type: ignore[attr-defined]
     if isinstance(error, errors.GatedRepoError):
         return "it is gated: accept its terms on its page, then log in (`hf auth login`, HF_TOKEN)"
     if isinstance(error, errors.RepositoryNotFoundError):
@@ -301,6 +302,6 @@ def hub_reason(error: Exception) -> str:
     response = getattr(error, "response", None)
     if response is not None:
         return f"the Hub answered {response.status_code}"
-    if isinstance(error, (RequestException, ConnectionError, TimeoutError)):
+    if isinstance(error, (RequestException, of_http, ConnectionError, TimeoutError)):
         return f"the Hub could not be reached at {constants.ENDPOINT}"
     return str(error).strip().split("\n")[0] or type(error).__name__

@@ -391,8 +391,10 @@ def test_missing_path_is_never_looked_for_on_the_hub(path: str) -> None:
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Makes huggingface_hub use another address and an empty cache."""
-    from huggingface_hub import constants, file_download
-    from huggingface_hub.utils import reset_sessions
+    from huggingface_hub import constants, file_download, utils
+
+    # Version 1 renamed it.
+    reset_sessions: Any = getattr(utils, "reset_sessions", None) or utils.close_session  # type: ignore[attr-defined]
 
     def lead(address: str = "http://127.0.0.1:9", offline: bool = False) -> None:
         monkeypatch.setattr(constants, "ENDPOINT", address)

@@ -30,9 +30,11 @@ class Server:
         self.access = access
         self.pace = Pace(most)
         timeout = httpx.Timeout(silence, connect=CONNECT_SECONDS, pool=None)
+        without_key: Any = {} if access.key else {"Authorization": openai.Omit()}
         self.client = openai.AsyncOpenAI(
             base_url=access.base_url,
-            api_key=access.key,  # with None it would take the variable OPENAI_API_KEY
+            api_key=access.key or "none",  # else it would take the variable OPENAI_API_KEY
+            default_headers=without_key,
             max_retries=RETRIES,
             timeout=timeout,
             http_client=openai.DefaultAsyncHttpxClient(

@@ -30,7 +30,9 @@ def ask(openai: OpenAI, messages: Any, **params: Any) -> Any:
 
 def of_length(tiny: InferenceEngine, tokens: int, before: list[Any]) -> list[Any]:
     """The messages with one more by a user, rendered to so many tokens."""
-    render = functools.partial(tiny.tokenizer.apply_chat_template, add_generation_prompt=True)
+    render = functools.partial(
+        tiny.tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False
+    )
     text = "Go "
     while len(render([*before, user(text)])) < tokens:
         text += "é" if len(render([*before, user(text + "é")])) <= tokens else "!"
