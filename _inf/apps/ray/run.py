@@ -42,7 +42,6 @@ def answer_on_ray(
     Raises as `answer_each`, `ConfigError` if the cluster is too small, and `EngineDeadError` if an
     engine loses its place on it.
     """
-    require("ray", "--workers: ")
     parallel = config.rollout.tensor_model_parallel_size * config.rollout.data_parallel_size
     if parallel > 1:
         raise ConfigError(
@@ -54,6 +53,7 @@ def answer_on_ray(
             "--workers: they would all ask the one server; leave it out, and set "
             "rollout.max_num_seqs to the requests that the server takes at once."
         )
+    require("ray", "--workers: ")
     model = fingerprint.of_config(config)["model"]
     settings = config.model_copy(update={"model_path": _anywhere(config.model_path)})
     with cluster() as ray:

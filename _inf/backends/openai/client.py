@@ -30,11 +30,9 @@ class Server:
         self.access = access
         self.pace = Pace(most)
         timeout = httpx.Timeout(silence, connect=CONNECT_SECONDS, pool=None)
-        without_key: Any = {} if access.key else {"Authorization": openai.Omit()}
         self.client = openai.AsyncOpenAI(
             base_url=access.base_url,
             api_key=access.key or "none",  # else it would take the variable OPENAI_API_KEY
-            default_headers=without_key,
             max_retries=RETRIES,
             timeout=timeout,
             http_client=openai.DefaultAsyncHttpxClient(
@@ -47,26 +45,35 @@ class Server:
     async def look(self, path: str) -> Any:
         """Raise if the server is not there or refuses; return its answer, of any form."""
         async with self._turn(None):
-            return await self.client.get(path, cast_to=object, options={"max_retries": 1})
+            options = self._options(max_retries=1)
+            return await self.client.get(path, cast_to=object, options=options)
 
     async def ask(self, path: str, body: Mapping[str, Any], prompt_index: int | None = None) -> Any:
         async with self._turn(prompt_index):
-            return await self.client.post(path, cast_to=object, body=body)
+            return await self.client.post(path, cast_to=object, body=body, options=self._options())
 
     async def post_text(self, path: str, body: Mapping[str, Any]) -> None:
         """Ask for something whose answer is a sentence."""
         async with self._turn(None):
-            await self.client.post(path, cast_to=str, body=body, options={"max_retries": 0})
+            options = self._options(max_retries=0)
+            await self.client.post(path, cast_to=str, body=body, options=options)
 
     async def chunks(
         self, path: str, body: Mapping[str, Any], prompt_index: int | None = None
     ) -> AsyncGenerator[Any, None]:
         options: dict[str, Any] = {"stream": True, "stream_cls": openai.AsyncStream[object]}
+        options["options"] = self._options()
         body = {**body, "stream": True}
         async with self._turn(prompt_index):
             async with await self.client.post(path, cast_to=object, body=body, **options) as stream:
                 async for chunk in stream:
                     yield chunk
+
+    def _options(self, **others: Any) -> Any:
+        """Those of a request. Without a key it has no header for one, which openai 3 must be told
+        of each."""
+        without_key = {"headers": {"Authorization": openai.Omit()}}
+        return others if self.access.key else without_key | others
 
     @contextlib.asynccontextmanager
     async def _turn(self, prompt_index: int | None) -> AsyncIterator[None]:
