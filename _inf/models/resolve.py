@@ -232,7 +232,8 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
     looked = f"model_path: there is no folder at {path}, and {repo!r} on the Hugging Face Hub"
     try:
         try:
-            cached = Path(snapshot_download(repo, local_files_only=True))
+            # The patterns ask for no file: version 2 would raise for each that is not there.
+            cached = Path(snapshot_download(repo, local_files_only=True, ignore_patterns="*"))
             if not (lacks := _lacking(cached, trust_remote_code)):
                 return cached
             looked += f" (of which the local copy {cached} lacks {', '.join(lacks)})"
@@ -292,6 +293,8 @@ def hub_reason(error: Exception) -> str:
     from huggingface_hub import constants, errors
     from requests import RequestException  # of huggingface-hub 0.x; later ones are on httpx2
 
+    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     of_http: Any = errors.HTTPError  # type: ignore[attr-defined]
     if isinstance(error, errors.GatedRepoError):
         return "it is gated: accept its terms on its page, then log in (`hf auth login`, HF_TOKEN)"

@@ -437,6 +437,10 @@ class Hub(BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         if path.startswith("/api/models/org/gated"):
             return self._answer(403, b"", {"X-Error-Code": "GatedRepo"})
+        if path.startswith("/api/models/org/model/tree/"):  # asked by huggingface-hub 2
+            files = [(file.name, file.stat().st_size) for file in self.folder.iterdir()]
+            tree = [{"type": "file", "path": n, "size": size, "oid": n} for n, size in files]
+            return self._answer(200, json.dumps(tree).encode())
         if path.startswith("/api/models/org/model"):
             names = [{"rfilename": file.name} for file in self.folder.iterdir()]
             about = {"id": "org/model", "sha": self.commit, "siblings": names}
