@@ -124,3 +124,11 @@ def test_columns_are_kept_for_agent_loops_as_verls_data_set_gives_them() -> None
     }
     assert second.agent_kwargs["extra_info"] == {} and second.agent_kwargs["index"] == 0
     assert second.agent_kwargs["level"] is None and "raw_prompt" not in second.agent_kwargs
+
+
+def test_missing_text_of_a_table_is_none_and_not_a_number(tmp_path: Path) -> None:
+    rows = [{"prompt": "1 + 1?", "agent_name": "a"}, {"prompt": "2 + 2?", "agent_name": None}]
+    table = pandas.DataFrame(rows)
+    table.to_parquet(tmp_path / "rows.parquet")
+    for data in (table, table.astype("string"), tmp_path / "rows.parquet"):
+        assert [example.agent_name for example in read_examples(data)] == ["a", None]

@@ -112,7 +112,7 @@ def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it
     text = "It 's 3.14 , naïve ▁ 你好\n\n\tdef f():  pass <|im_end|>"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     chat = tokenizer.apply_chat_template(QUESTION, tokenize=False)
-    ids = tokenizer.apply_chat_template(QUESTION)
+    ids = tokenizer.apply_chat_template(QUESTION, return_dict=False)
     assert ids == tokenizer(chat)["input_ids"]  # no second BOS: the GGUF says add_bos_token false
     assert ids.count(tokenizer.bos_token_id) == chat.count("<|im_start|>")
     # Another one has a BOS, and an end of turn beside its EOS.

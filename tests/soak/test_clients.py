@@ -88,7 +88,9 @@ def answered(engine: InferenceEngine, ids: list[int], **more: Any) -> dict[str, 
 
 def chatted(engine: InferenceEngine, said: str, tools: list[Any] | None = None) -> dict[str, Any]:
     messages = [{"role": "user", "content": said}]
-    ids = engine.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True)
+    ids = engine.tokenizer.apply_chat_template(
+        messages, tools=tools, add_generation_prompt=True, return_dict=False
+    )
     return {"prompt": said, **answered(engine, ids)}
 
 

@@ -27,7 +27,9 @@ WITHIN = 1e-3
 def ids_of(engine: InferenceEngine, prompt: str) -> list[int]:
     """The prompt as one user message, rendered and encoded by the model's tokenizer alone."""
     message = [{"role": "user", "content": prompt}]
-    ids: list[int] = engine.tokenizer.apply_chat_template(message, add_generation_prompt=True)
+    ids: list[int] = engine.tokenizer.apply_chat_template(
+        message, add_generation_prompt=True, return_dict=False
+    )
     return ids
 
 

@@ -50,7 +50,7 @@ def test_template_only_ever_appends(tokenizer: Any) -> None:
 
     def ids(messages: list[Message], prompt: bool = False) -> list[int]:
         return tokenizer.apply_chat_template(
-            messages, tools=[CALCULATOR, GRADER], add_generation_prompt=prompt
+            messages, tools=[CALCULATOR, GRADER], add_generation_prompt=prompt, return_dict=False
         )
 
     whole = ids(chat)

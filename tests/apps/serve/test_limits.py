@@ -92,5 +92,7 @@ def test_later_turn_is_cut_only_where_its_answer_would_not_fit(
         extra = {"truncate_prompt": "left", "stop_token_ids": [*range(384)]}  # one token
         answer = ask(tiny_client, long, **asked, extra_body=extra)
         _, prompt = whole_chat(answer)
-        rendered = tiny.tokenizer.apply_chat_template(long, add_generation_prompt=True)
+        rendered = tiny.tokenizer.apply_chat_template(
+            long, add_generation_prompt=True, return_dict=False
+        )
         assert prompt == rendered[-(limits.total - room) :]

@@ -70,7 +70,9 @@ def test_chat_has_the_tokens_and_log_probs_of_generate(
     assert [choice.ids for choice in choices] == rows.token_ids
     assert [choice.text for choice in choices] == rows.completions
     assert len(set(map(tuple, rows.token_ids))) == sampling.get("n", 1)
-    assert ids == tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=True)
+    assert ids == tiny.tokenizer.apply_chat_template(
+        ASK, add_generation_prompt=True, return_dict=False
+    )
     assert choices[0].finish_reason == rows[0].metadata["finish_reason"]
     assert answer.usage is not None and answer.usage.prompt_tokens == len(ids)
     assert answer.usage.completion_tokens == sum(map(len, rows.token_ids))

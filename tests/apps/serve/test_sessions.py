@@ -73,7 +73,9 @@ def test_each_prompt_begins_with_the_recorded_ids(
         mask += [0] * (len(prompt) - len(whole)) + [1] * len(choice.ids)
         whole = prompt + choice.ids
         messages.append({"role": "assistant", "content": choice.text})
-    rendered = tiny.tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True)
+    rendered = tiny.tokenizer.apply_chat_template(
+        messages[:-1], add_generation_prompt=True, return_dict=False
+    )
     assert rendered != prompt
     [trace] = tiny_server.traces(f"ids-{stream}")
     assert trace.prompt_token_ids + trace.token_ids == whole

@@ -131,7 +131,7 @@ def test_log_probs_of_0_likeliest_tokens_are_those_of_the_sampled_ones(http: htt
 def test_echoed_special_tokens_are_in_the_text_and_at_their_offsets(
     http: httpx.Client, tiny: InferenceEngine
 ) -> None:
-    ids = tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=True)
+    ids = tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=True, return_dict=False)
     special = tiny.tokenizer.eos_token
     assert special in tiny.tokenizer.decode(ids)
     for prompt in (ids, tiny.tokenizer.decode(ids)):
@@ -186,7 +186,9 @@ def test_prompt_without_the_beginning_of_an_answer(
 ) -> None:
     root = tiny_server.base_url.removesuffix("/v1")
     for asked in (True, False):
-        expected = tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=asked)
+        expected = tiny.tokenizer.apply_chat_template(
+            ASK, add_generation_prompt=asked, return_dict=False
+        )
         whole = post(http, CHAT, add_generation_prompt=asked, return_token_ids=True)
         assert whole["prompt_token_ids"] == expected
         body = {"messages": ASK, "add_generation_prompt": asked}

@@ -58,7 +58,7 @@ def rendered(engine: InferenceEngine, texts: Sequence[str]) -> list[list[int]]:
     """Each text as one user message, by Transformers' own call."""
     return [
         engine.tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True
+            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
         )
         for text in texts
     ]

@@ -39,7 +39,9 @@ def test_experts_are_transformers_with_cached_prompts_too(experts: InferenceEngi
         for row in experts.generate(PROMPTS, return_routed_experts=True, **how):
             cached += row.metadata["cached_tokens"]
             message = [{"role": "user", "content": PROMPTS[row.metadata["prompt_index"]]}]
-            prompt = experts.tokenizer.apply_chat_template(message, add_generation_prompt=True)
+            prompt = experts.tokenizer.apply_chat_template(
+                message, add_generation_prompt=True, return_dict=False
+            )
             ids = torch.tensor([prompt + (row.token_ids or [])])
             with torch.no_grad():
                 routers = model(ids, output_router_logits=True).router_logits

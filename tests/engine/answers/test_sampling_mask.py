@@ -56,6 +56,7 @@ def test_mask_and_log_probs_are_those_of_the_definitions(
         prompt = backend.tokenizer.apply_chat_template(
             [{"role": "user", "content": PROMPTS[row.metadata["prompt_index"]]}],
             add_generation_prompt=True,
+            return_dict=False,
         )
         [logits] = reference.get_logits({"prompt_token_ids": prompt}, [row.token_ids])
         steps = zip(

@@ -204,7 +204,7 @@ def replayed(engine: InferenceEngine, output: GenerationOutput, schemas: Any) ->
     for row in output:
         (first, *_) = row.messages or []
         ids = engine.tokenizer.apply_chat_template(
-            [first], tools=schemas or None, add_generation_prompt=True
+            [first], tools=schemas or None, add_generation_prompt=True, return_dict=False
         )
         assert row.metadata["prompt_tokens"] == len(ids)
         said, rest = row.metadata["response_ids"], list(row.logprobs)
