@@ -13,17 +13,20 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from _inf.backends.hf.adapters import PeftAdapters
 from _inf.backends.model_info import fixed_factors_length
 
 PAD = 0  # any id: it is masked
+SAME = 1e-3  # of the largest logit; another sum's rounding is some 1e-6
 
 
 class Forward:
     """A model. `cached`: whether rows can share a batch and keep their keys and values; of a model
     with a state, or whose rotary factors change with the longest row, each row is computed alone
-    and from its beginning at each step. total: tokens of the longest row."""
+    and from its beginning at each step. Found out by `_shared`, once, from the model itself.
+    total: tokens of the longest row."""
 
     def __init__(self, model: Any, total: int) -> None:
         self.model, self.adapters = model, PeftAdapters(model)
@@ -31,11 +34,13 @@ class Forward:
         text = model.config.get_text_config()
         fixed = fixed_factors_length(text)
         same = fixed is None or total <= fixed
-        self.cached = same and bool(model._supports_default_dynamic_cache())
         # Their factors follow the longest row that there ever was (Transformers 4.57,
         # `dynamic_frequency_update`).
         self._dynamic = [m for m in model.modules() if "dynamic" in str(vars(m).get("rope_type"))]
         self._accepted = inspect.signature(model.forward).parameters.keys()
+        self._cache_bytes = 0  # of a token's keys and values
+        self.cached = same and bool(model._supports_default_dynamic_cache()) and self._shared()
+        self.causal = self.cached or self._causal()
 
     def __call__(
         self,
@@ -93,10 +98,42 @@ class Forward:
         return groups
 
     def bytes_per_token(self) -> int:
-        """Compute one token and return the size of its keys and values."""
+        """The size of one token's keys and values."""
+        return self._cache_bytes
+
+    def _shared(self) -> bool:
+        """Whether two short rows in one batch, with a cache, are what they are alone.
+
+        No list of names: a state in place of keys and values, an index of them, a cache that the
+        model does not take, or a padded token that is seen, all show here.
+        """
         cache = DynamicCache()
-        self([[PAD]], cache if self.cached else None)
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+        vocabulary = self.model.config.get_text_config().vocab_size
+        rows = [[number % vocabulary for number in range(1, end)] for end in (4, 7)]
+        try:
+            self([row[:-1] for row in rows], cache)
+            if not cache.layers or any(type(layer) is not DynamicLayer for layer in cache.layers):
+                return False
+            kept = [each for layer in cache.layers for each in (layer.keys, layer.values)]
+            self._cache_bytes = sum(each.nbytes // (2 * each.shape[2]) for each in kept)
+            together = self([row[-1:] for row in rows], cache, [*map(len, rows)])[:, -1]
+        except Exception:  # each model says in its own way that it needs another cache
+            return False
+        if self.model.dtype != torch.float32:
+            return True  # its rounding alone may send a token to another expert
+        return _equal(together, torch.cat([self([row])[:, -1] for row in rows]))
+
+    def _causal(self) -> bool:
+        """Whether a token's logits are the same when others follow; compared in float32."""
+        if self.model.dtype != torch.float32:
+            return True
+        vocabulary = self.model.config.get_text_config().vocab_size
+        row = [number % vocabulary for number in range(1, 7)]
+        return _equal(self([row], keep=2)[:, 0], self([row[:-1]])[:, -1])
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool((one - other).abs().max() <= SAME * other.abs().max())
 
 
 def selected(cache: DynamicCache, rows: Sequence[int], width: int) -> None:

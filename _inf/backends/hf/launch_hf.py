@@ -51,6 +51,12 @@ def launch(config: Config) -> HfBackend:
             dtype = str(model.dtype).removeprefix("torch.")
             info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder, dtype)
             forward = Forward(model, info.limits.total)
+            if not forward.causal:
+                raise ConfigError.of(
+                    "model_path",
+                    f"{type(model).__name__} does not run with rollout.name: hf: a token's logits "
+                    "depend on the tokens behind it. Take a model that decodes text.",
+                )
             decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)
             host.keep("decoding", decoder.serve())
             host.on_stop.append(lambda: _free(forward, device))
