@@ -9,8 +9,9 @@ import torch
 import transformers
 
 from _inf.backends.hf.forward import Forward
-from inf import ConfigError, InferenceEngine
-from tests.support.tiny import save_tiny
+from inf import ConfigError, InferenceEngine, PromptError
+from tests.support.prompts import as_ids
+from tests.support.tiny import IM_END, _tokenizer, save_tiny
 
 SMALL: dict[str, Any] = {
     "vocab_size": 384,
@@ -74,3 +75,30 @@ def test_model_that_sees_later_tokens_is_refused_by_name(tmp_path: Any) -> None:
     rollout = {"name": "hf", "dtype": "float32", "prompt_length": 64, "response_length": 16}
     with pytest.raises(ConfigError, match="BertLMHeadModel does not run .* tokens behind it"):
         InferenceEngine(model_path=str(tmp_path), rollout=rollout)
+
+
+@pytest.mark.engine
+def test_model_of_several_modalities_answers_text_and_refuses_an_image(tmp_path: Any) -> None:
+    text = {**SMALL, "model_type": "mistral", "max_position_embeddings": 512, "eos_token_id": 2}
+    sight = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    sight |= {"model_type": "pixtral", "num_attention_heads": 2, "head_dim": 16, "image_size": 32}
+    config = transformers.Mistral3Config(text_config=text, vision_config=sight)
+    _tokenizer(dict(eos=(IM_END,), bos=False, pad="distinct", context=512)).save_pretrained(
+        tmp_path
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    model.eval().save_pretrained(tmp_path)
+    rollout = {"name": "hf", "dtype": "float32", "prompt_length": 64, "response_length": 16}
+    picture = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+    with InferenceEngine(model_path=str(tmp_path), rollout=rollout) as engine:
+        prompt = list(range(4, 30))
+        row = engine.generate(as_ids([prompt]), temperature=0, max_tokens=8, ignore_eos=True)[0]
+        with torch.no_grad():
+            ids = torch.tensor([prompt + list(row.token_ids)])
+            table = model(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)
+        plain = [float(table[25 + place, token]) for place, token in enumerate(row.token_ids)]
+        assert row.logprobs == pytest.approx(plain, abs=1e-4)
+        with pytest.raises(PromptError, match="only text is supported"):
+            engine.generate([[{"role": "user", "content": picture}]])

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    GenerationConfig,
+)
 
 from _inf.backends.hf.backend import HfBackend
 from _inf.backends.hf.decoding import Decoder
@@ -85,12 +91,21 @@ def _device(config: Config) -> torch.device:
     return torch.device("cuda" if found else "cpu")
 
 
+def _class(folder: Path, config: Config) -> Any:
+    """The class of a text model, else of one of several modalities: messages have text alone
+    (`request/prompts.py`)."""
+    about = AutoConfig.from_pretrained(folder, trust_remote_code=config.trust_remote_code)
+    text, several = AutoModelForCausalLM, AutoModelForImageTextToText
+    only_several = type(about) in several._model_mapping and type(about) not in text._model_mapping
+    return several if only_several else text
+
+
 @at_fault(key="model_path")
 def _model(folder: Path, config: Config, device: torch.device) -> Any:
     name = config.rollout.dtype
     try:
         with quiet.no_bars():
-            model, loading = AutoModelForCausalLM.from_pretrained(
+            model, loading = _class(folder, config).from_pretrained(
                 folder,
                 dtype=DTYPES.get(name, name),
                 trust_remote_code=config.trust_remote_code,
