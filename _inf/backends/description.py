@@ -26,6 +26,7 @@ OF_TOKENS = frozenset(
     }
 )
 OF_A_LOCAL_MODEL = OF_TOKENS | {
+    "revision",
     "adapter_path",
     "device",
     "rollout.max_num_batched_tokens",

@@ -13,7 +13,7 @@ from typing import Any
 
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
-from _inf.models.resolve import hub_tokenizer
+from _inf.models.hub import hub_tokenizer
 from _inf.types import Limits, ModelInfo, Tokenizer
 
 ORIGINAL = "original_max_position_embeddings"
@@ -123,7 +123,8 @@ def tokenizer_only(key: str, path: str, config: Config) -> ModelInfo:
     Raises `ConfigError` about the config's `key` if Transformers cannot load it.
     """
     trusted = {"trust_remote_code": config.trust_remote_code}
-    path = hub_tokenizer(key, path, config.trust_remote_code)
+    revision = config.revision if key == "model_path" else None
+    path = hub_tokenizer(key, path, config.trust_remote_code, revision)
     try:
         tokenizer = with_padding(_tokenizer(path, trusted))
     except Exception as failure:

@@ -245,6 +245,9 @@ class Config(Section):
         None,
         "A Hub id, folder, .gguf file or a server's name for it; null: SmolLM2-135M-Instruct.",
     )
+    revision: Text | None = key(
+        None, "The Hub's branch, tag or commit of model_path; null: its main branch."
+    )
     base_url: Text | None = key(
         None, "For openai: the server's address, such as http://localhost:8000/v1."
     )

@@ -11,52 +11,54 @@ A PEFT adapter is merged into any of these once. A cached model is found without
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import re
-import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
+from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
 from _inf.models.cache import build_once
+from _inf.models.complete import lacking
+from _inf.models.hub import HUB_ID, from_hub
 from _inf.runtime import quiet
 
 FORMAT = 1  # increase it when the written files of a converted model change
-HUB_TIMEOUT = 5.0  # seconds to reach the Hub at all
 
-_TOKENIZER_FILES = re.compile(
-    r"tokenizer\.json|vocab\.(json|txt)|tekken\.json|.*\.(model|tiktoken)|tokenization_\w+\.py"
-)
-_WEIGHT_FILES = re.compile(
-    r"(?!adapter_model|training_args|optimizer|scheduler|rng_state).*\.(safetensors|bin|pt)"
-)
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
+
+def model_folder(config: Config) -> Path:
+    """Return the local folder of a config's model."""
+    return resolve_model(
+        config.model_path, config.adapter_path, config.trust_remote_code, config.revision
+    )
 
 
 def resolve_model(
-    model_path: str | None, adapter_path: str | None = None, trust_remote_code: bool = False
+    model_path: str | None,
+    adapter_path: str | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
 ) -> Path:
-    """Return a model's local folder; `trust_remote_code` also downloads a Hub repo's code."""
-    base = _resolved(model_path, trust_remote_code)
+    """Return a model's local folder; `trust_remote_code` also downloads a Hub repo's code.
+    revision: the Hub's branch, tag or commit; refused for a model that is not the Hub's."""
+    base = _resolved(model_path, trust_remote_code, revision)
     if adapter_path is None:
         return base
     return _adapted(base, Path(adapter_path).expanduser().resolve(), trust_remote_code)
 
 
 @at_fault(key="model_path")
-def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
+def _resolved(model_path: str | None, trust_remote_code: bool, revision: str | None) -> Path:
+    path = Path(os.path.abspath(os.path.expanduser(model_path or "")))
+    if revision is not None and (model_path is None or os.path.exists(path)):
+        what = "the embedded model" if model_path is None else str(path)
+        raise ConfigError.of("revision", f"must be null: {what} does not come from the Hub")
     if model_path is None:
         return _dequantized(embedded_gguf())
-    path = Path(os.path.abspath(os.path.expanduser(model_path)))
     if os.path.isfile(path):
         return _dequantized(path)
     if model_path.strip() and os.path.isdir(path):
@@ -69,19 +71,19 @@ def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
                 lambda folder: merging.write_merged(actor, folder, trust_remote_code),
                 f"model_path: {actor} cannot be merged",
             )
-        if lacks := _lacking(path):
+        if lacks := lacking(path):
             raise ConfigError(
                 f"model_path: {path} is not a complete Transformers folder: it lacks "
                 f"{', '.join(lacks)}"
             )
         return path
-    if model_path.lower().endswith(".gguf") or not _HUB_ID.fullmatch(model_path):
+    if model_path.lower().endswith(".gguf") or not HUB_ID.fullmatch(model_path):
         raise ConfigError(
             f"model_path: there is nothing at {path}, and {model_path!r} is not a Hub id; name a "
             "folder, a .gguf file or a Hub id such as 'Qwen/Qwen3-0.6B', or nothing for the "
             "embedded model"
         )
-    return _from_hub(model_path, path, trust_remote_code)
+    return from_hub(model_path, path, trust_remote_code, revision)
 
 
 def embedded_gguf() -> Path:
@@ -172,139 +174,3 @@ def _fingerprint(files: Iterable[Path]) -> str:
         status = file.stat()
         digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()
-
-
-def _lacking(folder: Path, trust_remote_code: bool = False) -> list[str]:
-    """List what a Transformers folder lacks; an interrupted download leaves it incomplete."""
-    lacks = []
-    try:
-        names = {entry.name for entry in folder.iterdir() if entry.exists()}
-        weights = sorted(name for name in names if _WEIGHT_FILES.fullmatch(name))
-        if "config.json" not in names:
-            lacks.append("config.json")
-        elif _has_code_of_its_own(folder / "config.json"):
-            if trust_remote_code and not any(name.endswith(".py") for name in names):
-                lacks.append("its code (*.py)")
-        if not weights:
-            lacks.append("weights (*.safetensors or *.bin)")
-        if not any(map(_TOKENIZER_FILES.fullmatch, names)):
-            lacks.append("a tokenizer (tokenizer.json, tokenizer.model or vocab.json)")
-        # If there are safetensors, only they are loaded, and a *.bin.index.json does not matter.
-        safe = any(name.endswith(".safetensors") for name in weights)
-        for index in folder.glob(f"*.{'safetensors' if safe else 'bin'}.index.json"):
-            lacks += sorted(set(json.loads(index.read_text())["weight_map"].values()) - names)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ConfigError.of("model_path", f"cannot read {folder}: {error}") from None
-    return lacks + [f"the end of {name}" for name in weights if _is_cut_short(folder / name)]
-
-
-def _has_code_of_its_own(config: Path) -> bool:
-    """Whether classes of the model are in its folder; "owner/name--file.Class" is another one's."""
-    named = json.loads(config.read_text(encoding="utf-8")).get("auto_map") or {}
-    classes = [name for each in named.values() for name in (each if type(each) is list else [each])]
-    return any(name is not None and "--" not in name for name in classes)
-
-
-def _is_cut_short(file: Path) -> bool:
-    """Whether a safetensors file is shorter than its header says; raises for tar archives.
-
-    SGLang 0.5.9 (`model_loader/weight_utils.py`, `_load_pt_file`) unpickles the tar archives of
-    PyTorch before 0.4 without `weights_only`: any code in them would run.
-    """
-    if file.suffix != ".safetensors":
-        if tarfile.is_tarfile(file):
-            raise ConfigError(
-                f"model_path: {file} is in PyTorch's old tar format, which can run code when it is "
-                "loaded; save it as safetensors"
-            )
-        return False
-    try:
-        with safe_open(file, framework="np"):
-            return False
-    except (SafetensorError, OSError):
-        return True
-
-
-def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    looked = f"model_path: there is no folder at {path}, and {repo!r} on the Hugging Face Hub"
-    try:
-        try:
-            # The patterns ask for no file: version 2 would raise for each that is not there.
-            cached = Path(snapshot_download(repo, local_files_only=True, ignore_patterns="*"))
-            if not (lacks := _lacking(cached, trust_remote_code)):
-                return cached
-            looked += f" (of which the local copy {cached} lacks {', '.join(lacks)})"
-        except LocalEntryNotFoundError:
-            pass
-        files = HfApi().model_info(repo, timeout=HUB_TIMEOUT).siblings or []
-        names = sorted(file.rfilename for file in files)
-        if "config.json" not in names:
-            ggufs = [name for name in names if name.endswith(".gguf")]
-            hint = f"; download {ggufs[0]} from it and name that file" if ggufs else ""
-            raise ConfigError(f"{looked}: the repository lacks config.json{hint}")
-        # Mistral's repositories hold their weights a second time as consolidated*.safetensors.
-        surplus = ["*/*", "consolidated*", "adapter_model.*", "optimizer.*", "training_args.*"]
-        kept = [n for n in names if not any(fnmatch.fnmatch(n, each) for each in surplus)]
-        safe = any(name.endswith(".safetensors") for name in kept)
-        wanted = _small_files(trust_remote_code)
-        wanted += ["*.safetensors"] if safe else ["*.bin", "*.pt"]
-        chosen: Any = {"allow_patterns": wanted, "ignore_patterns": surplus}
-        folder = Path(snapshot_download(repo, etag_timeout=HUB_TIMEOUT, **chosen))
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{looked}: {hub_reason(error)}") from None
-    if lacks := _lacking(folder):
-        raise ConfigError(f"{looked}: the repository lacks {', '.join(lacks)}")
-    return folder
-
-
-def _small_files(trust_remote_code: bool) -> list[str]:
-    """Patterns of a repository's files but its weights."""
-    code = ["*.py"] if trust_remote_code else []
-    return ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", *code]
-
-
-def hub_tokenizer(key: str, path: str, trust_remote_code: bool) -> str:
-    """Return the folder with a Hub repository's small files, without its weights; any other path
-    as it is. Transformers itself would ask a Hub that cannot be reached for minutes. Raises
-    `ConfigError` about `key`."""
-    if os.path.exists(path) or not _HUB_ID.fullmatch(path):
-        return path
-    from huggingface_hub import snapshot_download
-
-    wanted = _small_files(trust_remote_code)
-    try:
-        return snapshot_download(
-            path, allow_patterns=wanted, ignore_patterns=["*/*"], etag_timeout=HUB_TIMEOUT
-        )
-    except Exception as error:
-        raise ConfigError.of(
-            key,
-            f"there is no folder at {os.path.abspath(path)}, and {path!r} on the Hugging Face "
-            f"Hub: {hub_reason(error)}",
-        ) from None
-
-
-def hub_reason(error: Exception) -> str:
-    from huggingface_hub import constants, errors
-    from requests import RequestException  # of huggingface-hub 0.x; later ones are on httpx2
-
-    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    of_http: Any = errors.HTTPError  # type: ignore[attr-defined]
-    if isinstance(error, errors.GatedRepoError):
-        return "it is gated: accept its terms on its page, then log in (`hf auth login`, HF_TOKEN)"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return "there is no such repository, or it is private (`hf auth login`, HF_TOKEN)"
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return "the Hub could not be reached: HF_HUB_OFFLINE is set"
-    response = getattr(error, "response", None)
-    if response is not None:
-        return f"the Hub answered {response.status_code}"
-    if isinstance(error, (RequestException, of_http, ConnectionError, TimeoutError)):
-        return f"the Hub could not be reached at {constants.ENDPOINT}"
-    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -24,7 +24,8 @@ import pytest
 
 from _inf.errors import ConfigError
 from _inf.models.cache import build_once, cache_root
-from _inf.models.resolve import hub_tokenizer, resolve_model
+from _inf.models.hub import hub_tokenizer
+from _inf.models.resolve import resolve_model
 from tests.support.gguf_file import write_gguf
 from tests.support.tiny import tiny_model
 
@@ -428,7 +429,7 @@ class Hub(BaseHTTPRequestHandler):
     """A small server with the parts of the Hub's API that a download uses."""
 
     folder: Path
-    commit = "0" * 40
+    commit, tagged = "0" * 40, "1" * 40  # of main, and of the tag v2
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -442,13 +443,17 @@ class Hub(BaseHTTPRequestHandler):
             tree = [{"type": "file", "path": n, "size": size, "oid": n} for n, size in files]
             return self._answer(200, json.dumps(tree).encode())
         if path.startswith("/api/models/org/model"):
+            if "revision" in path and path.rsplit("/", 1)[1] not in ("main", "v2", self.commit):
+                return self._answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
             names = [{"rfilename": file.name} for file in self.folder.iterdir()]
-            about = {"id": "org/model", "sha": self.commit, "siblings": names}
+            commit = self.tagged if path.endswith("/v2") else self.commit
+            about = {"id": "org/model", "sha": commit, "siblings": names}
             return self._answer(200, json.dumps(about).encode())
         if path.startswith("/org/model/resolve/"):
             body = (self.folder / path.rsplit("/", 1)[1]).read_bytes()
             etag = f'"{hashlib.sha1(body).hexdigest()}"'
-            return self._answer(200, body, {"ETag": etag, "X-Repo-Commit": self.commit})
+            commit = path.split("/")[4]
+            return self._answer(200, body, {"ETag": etag, "X-Repo-Commit": commit})
         return self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
@@ -508,6 +513,22 @@ def test_hub_model_is_downloaded_once_and_only_what_is_needed(
     assert f"(of which the local copy {first} lacks weights" in refused("org/model")
     with hub(folder, endpoint):
         assert resolve_model("org/model") == first
+
+
+def test_revision_is_that_of_the_hub_and_of_nothing_else(
+    folder: Path, endpoint: Callable[..., None]
+) -> None:
+    with hub(folder, endpoint):
+        main = resolve_model("org/model")
+        tagged = resolve_model("org/model", revision="v2")
+        with pytest.raises(ConfigError, match="it has no such revision; correct the key revision"):
+            resolve_model("org/model", revision="v3")
+        there = Path(hub_tokenizer("model_path", "org/model", False, "v2"))
+    assert (main.name, tagged.name) == (Hub.commit, Hub.tagged) and there == tagged
+    assert resolve_model("org/model", revision="v2") == tagged  # the Hub is gone
+    for path in (None, str(folder)):
+        with pytest.raises(ConfigError, match="^revision: must be null: .* not come from the Hub"):
+            resolve_model(path, revision="v2")
 
 
 def with_code(folder: Path, where: object) -> None:

@@ -28,7 +28,8 @@ def write_gguf(
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_key_length(config["head_dim"])
     writer.add_value_length(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    rope = config.get("rope_parameters", config)  # Transformers 5 has them in a dict of their own
+    writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)

@@ -19,7 +19,7 @@ from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.models.cache import cache_root
-from _inf.models.resolve import resolve_model
+from _inf.models.resolve import model_folder
 
 ROLLOUT = (
     *("temperature", "top_k", "top_p", "do_sample", "ignore_eos", "prompt_length"),
@@ -55,8 +55,7 @@ def of_config(config: Config) -> dict[str, Any]:
 def _of_model(config: Config) -> str:
     if describe(config).remote:  # a server does not show more of it
         return f"{config.model_path} at {config.base_url}, tokenizer {config.tokenizer_path}"
-    folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
-    return of_model(folder)
+    return of_model(model_folder(config))
 
 
 def of_model(folder: Path) -> str:

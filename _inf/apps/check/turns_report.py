@@ -125,7 +125,7 @@ def read_model(config: Config, template: Path | None) -> ModelInfo:
         if path is None:
             raise ConfigError.of(key, "the server has the tokenizer; name a folder or Hub id here.")
     elif path is None or _needs_conversion(Path(path).expanduser()):
-        path = str(resolve_model(path, None, config.trust_remote_code))
+        path = str(resolve_model(path, None, config.trust_remote_code, config.revision))
     with quiet.third_party():
         model = tokenizer_only(key, str(Path(path).expanduser()), config)
     if template is not None:

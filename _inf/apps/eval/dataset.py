@@ -14,7 +14,7 @@ from typing import Any
 from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.json_lines import json_lines
 from _inf.errors import ConfigError, InferenceError, shown
-from _inf.models.resolve import HUB_TIMEOUT, hub_reason
+from _inf.models.hub import HUB_TIMEOUT, hub_reason
 from _inf.runtime import quiet
 from _inf.runtime.extras import require_verl
 

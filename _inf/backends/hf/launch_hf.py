@@ -28,7 +28,7 @@ from _inf.backends.model_info import (
 )
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
-from _inf.models.resolve import resolve_model
+from _inf.models.resolve import model_folder
 from _inf.runtime import quiet
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
@@ -45,7 +45,7 @@ def launch(config: Config) -> HfBackend:
     check_start(children=False)
     with quiet.starting(config.model_name, "about 5 seconds"), quiet.third_party():
         device = _device(config)
-        folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
+        folder = model_folder(config)
         trusted = {"trust_remote_code": config.trust_remote_code}
         tokenizer = with_padding(AutoTokenizer.from_pretrained(folder, **trusted))
         host = Host()

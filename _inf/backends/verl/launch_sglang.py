@@ -26,7 +26,7 @@ from _inf.backends.verl.support import (
 )
 from _inf.config import Config, check_engine_kwargs
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, at_fault
-from _inf.models.resolve import resolve_model
+from _inf.models.resolve import model_folder
 from _inf.runtime import quiet
 from _inf.runtime.fork_server import ForkServer, SharedForkServer
 from _inf.runtime.free_memory import free_bytes
@@ -61,7 +61,7 @@ def launch(config: Config) -> VerlBackend:
     """
     device = environment.prepare(config.device)
     with _starting, quiet.starting(config.model_name, TAKES[device]):
-        folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
+        folder = model_folder(config)
         host = Host(config.hang_timeout, sockets=True)
         if device == "cuda":
             from _inf.backends.verl.cuda import cause
