@@ -62,12 +62,30 @@ def plan_call(sampling: Sampling, config: Config, configured: Configured, model:
 
     Raises `ConfigError` and `ToolError` about keywords that do not fit together.
     """
+    tools = configured.tools if sampling.tools is None else sampling.tools
+    if not (tools or sampling.asks_for_turns):
+        rules = rules_for((), sampling.chat_template_kwargs, config, model)
+        return Plan(rules, [rules] * len(sampling.turns))
+    return _plan_turns(tools, sampling, config, configured, model)
+
+
+def _plan_turns(
+    tools: Sequence[Tool],
+    sampling: Sampling,
+    config: Config,
+    configured: Configured,
+    model: ModelInfo,
+) -> Plan:
+    """Plan a call that has tools or keywords of conversations, agent loops or environments."""
     loops: Sequence[Loop] = ()
     if sampling.asks("agent_loop"):
+        tools = []
         loops = configured.agent_loops(config).of_call(sampling, config, model)
     elif sampling.asks("agent_kwargs"):
         raise ConfigError.of("agent_kwargs", "no agent loop runs; set agent_loop.")
-    rules = _call_rules(sampling, config, configured, model)
+    rules = _rules(tools, sampling, config, model)
+    check_turns(sampling, rules.tools, configured.interactions)
+    rules = dataclasses.replace(rules, interactions=configured.interactions)
     kinds: Sequence[EnvironmentKind] = ()
     if sampling.asks("environment_factory") or sampling.asks("environment_kwargs"):
         from _inf.conversation.environments import environment_kinds
@@ -82,17 +100,6 @@ def plan_call(sampling: Sampling, config: Config, configured: Configured, model:
             for index, turns in enumerate(sampling.turns)
         ]
     return Plan(rules, of_prompts, loops)
-
-
-def _call_rules(
-    sampling: Sampling, config: Config, configured: Configured, model: ModelInfo
-) -> Rules:
-    tools = configured.tools if sampling.tools is None else sampling.tools
-    if sampling.asks("agent_loop"):
-        tools = []
-    rules = _rules(tools, sampling, config, model)
-    check_turns(sampling, rules.tools, configured.interactions)
-    return dataclasses.replace(rules, interactions=configured.interactions)
 
 
 def _rules(tools: Sequence[Tool], sampling: Sampling, config: Config, model: ModelInfo) -> Rules:

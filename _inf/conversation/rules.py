@@ -46,26 +46,25 @@ def rules_for(
     tools: Sequence[Tool], kwargs: Mapping[str, Any], config: Config, model: ModelInfo
 ) -> Rules:
     """Return the rules of a call with these tools. kwargs: `chat_template_kwargs`."""
-    template, instructions = None, ""
+    template = None
     if model.tokenizer is not None:
-        shown = [
-            dataclasses.replace(tool, schema=escaped_json(tool.schema, model.tokenizer))
-            if tool.of_server
-            else tool
-            for tool in tools
-        ]
-        if shown:
-            from _inf.tools.parsing import tool_instructions
-
-            instructions = tool_instructions(shown, config.rollout.multi_turn.format)
-        template = Template(
-            model.tokenizer,
-            kwargs,
-            schemas=[tool.schema for tool in shown],
-            instructions=instructions,
-            eos_token_ids=model.eos_token_ids,
-        )
+        shown = _shown_to_the_model(tools, config, model) if tools else {}
+        template = Template(model.tokenizer, kwargs, eos_token_ids=model.eos_token_ids, **shown)
     return Rules({tool.name: tool for tool in tools}, template, config, model)
+
+
+def _shown_to_the_model(tools: Sequence[Tool], config: Config, model: ModelInfo) -> dict[str, Any]:
+    """Return the `schemas` and `instructions` of a template that shows these tools."""
+    from _inf.tools.parsing import tool_instructions
+
+    shown = [
+        dataclasses.replace(tool, schema=escaped_json(tool.schema, model.tokenizer))
+        if tool.of_server
+        else tool
+        for tool in tools
+    ]
+    instructions = tool_instructions(shown, config.rollout.multi_turn.format)
+    return {"schemas": [tool.schema for tool in shown], "instructions": instructions}
 
 
 def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:

@@ -88,9 +88,8 @@ def refuse(kind: CallKind | ChatKind, asks: Callable[[str], bool], otherwise: st
             raise ConfigError.of(name, f"{why or otherwise}.")
 
 
-def check_agent_loop(asks: Callable[[str], bool]) -> None:
-    """Refuse what no row with an agent loop can have, if the call asks for one."""
-    if asks("agent_loop"):
-        refuse("agent loop", asks)
-        leave = "leave agent_loop out, or pass tools=[] for no default one"
-        refuse("turns", asks, f"cannot be used with agent_loop; {leave}")
+def refuse_beside_agent_loop(asks: Callable[[str], bool]) -> None:
+    """Refuse what no row with an agent loop can have."""
+    refuse("agent loop", asks)
+    leave = "leave agent_loop out, or pass tools=[] for no default one"
+    refuse("turns", asks, f"cannot be used with agent_loop; {leave}")

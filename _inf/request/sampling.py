@@ -8,7 +8,7 @@ from typing import Any
 
 from _inf.config import RolloutConfig
 from _inf.errors import ConfigError, did_you_mean
-from _inf.request.combinations import check_agent_loop
+from _inf.request.combinations import refuse_beside_agent_loop
 from _inf.request.keywords import KEYWORDS, NEUTRAL, PER_PROMPT, checked
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.values import MAX_INT32
@@ -49,12 +49,19 @@ class Sampling:
         return any(value is not None and value != NEUTRAL[name] for value in values)
 
     @property
+    def asks_for_turns(self) -> bool:
+        """Whether any prompt has a keyword of conversations, agent loops or environments."""
+        return any(options != TurnOptions() for options in self.turns)
+
+    @property
     def same_samples(self) -> str:
         """Why a prompt's `n` rows would all be the same; empty if they differ."""
+        if self.n == 1:
+            return ""
         likeliest = [
             (params.greedy or params.top_k == 1) and params.num_beams == 1 for params in self.params
         ]
-        if self.n == 1 or True not in likeliest:
+        if True not in likeliest:
             return ""
         return (
             f"n: the {self.n} samples of prompt {likeliest.index(True)} are all the same, because "
@@ -62,7 +69,10 @@ class Sampling:
         )
 
     def rows(self) -> list[SamplingParams]:
-        """Return each row's parameters, prompt-major; each sample gets its own seed, or beam."""
+        """Return each row's parameters, prompt-major; each sample gets its own seed, or beam. The
+        first sample has the prompt's."""
+        if self.n == 1:
+            return self.params
         return [_of_sample(params, sample) for params in self.params for sample in range(self.n)]
 
 
@@ -112,25 +122,21 @@ def resolve(
     listed = _listed(given, prompts)
     vocabulary = model.limits.vocabulary
     shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
-    differ = prompts if listed else 0  # 0: all prompts have the same, which is checked once
     default = {} if "tools" in given else {"agent_loop": config.agent.default}
-    all_params, turns = [], []
-    for index in range(differ or 1):
-        own = {name: values[index] for name, values in listed.items()} if differ else {}
-        try:
-            own = {n: checked(n, v, vocabulary) for n, v in own.items() if v is not None}
-            all_params.append(_params(shared | own, config, model))
-        except ConfigError as failure:
-            if not differ:
-                raise
-            raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
-        turns.append(TurnOptions(**_fields_of(TurnOptions, default | shared | own)))
+    differ = bool(listed) and prompts > 0
+    if differ:
+        of_prompts = [_of_prompt(index, listed, shared, config, model) for index in range(prompts)]
+    else:  # all prompts have the same, which is checked once
+        of_prompts = [(_params(shared, config, model), shared)]
+    all_params = [params for params, _ in of_prompts]
+    turns = [TurnOptions(**_fields_of(TurnOptions, default | values)) for _, values in of_prompts]
     of_call = {"n": config.n, **_fields_of(Sampling, shared)}
     if 1 < (beams := shared.get("num_beams", 1)) < of_call["n"]:
         raise ConfigError.of(
             "num_beams", f"{beams} beams are fewer than the n={of_call['n']} rows of a prompt."
         )
-    check_agent_loop(Sampling(params=all_params, turns=turns, **of_call).asks)
+    if any(options.agent_loop is not None for options in turns):
+        refuse_beside_agent_loop(Sampling(params=all_params, turns=turns, **of_call).asks)
     if not differ:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
     if "seed" in shared:
@@ -139,6 +145,24 @@ def resolve(
             for index, params in enumerate(all_params)
         ]
     return Sampling(params=all_params, turns=turns, **of_call)
+
+
+def _of_prompt(
+    index: int,
+    listed: Mapping[str, Sequence[Any]],
+    shared: Mapping[str, Any],
+    config: RolloutConfig,
+    model: ModelInfo,
+) -> tuple[SamplingParams, dict[str, Any]]:
+    """Return the parameters of a prompt that has values of its own, and all of its values."""
+    values = dict(shared)
+    try:
+        for name, of_prompts in listed.items():
+            if (value := of_prompts[index]) is not None:
+                values[name] = checked(name, value, model.limits.vocabulary)
+        return _params(values, config, model), values
+    except ConfigError as failure:
+        raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
 
 
 def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,16 +188,10 @@ def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
 
 
 def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -> SamplingParams:
-    grammars = [name for name in ("json_schema", "regex") if name in given]
-    if len(grammars) > 1:
-        raise ConfigError.of(
-            "regex", "an answer can follow one grammar only, and json_schema is set too."
-        )
-    if grammars and given.get("num_beams", 1) > 1:
-        raise ConfigError.of("num_beams", f"beams follow no grammar; leave {grammars[0]} out.")
+    if "json_schema" in given or "regex" in given:
+        _check_grammar(given)
     ignore_eos = given.get("ignore_eos", config.ignore_eos)
     stop_ids = {*given.get("stop_token_ids", ()), *(() if ignore_eos else model.eos_token_ids)}
-    scored = given.get("prompt_logprobs", False)
     values = {
         "max_tokens": config.response_length,
         "top_p": config.top_p,
@@ -183,22 +201,34 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
         "temperature": _temperature(given, config),
         "ignore_eos": ignore_eos,
         "stop_token_ids": sorted(stop_ids),
-        "prompt_logprobs": scored is not False,
-        "top_prompt_logprobs": 0 if isinstance(scored, bool) else scored,
     }
+    if "prompt_logprobs" in given:
+        scored = given["prompt_logprobs"]
+        values["prompt_logprobs"] = scored is not False
+        values["top_prompt_logprobs"] = 0 if isinstance(scored, bool) else scored
     params = SamplingParams(**values)
     if params.min_tokens > params.max_tokens:
         raise ConfigError.of(
             "min_tokens", f"{params.min_tokens} is above max_tokens, {params.max_tokens}."
         )
-    _check_sampling_mask(params)
+    if params.sampling_mask:
+        _check_sampling_mask(params)
     return params
+
+
+def _check_grammar(given: Mapping[str, Any]) -> None:
+    """Refuse two grammars, and beams that would have to follow one."""
+    if "json_schema" in given and "regex" in given:
+        raise ConfigError.of(
+            "regex", "an answer can follow one grammar only, and json_schema is set too."
+        )
+    if given.get("num_beams", 1) > 1:
+        name = "json_schema" if "json_schema" in given else "regex"
+        raise ConfigError.of("num_beams", f"beams follow no grammar; leave {name} out.")
 
 
 def _check_sampling_mask(params: SamplingParams) -> None:
     """Refuse a mask of what is not sampled, and one of the whole vocabulary."""
-    if not params.sampling_mask:
-        return
     if params.greedy:
         raise ConfigError.of("sampling_mask", "a greedy answer is not sampled; give a temperature.")
     if all(getattr(params, name) == NEUTRAL[name] for name in FILTERS):

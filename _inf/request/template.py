@@ -45,10 +45,13 @@ class Template:
         self._schemas = list(schemas)
         self._instructions = instructions
         self._eos_ids = set(eos_token_ids)
-        self._eos = _any_of(str(tokenizer.decode([eos])) for eos in eos_token_ids)
         self._instructed_role = ""  # the role whose message gets the instructions
         if schemas and tokenizer.chat_template is not None and not self._shows_schemas():
             self._instructed_role = self._role_to_instruct()
+
+    @functools.cached_property
+    def _eos(self) -> re.Pattern[str]:
+        return _any_of(str(self._tokenizer.decode([eos])) for eos in self._eos_ids)
 
     def check_turns(self) -> None:
         """Refuse a template that does not show tool results, before anything is sent."""

@@ -27,26 +27,25 @@ def tokenize(
     template: of all prompts, or a list of one each. max_tokens: of each answer, which must fit
     after its prompt. truncate: the call's own `truncate_prompt`.
     """
-    limits = replace(limits, truncate=truncate or limits.truncate)
+    if truncate is not None:
+        limits = replace(limits, truncate=truncate)
     tokenized = []
     for index, prompt in enumerate(prompts):
         rendered_by = template[index] if isinstance(template, Sequence) else template
         most = None if max_tokens is None else max_tokens[index]
-        own_limits = limits
-        if isinstance(prompt, LaterTurn):
-            room = max(1, limits.total - (most or 1))
-            own_limits = replace(limits, prompt=room if limits.truncate else sys.maxsize)
+        own_limits = _of_later_turn(limits, most) if isinstance(prompt, LaterTurn) else limits
         with at_fault(index=index):
             one = _tokenized(prompt, rendered_by, own_limits, index)
-            if most is not None:
-                left = limits.total - len(one.token_ids)
-                remedy = f"At most max_tokens={left} fits." if left > 0 else "Shorten the prompt."
-                with at_fault(key="max_tokens" if left > 0 else None):
-                    check_room(
-                        index, len(one.token_ids), most, limits, f"max_tokens={most}", remedy
-                    )
-            tokenized.append(one)
+            if most is not None and len(one.token_ids) + most > limits.total:
+                raise _no_room_for_answer(index, len(one.token_ids), most, limits)
+        tokenized.append(one)
     return tokenized
+
+
+def _of_later_turn(limits: Limits, most: int | None) -> Limits:
+    """The limits of a prompt that continues a conversation: only the total is limited."""
+    room = max(1, limits.total - (most or 1))
+    return replace(limits, prompt=room if limits.truncate else sys.maxsize)
 
 
 def _tokenized(prompt: Form, template: Template | None, limits: Limits, index: int) -> Prompt:
@@ -138,13 +137,22 @@ def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int
     return _known(id_list(ids, where), limits, where)
 
 
-def check_room(
+def no_room(
     index: int, prompt: int, answer: int, limits: Limits, what: str, remedy: str
-) -> None:
-    """Refuse a prompt that exceeds the limit together with its answer, which is called `what`."""
-    if prompt + answer > limits.total:
-        raise PromptTooLongError(
-            f"prompt {index} has {prompt} tokens; with {what} that is {prompt + answer}, above the "
-            f"limit of {limits.total} (rollout.max_model_len). {remedy}",
-            index=index,
-        )
+) -> PromptTooLongError:
+    """The error for a prompt that exceeds the limit together with its answer, called `what`."""
+    return PromptTooLongError(
+        f"prompt {index} has {prompt} tokens; with {what} that is {prompt + answer}, above the "
+        f"limit of {limits.total} (rollout.max_model_len). {remedy}",
+        index=index,
+    )
+
+
+def _no_room_for_answer(index: int, prompt: int, most: int, limits: Limits) -> PromptTooLongError:
+    left = limits.total - prompt
+    if left <= 0:
+        return no_room(index, prompt, most, limits, f"max_tokens={most}", "Shorten the prompt.")
+    remedy = f"At most max_tokens={left} fits."
+    error = no_room(index, prompt, most, limits, f"max_tokens={most}", remedy)
+    error.key = "max_tokens"
+    return error

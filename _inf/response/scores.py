@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
-from _inf.request.tokenize import check_room, tokenize, tokenize_responses
+from _inf.request.tokenize import no_room, tokenize, tokenize_responses
 from _inf.request.values import count
 from _inf.types import ModelInfo, RequestOutput
 
@@ -43,9 +43,10 @@ def scored_sequences(
     sent = [prompt.token_ids for prompt in tokenize(normalize(prompts), template, bounds)]
     answers = tokenize_responses(responses, len(sent), model.tokenizer, limits)
     for index, (ids, answer) in enumerate(zip(sent, answers, strict=True)):
-        what = f"the {len(answer)} of its response"
-        remedy = "Shorten one of the two, or raise the limit."
-        check_room(index, len(ids), len(answer), limits, what, remedy)
+        if len(ids) + len(answer) > limits.total:
+            what = f"the {len(answer)} of its response"
+            remedy = "Shorten one of the two, or raise the limit."
+            raise no_room(index, len(ids), len(answer), limits, what, remedy)
     return [(ids + answer, len(ids)) for ids, answer in zip(sent, answers, strict=True)]
 
 
