@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread for each engine
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from _inf.runtime.extras import has_verl
 from _inf.runtime.interpreter import quick_imports
 from inf import InferenceEngine
 from tests.support.scripts import HANG_SECONDS, SETTINGS
@@ -27,6 +29,7 @@ TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enfor
 WITH_ENGINES = {"engine", "soak"}  # folders here
 HEAVY = {"engine", "tiny", "mortal"}  # fixtures
 ALONE = {"soak", "architectures"}  # one file, or figures of a machine that does nothing else
+NEEDS_VERL = "needs verl's stack, which is not installed here: bash install.sh"
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -51,14 +54,31 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if left_out and collection_path.parent == Path(__file__).parent else None
 
 
+class SkippedModule(pytest.Module):
+    """One whose tests all need verl, and whose imports may."""
+
+    def collect(self) -> NoReturn:
+        pytest.skip(NEEDS_VERL, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> object:
+    """Where verl is not installed, a module whose `pytestmark` has `verl` is not even imported."""
+    marked = re.search(r"^pytestmark = .*pytest\.mark\.verl\b", module_path.read_text(), re.M)
+    if has_verl() or not marked:
+        return None
+    return SkippedModule.from_parent(parent, path=module_path)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks with `engine` what is slow, in a folder of engines or takes a heavy fixture, and puts
-    it behind the rest."""
+    """Skips what needs verl where it is not installed. Marks with `engine` what is slow, in a
+    folder of engines or takes a heavy fixture, and puts it behind the rest."""
     here = Path(__file__).parent
     for item in items:
         heavy = HEAVY & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("slow")
         if heavy or item.path.relative_to(here).parts[0] in WITH_ENGINES:
             item.add_marker(pytest.mark.engine)
+        if item.get_closest_marker("verl") and not has_verl():
+            item.add_marker(pytest.mark.skip(NEEDS_VERL))
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
 
 
@@ -125,10 +145,11 @@ def mortal(
     """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("mortal")))
     if not _mortal:
-        model, rollout = str(tiny_model()), {**SETTINGS, "free_cache_engine": True}
-        _mortal.append(
-            InferenceEngine(model_path=model, hang_timeout=HANG_SECONDS, rollout=rollout)
-        )
+        asked: dict[str, Any] = {"model_path": str(tiny_model()), "rollout": SETTINGS}
+        if has_verl():
+            asked["hang_timeout"] = HANG_SECONDS
+            asked["rollout"] = {**SETTINGS, "free_cache_engine": True}
+        _mortal.append(InferenceEngine(**asked))
     [engine] = _mortal
     if engine.rollout.host.death is not None:
         engine.restart()

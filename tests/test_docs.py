@@ -19,6 +19,7 @@ from _inf.backends.registry import read_config
 from _inf.config import Config
 from _inf.errors import ConfigError
 from tests.support.config_faults import at
+from tests.support.upstream import upstream
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -78,7 +79,6 @@ def test_page_of_backends_has_each_feature_of_each(generate: ModuleType) -> None
 
 # ── docs/verl.md ─────────────────────────────────────────────────────────────────────────────────
 
-VERL = Path(str(importlib.util.find_spec("verl").origin)).parent  # type: ignore[union-attr]
 ROWS = re.findall(
     r"^\| `([\w.]+)(?:\.\*)?` \| (used|only .+?) \|", (DOCS / "verl.md").read_text(), re.M
 )
@@ -103,12 +103,13 @@ USED_VALUES: dict[str, Any] = {
 
 def fields(name: str) -> dict[str, str]:
     """The keys of one of verl's config classes and the text of their annotations."""
-    tree = ast.parse((VERL / "workers/config/rollout.py").read_text())
+    tree = ast.parse(upstream("verl/workers/config/rollout.py").read_text())
     (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     lines = [n for n in found.body if isinstance(n, ast.AnnAssign)]
     return {ast.unparse(line.target): ast.unparse(line.annotation) for line in lines}
 
 
+@pytest.mark.verl
 def test_page_for_verl_users_has_each_key_of_verls_once() -> None:
     keys = {"val_kwargs": "SamplingConfig", "multi_turn": "MultiTurnConfig"}
     keys["agent"] = "AgentLoopConfig"
@@ -161,10 +162,11 @@ profiler: {all_ranks: true}
 """
 
 
+@pytest.mark.verl
 def test_page_for_verl_users_loads_verls_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = OmegaConf.load(VERL / "trainer/config/_generated_ppo_trainer.yaml")
+    whole = OmegaConf.load(upstream("verl/trainer/config/_generated_ppo_trainer.yaml"))
     whole.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu = 8
     OmegaConf.save(whole, tmp_path / "ppo_trainer.yaml")
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from verl import DataProto
 
 from _inf.apps.check import engine_rows, reference
 from _inf.apps.check.differences import Pairs, comparison, distances, temperature_between
@@ -158,10 +157,12 @@ def test_log_probs_of_a_batch_are_its_own_though_its_first_row_has_no_response(
     assert both.rollout.tolist() == [-3.0, -4.0] and both.reference.tolist() == [-1.0, -2.0]
 
 
-@pytest.mark.parametrize("name", ["a.safetensors", "a.pkl"])
+@pytest.mark.parametrize("name", ["a.safetensors", pytest.param("a.pkl", marks=pytest.mark.verl)])
 def test_file_that_was_cut_is_named_with_its_form(name: str, tmp_path: Path) -> None:
     path, column = tmp_path / name, torch.zeros(2, 300)
     if path.suffix == ".pkl":
+        from verl import DataProto
+
         DataProto.from_dict({"input_ids": column}).save_to_disk(path)
     else:
         save_file({"input_ids": column}, path)

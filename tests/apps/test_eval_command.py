@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import inf
 from _inf.apps.cli import main
@@ -137,9 +136,12 @@ def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["eval", "rows.jsonl", "--reward", "reward.py:contains", "--out", "run", "--json"]
 
 
+@pytest.mark.verl
 def test_metrics_are_in_tensorboards_file_under_their_names(
     command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     assert main([*command, "--log", "tensorboard"]) == 0
     found = json.loads(capfd.readouterr().out)  # verl's messages are not on stdout
     events = EventAccumulator("tensorboard_log/inf-eval/run")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from verl import DataProto
 
 from _inf.apps.rollouts.sources import token_texts
 from _inf.types import Trace
@@ -113,7 +112,10 @@ def test_what_has_no_rows_is_refused(rows: Any) -> None:
 # ── Sources without an engine ────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.verl
 def test_odd_value_in_a_column_of_a_batch_costs_no_row() -> None:
+    from verl import DataProto
+
     deep: Any = 1
     for _ in range(5000):
         deep = [deep]

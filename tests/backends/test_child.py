@@ -15,7 +15,7 @@ import torch
 
 from _inf.backends.verl import environment
 
-pytestmark = pytest.mark.engine  # it imports the whole stack
+pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 
 
 @pytest.fixture(scope="module", autouse=True)

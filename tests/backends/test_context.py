@@ -14,6 +14,8 @@ from _inf.backends.model_info import ORIGINAL, context_length, fixed_factors_len
 from _inf.backends.verl import environment
 from tests.support.architectures import CONTEXT, LLAMA3, LONGROPE, MODELS, YARN, config
 
+pytestmark = pytest.mark.verl
+
 EXTENDED = {ORIGINAL: 256}
 LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 2.0}
 DYNAMIC: dict[str, Any] = {"rope_type": "dynamic", "factor": 2.0}

@@ -10,7 +10,7 @@ import torch
 
 from _inf.backends.verl import environment
 
-pytestmark = pytest.mark.engine  # it imports the whole stack
+pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 WIDE, OUT, MOST = 24, (16, 8, 8), 4  # a layer's inputs, its outputs in three slices; the rank
 RANKS, SCALINGS = [0, 2, MOST], [0.0, 0.5, 2.0]  # by place; the first is the model's own
 

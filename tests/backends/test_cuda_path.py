@@ -25,6 +25,8 @@ from _inf.config import load_config
 from _inf.errors import ConfigError
 from tests.support.fake_gpu import driver
 
+pytestmark = pytest.mark.verl
+
 ROOT = Path(__file__).parents[2]
 SHARED_MEMORY = 232_448  # bytes of a block on an H100, at most
 

@@ -15,7 +15,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from _inf.backends import draws
 from _inf.backends.verl import environment
 
-pytestmark = pytest.mark.engine  # it imports the whole stack
+pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 
 WIDTH = 2000
 SEEDED = {"custom_params": {"seed": 5}}

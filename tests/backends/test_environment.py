@@ -23,6 +23,8 @@ from _inf.backends.verl import compiled_libraries, environment
 from _inf.errors import ConfigError
 from tests.support.fake_gpu import driver
 
+pytestmark = pytest.mark.verl
+
 ROOT = Path(__file__).parents[2]
 PREPARE = """
 import json, os, sys

@@ -10,7 +10,7 @@ import pytest
 
 from _inf.backends.verl import environment
 
-pytestmark = pytest.mark.engine  # it imports the whole stack
+pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 
 
 def requests(call: str, rows: int, first: int = 0) -> list[Any]:

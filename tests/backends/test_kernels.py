@@ -15,7 +15,8 @@ from torch.nn.functional import rms_norm, silu
 from _inf.backends.verl import compiled_libraries, environment
 from _inf.errors import ConfigError
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("loaded")]  # it imports the whole stack
+# It imports the whole stack.
+pytestmark = [pytest.mark.engine, pytest.mark.verl, pytest.mark.usefixtures("loaded")]
 EPSILON = 1e-5
 
 

@@ -15,6 +15,8 @@ from _inf.runtime.free_memory import free_bytes
 from inf import ConfigError
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.verl
+
 MODEL = SimpleNamespace(
     dtype="float32",
     num_hidden_layers=30,

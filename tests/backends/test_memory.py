@@ -7,6 +7,8 @@ import torch
 
 from _inf.backends.verl import changes
 
+pytestmark = pytest.mark.verl
+
 
 def test_only_the_gpu_of_this_process_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """With tensor parallelism the driver counts the other ranks' GPUs, which cannot be asked."""

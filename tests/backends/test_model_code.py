@@ -16,7 +16,7 @@ import torch
 
 from _inf.backends.verl import environment
 
-pytestmark = pytest.mark.engine  # it imports the whole stack
+pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 WIDTH, HEADS, POSITIONS = 64, 3, 50
 
 

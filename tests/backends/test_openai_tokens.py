@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from _inf.apps.batch.lines import choices
 from _inf.backends.openai import SCORES, TOKEN_MODE, VLLM_MODE
+from _inf.backends.openai.http import httpx
 from _inf.errors import RequestFailure
 from inf import ConfigError, PromptError
 from tests.support.refusals import refused

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
-
 from _inf.backends.openai.client import Pace
+from _inf.backends.openai.http import httpx
 
 
 async def sent(pace: Pace) -> httpx.Request:

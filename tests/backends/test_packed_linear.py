@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from _inf.backends.verl import environment
 
-pytestmark = pytest.mark.engine  # it imports the whole stack
+pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 WIDE, OUT = 96, 40
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from _inf.backends.verl.patch_table import Replace, Wrap, apply
 
+pytestmark = pytest.mark.verl
+
 UPSTREAM = f"{__name__}:Upstream"
 
 

@@ -11,6 +11,8 @@ from _inf.backends.verl import changes
 from _inf.backends.verl.changes import PrefixCache
 from inf import InferenceError
 
+pytestmark = pytest.mark.verl
+
 
 class Scheduler:
     """Refuses so many flushes."""

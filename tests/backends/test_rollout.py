@@ -12,7 +12,7 @@ from _inf.backends.verl import environment
 from _inf.errors import ConfigError
 from _inf.request.prompts import object_array
 
-pytestmark = pytest.mark.engine  # it imports the whole stack
+pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 
 
 @pytest.fixture(scope="module")

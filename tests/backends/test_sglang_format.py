@@ -9,6 +9,8 @@ import pytest
 
 from _inf.backends.verl.sglang_format import TOP_LOGPROBS, output_row
 
+pytestmark = pytest.mark.verl
+
 SMALLEST = {"float32": -3.4028234663852886e38, "bfloat16": -3.3895313892515355e38, "cpu": -math.inf}
 
 

@@ -16,6 +16,8 @@ from inf import ConfigError
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter, loaded
 
+pytestmark = pytest.mark.verl
+
 TWO_RANKS: dict[str, Any] = {
     "r": 6,
     "target_modules": ["v_proj", "gate_proj", "down_proj"],

@@ -14,6 +14,8 @@ from inf import ConfigError
 from tests.support.architectures import LLAMA3, LONGROPE, MODELS, YARN, config
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.verl
+
 CPU = "inf_cpu"
 PAGE = Path(__file__).parents[2] / "docs/models.md"
 

@@ -15,6 +15,8 @@ from _inf.backends.verl.turn_builder import built_ids
 from _inf.config import Config
 from tests.support.chat_templates import FAMILIES, Family, embedded_tokenizer, model_of
 
+pytestmark = pytest.mark.verl
+
 
 class Tool:
     name = "multiply"

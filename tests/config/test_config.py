@@ -6,7 +6,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ from omegaconf import OmegaConf
 from _inf.config import MultiTurn, RolloutConfig, load_config, parse_assignments
 from _inf.errors import ConfigError
 from tests.support.config_faults import at, faults
+from tests.support.upstream import upstream
 
 ROOT = Path(__file__).resolve().parents[2]
-VERL = find_spec("verl")  # found, not imported
-assert VERL is not None and VERL.origin is not None
-VERL_YAML = Path(VERL.origin).parent / "trainer/config/rollout/rollout.yaml"
 
 
 def written(folder: Path, text: str) -> Path:
@@ -222,8 +219,10 @@ def test_mapping_may_hold_paths_tuples_and_omegaconf() -> None:
     assert faults(cycle)[0].startswith("config: a value contains itself")
 
 
+@pytest.mark.verl
 def test_verls_own_file_loads_once_it_is_made_runnable(tmp_path: Path) -> None:
-    own = OmegaConf.load(VERL_YAML)
+    file = upstream("verl/trainer/config/rollout/rollout.yaml")
+    own = OmegaConf.load(file)
     (name,) = faults({"rollout": own})
     assert name.startswith("rollout.name: is '???'")
     (mode,) = faults({"rollout": own}, rollout={"name": "sglang"})
@@ -231,12 +230,13 @@ def test_verls_own_file_loads_once_it_is_made_runnable(tmp_path: Path) -> None:
     runnable = {"name": "sglang", "mode": "async", "tensor_model_parallel_size": 1}
     config = load_config({"rollout": own}, {"rollout": runnable})
     assert config.rollout.prompt_length == 512 and config.rollout.dtype == "bfloat16"
-    nested = "rollout:\n" + "".join(f"  {line}\n" for line in VERL_YAML.read_text().splitlines())
+    nested = "rollout:\n" + "".join(f"  {line}\n" for line in file.read_text().splitlines())
     assert load_config(written(tmp_path, nested), {"rollout": runnable}) == config
 
 
+@pytest.mark.verl
 def test_whole_verl_config_is_refused_with_the_right_place_of_its_parts() -> None:
-    whole = OmegaConf.load(VERL_YAML.parent.parent / "_generated_ppo_trainer.yaml")
+    whole = OmegaConf.load(upstream("verl/trainer/config/_generated_ppo_trainer.yaml"))
     (said,) = faults(whole)
     assert said.startswith("actor_rollout_ref: ") and "model_path=whole.model.path" in said
     parts = {"model_path": whole.actor_rollout_ref.model.path}

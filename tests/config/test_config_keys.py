@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,19 @@ from _inf.config import Config, check_engine_kwargs
 from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY
 from _inf.errors import ConfigError
 from tests.support.config_faults import at, faults
+from tests.support.upstream import upstream
 
-
-def installed(package: str) -> Path:
-    spec = find_spec(package)
-    assert spec is not None and spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0])
+VERL_ROLLOUT = "verl/workers/config/rollout.py"
+SERVER_ARGS = "sglang/srt/server_args.py"
 
 
 @functools.cache
-def dataclass_fields(file: Path, name: str) -> dict[str, str]:
+def dataclass_fields(file: str, name: str) -> dict[str, str]:
     """Field names and the text of their defaults, by reading the source."""
-    tree = ast.parse(file.read_text())
+    tree = ast.parse(upstream(file).read_text())
     (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     lines = (n for n in found.body if isinstance(n, ast.AnnAssign))
     return {ast.unparse(n.target): ast.unparse(n.value) if n.value else "" for n in lines}
-
-
-VERL_ROLLOUT = installed("verl") / "workers/config/rollout.py"
-SERVER_ARGS = installed("sglang") / "srt/server_args.py"
 
 
 def leaves(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -62,6 +55,7 @@ NULL_TOO = {"hang_timeout"}  # its default is another value
 # ── Upstream's names ─────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.verl
 def test_keys_are_exactly_verls() -> None:
     ours = {path.removeprefix("rollout.") for path in ALL_KEYS if path.startswith("rollout.")}
     ours |= ONE_VALUE.keys()
@@ -83,6 +77,7 @@ def test_keys_are_exactly_verls() -> None:
                 assert default in map(repr, neutral if isinstance(neutral, tuple) else [neutral])
 
 
+@pytest.mark.verl
 def test_defaults_are_verls_but_for_the_named_ones() -> None:
     different = set()
     for section, name in (("", "RolloutConfig"), ("multi_turn.", "MultiTurnConfig")):
@@ -93,6 +88,7 @@ def test_defaults_are_verls_but_for_the_named_ones() -> None:
     assert different == OURS
 
 
+@pytest.mark.verl
 def test_owned_arguments_are_sglangs() -> None:
     known = dataclass_fields(SERVER_ARGS, "ServerArgs")
     assert OWNED_BY_KEY.keys() | OWNED_BY_ENGINE <= known.keys()
@@ -100,8 +96,10 @@ def test_owned_arguments_are_sglangs() -> None:
     assert set(places) <= ALL_KEYS.keys()
 
 
+@pytest.mark.verl
 def test_load_formats_and_dtypes_are_sglangs() -> None:
-    tree = ast.parse(SERVER_ARGS.read_text())
+    source = upstream(SERVER_ARGS).read_text()
+    tree = ast.parse(source)
     choices = {
         ast.unparse(node.targets[0]): node.value
         for node in tree.body
@@ -115,7 +113,7 @@ def test_load_formats_and_dtypes_are_sglangs() -> None:
         else:
             read_config(at("rollout.load_format", load_format), {})
     for dtype in ("auto", "half", "float16", "bfloat16", "float", "float32"):
-        assert f'"{dtype}"' in SERVER_ARGS.read_text()
+        assert f'"{dtype}"' in source
         read_config(at("rollout.dtype", dtype), {})
 
 
@@ -297,6 +295,7 @@ def test_argument_that_a_key_or_the_engine_owns_is_refused(key: str) -> None:
     assert faults(at(path, 1)) == [f"{path}: {OWNERS[key]}"]
 
 
+@pytest.mark.verl
 def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:
     known = dataclass_fields(SERVER_ARGS, "ServerArgs").keys()
     good = {"page_size": 1, "attention_backend": "triton"}

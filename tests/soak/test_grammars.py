@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
+from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 from tests.support.figures import Figures
 

@@ -12,10 +12,10 @@ import time
 from collections import Counter
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
+from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 from tests.support.figures import Figures
 from tests.support.schedulers import in_flight

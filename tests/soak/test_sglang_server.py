@@ -16,7 +16,7 @@ from tests.support.refusals import refused
 from tests.support.servers import serving
 from tests.support.tiny import tiny_model
 
-pytestmark = pytest.mark.soak  # SGLang starts with all of its imports
+pytestmark = [pytest.mark.soak, pytest.mark.verl]  # SGLang starts with all of its imports
 
 PROMPTS = token_prompts(6, 100, seed=41)
 SERVER = f"""

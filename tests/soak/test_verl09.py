@@ -18,7 +18,7 @@ from tests.support.installed import installed
 from tests.support.pages import ROOT, blocks
 from tests.support.tool_calling import GREETING, GUESSES, TOOL_MODEL, answer, question
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.verl]
 
 EXAMPLE = ROOT / "examples" / "verl_client.py"
 VERL09 = ROOT / "tests" / "verl09"

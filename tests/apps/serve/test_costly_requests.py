@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from _inf.apps.serve import app, responses
 from _inf.apps.serve.bodies import read_body
 from _inf.apps.serve.server import InferenceServer
+from _inf.backends.openai.http import httpx
 from tests.support.grammars import HOSTILE_REGEXES, HOSTILE_SCHEMAS
 
 pytestmark = pytest.mark.engine

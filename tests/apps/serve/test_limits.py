@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import httpx
 import pytest
 from openai import BadRequestError, OpenAI
 
 from _inf.apps.serve.server import InferenceServer
+from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 from tests.support.serve_clients import client, joined_chat, whole_chat
 

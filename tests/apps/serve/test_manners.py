@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.server import InferenceServer, _listen
+from _inf.backends.openai.http import httpx
 from inf import EngineDeadError, InferenceEngine
 from tests.support.schedulers import in_flight
 from tests.support.scripts import START_SECONDS, script, until

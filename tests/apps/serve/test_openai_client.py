@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types import Completion, CompletionChoice
@@ -14,6 +13,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from _inf.apps.serve.server import InferenceServer
+from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 from tests.support.serve_clients import KEY, joined_chat, whole_chat
 

@@ -7,7 +7,6 @@ import logging
 import os
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from _inf.apps.serve.connections import MAX_BODY_BYTES
 from _inf.apps.serve.responses import ChatResponses
 from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
+from _inf.backends.openai.http import httpx
 from inf import ConfigError, InferenceEngine
 from tests.support.serve_clients import client
 

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from _inf.apps.serve.server import InferenceServer
+from _inf.backends.openai.http import httpx
 from inf import ConfigError, InferenceEngine
 from tests.support.serve_clients import client
 from tests.support.tiny import tiny_model

@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from openai import OpenAI
 
@@ -16,6 +15,7 @@ from _inf.apps.serve.connections import MAX_BODY_BYTES
 from _inf.apps.serve.error_responses import RequestError
 from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.sessions import MAX_SESSIONS, SESSION_SECONDS, Sessions
+from _inf.backends.openai.http import httpx
 from inf import ConfigError, InferenceEngine, InferenceError
 from tests.support.serve_clients import client, joined_chat, whole_chat
 from tests.support.tool_calling import CALCULATOR, GREETING, answer, question

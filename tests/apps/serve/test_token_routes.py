@@ -7,11 +7,11 @@ import inspect
 import json
 from typing import Any
 
-import httpx
 import pytest
 
 from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.token_bodies import SglangBody, SglangSampling
+from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 
 pytestmark = pytest.mark.engine

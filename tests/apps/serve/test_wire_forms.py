@@ -6,12 +6,12 @@ import json
 import re
 from typing import Any
 
-import httpx
 import pytest
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 from lm_eval.utils import RemoteTokenizer, check_remote_tokenizer_support
 
 from _inf.apps.serve.server import InferenceServer
+from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 
 pytestmark = pytest.mark.engine

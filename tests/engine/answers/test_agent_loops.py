@@ -28,6 +28,8 @@ from tests.support.scripts import until
 from tests.support.tiny import tiny_model
 from tests.support.tool_calling import GREETED, GREETING, TOOL_MODEL, answer, question
 
+pytestmark = pytest.mark.verl
+
 ROOT = Path(__file__).parents[3]
 PROMPTS = ["One", "Two two", "Three three three", "Four"]
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}

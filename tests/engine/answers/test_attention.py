@@ -10,6 +10,8 @@ import torch
 
 from inf import InferenceEngine
 
+pytestmark = pytest.mark.verl
+
 SLOTS, WIDTH, LONGEST = 2048, 16, 1000
 # Each row: tokens in the cache before the step.
 PREFIXES = [0, 0, 5, 300, 700, 1]

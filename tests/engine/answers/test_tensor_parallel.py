@@ -14,7 +14,7 @@ import pytest
 from tests.support.scripts import START_SECONDS, two_ranks
 from tests.support.tool_calling import TOOL_MODEL, question
 
-pytestmark = pytest.mark.slow  # two processes, an engine
+pytestmark = [pytest.mark.slow, pytest.mark.verl]  # two processes, an engine
 
 PROGRAM = """
 import _thread, faulthandler, json, os, sys, threading, time

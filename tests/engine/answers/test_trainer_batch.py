@@ -20,6 +20,8 @@ from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.reference import Transformers
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.verl
+
 P, R = 512, 128  # the session engine's prompt_length and response_length
 PROMPTS = ["Hi", "What is the capital of France, and why?", {"prompt_token_ids": [5, 6, 7]}]
 

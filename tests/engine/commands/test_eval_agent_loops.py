@@ -26,6 +26,8 @@ from tests.support.tiny import tiny_model
 from tests.support.tool_calling import CALCULATOR
 from tests.support.verl_rows import verl_rows
 
+pytestmark = pytest.mark.verl
+
 PARAMS: dict[str, Any] = {"max_tokens": 6}
 OPTIONS = ("--max-tokens", 6)
 REWARD = """

@@ -13,8 +13,6 @@ from typing import Any
 import pandas
 import pytest
 import yaml
-from verl.trainer.ppo.metric_utils import process_validation_metrics
-from verl.utils.reward_score import default_compute_score
 
 import inf
 from inf import ConfigError, InferenceEngine
@@ -39,6 +37,8 @@ def even_length() -> Callable[..., dict[str, Any]]:
 
 def by_hand(found: list[dict[str, Any]], rewards: list[float]) -> dict[str, float]:
     """verl's function on the rows, by the names of its log."""
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
+
     theirs = process_validation_metrics(
         [row["data_source"] for row in found],
         [str(row["number"]) for row in found],
@@ -61,9 +61,12 @@ def without_section(metrics: dict[str, float]) -> dict[str, float]:
     return {name.split("/", 1)[1]: value for name, value in metrics.items()}
 
 
+@pytest.mark.verl
 def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
+    from verl.utils.reward_score import default_compute_score
+
     pandas.DataFrame(verl_rows(5)).to_parquet(tmp_path / "test.parquet")
     report = inf.evaluate(tiny, tmp_path / "test.parquet", n=N, **PARAMS)
     assert [(row["number"], row["sample"]) for row in report.rows] == [
@@ -80,6 +83,7 @@ def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
     assert report.completion_tokens == 5 * N * 12
 
 
+@pytest.mark.verl
 def test_own_reward_sees_what_verl_would_pass_and_the_summary_is_written(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
@@ -190,9 +194,12 @@ def tool_row(index: int) -> dict[str, Any]:
 
 
 @pytest.mark.soak  # over a minute: two engines, and the rows of both
+@pytest.mark.verl
 def test_killed_run_with_verls_tool_is_resumed_without_a_lost_row_and_scored_as_verl_does(
     tmp_path: Path,
 ) -> None:
+    from verl.utils.reward_score import default_compute_score
+
     prompts = 10
     pandas.DataFrame(map(tool_row, range(prompts))).to_parquet(tmp_path / "test.parquet")
     tools = {"tools": [{**TOOLS["tools"][0], "tool_schema": GRADER}]}

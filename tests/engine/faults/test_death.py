@@ -24,6 +24,8 @@ from tests.support.schedulers import in_flight, open_files_and_threads, slow_dow
 from tests.support.scripts import GONE_SECONDS, LONG, QUESTION, alive, until
 from tests.support.tiny import tiny_model
 
+pytestmark = pytest.mark.verl
+
 Answer = list[list[int]]
 
 

@@ -12,7 +12,7 @@ import pytest
 from inf import InferenceEngine
 from tests.support.scripts import QUESTION, ended, script
 
-pytestmark = pytest.mark.slow  # six starts
+pytestmark = [pytest.mark.slow, pytest.mark.verl]  # six starts
 Answer = list[list[int]]
 
 

@@ -9,6 +9,8 @@ from _inf.runtime import free_memory
 from inf import InferenceEngine
 from tests.support.tiny import tiny_model
 
+pytestmark = pytest.mark.verl
+
 TOKENS = 1_500_000
 
 

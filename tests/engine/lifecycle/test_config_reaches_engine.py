@@ -27,6 +27,8 @@ from tests.support.config_faults import at
 from tests.support.refusals import refused
 from tests.support.tiny import VOCABULARY, tiny_model
 
+pytestmark = pytest.mark.verl
+
 ROOT = Path(__file__).resolve().parents[3]
 LONG = [5 + at % 300 for at in range(100)]  # token ids
 

@@ -14,6 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from inf import InferenceEngine
 from tests.support.tiny import tiny_model
 
+pytestmark = pytest.mark.verl
+
 Weights = Iterable[tuple[str, torch.Tensor]]
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 

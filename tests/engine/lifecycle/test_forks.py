@@ -14,7 +14,7 @@ import pytest
 from inf import InferenceEngine
 from tests.support.scripts import QUESTION, ended, script
 
-pytestmark = pytest.mark.slow  # two scripts that start engines and forks
+pytestmark = [pytest.mark.slow, pytest.mark.verl]  # two scripts that start engines and forks
 
 FORKS = """
 import asyncio, contextlib, gc, multiprocessing, os, pickle, signal, sys, tempfile, time, warnings

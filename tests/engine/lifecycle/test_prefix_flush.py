@@ -15,6 +15,8 @@ from tests.support.schedulers import in_flight
 from tests.support.scripts import until
 from tests.support.tiny import tiny_model
 
+pytestmark = pytest.mark.verl
+
 LATE: dict[str, Any] = {"prompt_length": 512, "response_length": 128, "free_cache_engine": True}
 PROMPT = {"prompt_token_ids": token_prompts(1, 40, seed=77, shortest=40)[0]}
 ANOTHER = {"prompt_token_ids": token_prompts(1, 40, seed=78, shortest=40)[0]}

@@ -12,6 +12,8 @@ from inf import InferenceEngine
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter, loaded, verl_checkpoint
 
+pytestmark = pytest.mark.verl
+
 IDS = torch.arange(5, 60)[None]
 
 

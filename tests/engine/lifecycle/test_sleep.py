@@ -20,6 +20,8 @@ from tests.support.refusals import refused
 from tests.support.schedulers import in_flight
 from tests.support.scripts import GONE_SECONDS, until
 
+pytestmark = pytest.mark.verl
+
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
 
 

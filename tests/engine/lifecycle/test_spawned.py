@@ -15,7 +15,7 @@ from inf import EngineDeadError, InferenceEngine
 from tests.support.scripts import GONE_SECONDS, QUESTION, SETTINGS, until
 from tests.support.tiny import tiny_model
 
-pytestmark = pytest.mark.slow  # a start with all its imports, twice
+pytestmark = [pytest.mark.slow, pytest.mark.verl]  # a start with all its imports, twice
 PARAMETERS: tuple[dict[str, Any], ...] = (
     {"temperature": 0},
     {"temperature": 1.0, "seed": 7, "top_p": 0.9, "repetition_penalty": 1.2},

@@ -14,6 +14,8 @@ from _inf.types import Put, RequestOutput
 from inf import ConfigError, InferenceEngine
 from tests.support.tiny import tiny_model
 
+pytestmark = pytest.mark.verl
+
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
