@@ -18,6 +18,7 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread for each engine
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from _inf.config.tool_formats import ALIASES, SGLANG
 from _inf.runtime.extras import has_verl
 from _inf.runtime.interpreter import quick_imports
 from inf import InferenceEngine
@@ -29,6 +30,7 @@ TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enfor
 WITH_ENGINES = {"engine", "soak"}  # folders here
 HEAVY = {"engine", "tiny", "mortal"}  # fixtures
 ALONE = {"soak", "architectures"}  # one file, or figures of a machine that does nothing else
+READ_BY_SGLANG = {*SGLANG, *(alias for alias, name in ALIASES.items() if name in SGLANG)}
 NEEDS_VERL = "needs verl's stack, which is not installed here: bash install.sh"
 
 
@@ -69,6 +71,13 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return SkippedModule.from_parent(parent, path=module_path)
 
 
+def _needs_verl(item: pytest.Item) -> bool:
+    """Whether it has the marker, or a parameter that is a format of tool calls of SGLang's."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    read = any(isinstance(value, str) and value in READ_BY_SGLANG for value in parameters)
+    return read or item.get_closest_marker("verl") is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what needs verl where it is not installed. Marks with `engine` what is slow, in a
     folder of engines or takes a heavy fixture, and puts it behind the rest."""
@@ -77,7 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         heavy = HEAVY & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("slow")
         if heavy or item.path.relative_to(here).parts[0] in WITH_ENGINES:
             item.add_marker(pytest.mark.engine)
-        if item.get_closest_marker("verl") and not has_verl():
+        if _needs_verl(item) and not has_verl():
             item.add_marker(pytest.mark.skip(NEEDS_VERL))
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
 

@@ -43,6 +43,7 @@ def paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
 # ── What is generated ────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("name", ["api", "backends", "config", "turns"])
 def test_generated_page_is_current(name: str, generate: ModuleType) -> None:
     page = (DOCS / f"{name}.md").read_text()
@@ -56,6 +57,7 @@ def test_page_of_the_api_has_every_public_name() -> None:
     assert not_there == ["Config"]  # docs/config.md has its keys
 
 
+@pytest.mark.verl
 def test_page_of_config_keys_has_every_key(generate: ModuleType) -> None:
     listed = {path for path, _, _ in generate.config_keys()}
     assert listed >= set(paths(Config().to_dict())) - {"rollout.engine_kwargs.sglang"}
@@ -64,6 +66,7 @@ def test_page_of_config_keys_has_every_key(generate: ModuleType) -> None:
         assert f"`{path.rpartition('.')[2]}`" in page or f"## `{path}`" in page, path
 
 
+@pytest.mark.verl
 def test_page_of_backends_has_each_feature_of_each(generate: ModuleType) -> None:
     head, _, *rows = generate.features_table().splitlines()
     assert head == (
@@ -121,6 +124,7 @@ def test_page_for_verl_users_has_each_key_of_verls_once() -> None:
     assert sorted(path for path, _ in ROWS) == sorted(expected)
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(("path", "verdict"), ROWS)
 def test_page_for_verl_users_says_what_the_code_does(path: str, verdict: str) -> None:
     rollout = Config().to_dict()["rollout"]

@@ -93,6 +93,7 @@ def test_engine_starts_from_a_kit_without_llguidance_which_is_skipped_by_name(
     assert run["many_rows_have_finite_log_probs"]["passed"]
 
 
+@pytest.mark.verl
 def test_part_that_fails_or_takes_too_long_says_so_and_the_next_one_runs(
     tmp_path: Path, program: dict[str, Any]
 ) -> None:

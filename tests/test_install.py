@@ -65,7 +65,7 @@ def refusal(checkout: Path, *options: str, **variables: str) -> str:
 def test_help_names_what_is_needed_and_an_unknown_option_is_a_wrong_call(checkout):
     done = install(checkout, "--help")
     assert done.returncode == 0
-    assert "--flash-attn" in done.stdout
+    assert "--flash-attn" in done.stdout and "--hf" in done.stdout
     assert "Python 3.10 to 3.12" in done.stdout
     assert not (checkout / ".venv").exists()
     done = install(checkout, "--flash-attention")
@@ -88,6 +88,8 @@ NVCC = "Cuda compilation tools, release 13.0, V13.0.88"
         ({"df": DISK}, [], {"PYTHON": sys.executable}, ["has 5 GB free", "14 GB"]),
         ({}, ["--flash-attn"], {"CUDA_HOME": "/nowhere"}, ["needs nvcc"]),
         ({"nvcc": NVCC}, ["--flash-attn"], {}, ["CUDA 12", "release 13.0"]),
+        ({"df": DISK, "cc": None}, ["--hf"], {"PYTHON": sys.executable}, ["5 GB free", "10 GB"]),
+        ({}, ["--hf", "--flash-attn"], {}, ["--flash-attn", "cannot be combined with --hf"]),
     ],
 )
 def test_what_is_missing_is_a_sentence(checkout, programs, options, variables, words):
@@ -134,26 +136,31 @@ def test_run_again_it_changes_nothing_and_says_how_to_go_on():
 # The lock
 
 
-def locked() -> list[tuple[Requirement, int]]:
+LOCKS = {"requirements.lock": ["verl", "dev"], "requirements-hf.lock": ["dev"]}  # their extras
+
+
+def locked(lock: str) -> list[tuple[Requirement, int]]:
     """Each requirement of the lock, with the number of its hashes."""
-    text = (ROOT / "requirements.lock").read_text()
+    text = (ROOT / lock).read_text()
     entries = re.split(r"(?<!\\)\n", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
     parts = [entry.split("--hash=sha256:") for entry in entries if entry.strip()]
     return [(Requirement(head.strip(" \\\n")), len(hashes)) for head, *hashes in parts]
 
 
-def wanted() -> list[Requirement]:
+def wanted(lock: str) -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = project["dependencies"] + project["optional-dependencies"]["dev"]
-    return [Requirement(line) for line in lines]
+    extras = [project["optional-dependencies"][extra] for extra in LOCKS[lock]]
+    lines = [line for part in (project["dependencies"], *extras) for line in part]
+    return [each for each in map(Requirement, lines) if each.name != "inf-engine"]
 
 
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@pytest.mark.parametrize("lock", LOCKS)
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12"])
-def test_lock_holds_one_version_of_all_that_pyproject_asks_for(python):
+def test_lock_holds_one_version_of_all_that_pyproject_asks_for(python, lock):
     machine = {
         "python_version": python,
         "python_full_version": f"{python}.9",
@@ -162,18 +169,26 @@ def test_lock_holds_one_version_of_all_that_pyproject_asks_for(python):
         "implementation_name": "cpython",
     }
     versions: dict[str, str] = {}
-    for requirement, _ in locked():
+    for requirement, _ in locked(lock):
         if requirement.marker is None or requirement.marker.evaluate(machine):
             assert normal(requirement.name) not in versions, f"{requirement.name} is there twice"
             [exact] = requirement.specifier
             assert exact.operator == "=="
             versions[normal(requirement.name)] = exact.version
-    for requirement in wanted():
+    for requirement in wanted(lock):
         assert requirement.specifier.contains(versions[normal(requirement.name)]), requirement
 
 
-def test_lock_names_no_host_and_every_package_has_its_hash():
-    text = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize("lock", LOCKS)
+def test_lock_names_no_host_and_every_package_has_its_hash(lock):
+    text = (ROOT / lock).read_text()
     assert not re.search(r"://|--(extra-)?index-url|--find-links|--trusted-host| @ ", text)
-    assert [requirement for requirement, hashes in locked() if not hashes] == []
-    assert len(locked()) > 200
+    assert [requirement for requirement, hashes in locked(lock) if not hashes] == []
+    assert len(locked(lock)) > 200
+
+
+def test_environment_without_verl_has_neither_it_nor_sglang():
+    names = {normal(requirement.name) for requirement, _ in locked("requirements-hf.lock")}
+    assert not names & {"verl", "sglang", "sgl-kernel", "ray", "tensordict"}
+    base = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert not {Requirement(line).name for line in base} & {"verl", "sglang", "ray"}

@@ -64,6 +64,7 @@ def test_token_mult_prob_error_is_nemo_rls() -> None:
     assert metrics["group/logprobs_diff_max"] == pytest.approx(0.2)
 
 
+@pytest.mark.verl
 def test_comparison_has_verls_names_and_its_values() -> None:
     both = pairs(LOGITS, LOGITS, 0.8)
     metrics = comparison(both)

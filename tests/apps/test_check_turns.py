@@ -88,6 +88,7 @@ def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name: str, embed
     assert row.prompt_ids + row.ids == [token for each in paths.ours() for token in each.ids]
 
 
+@pytest.mark.verl
 def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) -> None:
     report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
     ours, verl = report.paths
@@ -117,6 +118,7 @@ def test_answer_of_thinking_alone_keeps_it(embedded: Any) -> None:
         assert causes(report, 0)[0] == THINKING
 
 
+@pytest.mark.verl
 def test_answer_without_an_end_of_its_own_ends_with_the_next_messages_first_token(
     embedded: Any,
 ) -> None:
@@ -129,12 +131,14 @@ def test_answer_without_an_end_of_its_own_ends_with_the_next_messages_first_toke
     assert EOS_TWICE in causes(report, 1) and EOS_TWICE not in causes(report, 0)
 
 
+@pytest.mark.verl
 def test_builder_that_fails_is_a_finding_and_not_an_error(embedded: Any) -> None:
     report = compare_paths(model_of(embedded, FAMILIES["Mistral Nemo"]), Config(), None)
     assert report.paths[1].failure.startswith("refused: RuntimeError: The size of tensor")
     assert not report.passed and "verl 0.6.1: refused" in report.text()
 
 
+@pytest.mark.verl
 def test_tokenizer_that_adds_a_bos_gives_verl_a_second_one(embedded: Any) -> None:
     from tokenizers.processors import TemplateProcessing
 
@@ -220,6 +224,7 @@ def test_wrong_file_is_refused_by_its_name(content: str, message: str, tmp_path:
         read_conversation(tmp_path / "none.json")
 
 
+@pytest.mark.verl
 def test_command_reports_a_file_by_a_template_of_ones_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

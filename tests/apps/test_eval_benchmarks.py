@@ -28,6 +28,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("name", "row", "file", "right", "wrong"),
     [

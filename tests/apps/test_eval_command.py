@@ -68,6 +68,7 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
     assert not Path("tensorboard_log").exists()  # nothing is logged unless it is asked
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     "option",
     [
@@ -153,6 +154,7 @@ def test_metrics_are_in_tensorboards_file_under_their_names(
     assert "val-core/openai/gsm8k/reward/mean@1" in logged
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("tracker", "said"),
     [
@@ -177,6 +179,7 @@ def test_tracker_that_is_missing_is_one_sentence_before_anything_is_asked(
     assert not Path("run.jsonl").exists()
 
 
+@pytest.mark.verl
 def test_tracker_that_fails_leaves_the_summary_and_says_what_to_do(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

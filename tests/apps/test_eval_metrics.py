@@ -23,6 +23,7 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_answer(n: int) -> None:
         assert pass_at_k(n, right, k) == pytest.approx(statistics.fmean(draws))
 
 
+@pytest.mark.verl
 def test_metrics_are_verls_own_and_ours_beside_them() -> None:
     from verl.trainer.ppo.metric_utils import process_validation_metrics
 

@@ -40,6 +40,7 @@ def scores(completion: str, problem: Problem) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.verl
 def test_table_of_the_documentation_is_what_the_rules_say() -> None:
     lines = [found.groups() for line in DOCS.splitlines() if (found := ROW.match(line))]
     assert len(lines) == 12
@@ -51,6 +52,7 @@ def test_table_of_the_documentation_is_what_the_rules_say() -> None:
         assert said == verdicts, completion
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("path", [OWN, *([Path(REAL)] if REAL else [])])
 def test_answers_of_the_file_itself_are_right(path: Path) -> None:
     problems = load_problems(path, "test")
@@ -74,6 +76,7 @@ def test_prompt_is_verls_and_examples_are_turns_before_it() -> None:
     assert "tools_kwargs" not in row["extra_info"]
 
 
+@pytest.mark.verl
 def test_tools_get_each_problems_own_truth() -> None:
     given = [
         row["extra_info"]["tools_kwargs"]
@@ -106,6 +109,7 @@ def test_line_that_is_no_problem_is_named(line: str, tmp_path: Path) -> None:
         load_problems(file, "test")
 
 
+@pytest.mark.verl
 def test_hub_that_cannot_be_reached_is_one_sentence_at_once(tmp_path: Path) -> None:
     nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
     code = "import sys; from _inf.apps.cli import main; sys.exit(main())"

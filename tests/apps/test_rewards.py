@@ -359,6 +359,7 @@ def test_function_that_cannot_be_found_or_loaded_is_refused_with_the_reason(tmp_
                 pass
 
 
+@pytest.mark.verl
 def test_source_that_verls_function_does_not_know_ends_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

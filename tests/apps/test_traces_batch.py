@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from _inf.apps.rollouts.sources import traces_to_data_proto
 from _inf.apps.serve.sessions import Sessions, Start
 from _inf.types import RequestOutput, Tokenizer, Trace
@@ -37,6 +39,7 @@ def groups_of(traces: list[Trace]) -> list[list[int]]:
     return [*groups.values()]
 
 
+@pytest.mark.verl
 def test_all_traces_of_a_session_are_in_the_group_of_its_first_prompt() -> None:
     sessions = Sessions()
     one = answered(sessions, "one", ([1, 2], "Task"), ([5], "Sub-agent"), ([1, 6], "Shortened"))
@@ -45,6 +48,7 @@ def test_all_traces_of_a_session_are_in_the_group_of_its_first_prompt() -> None:
     assert groups_of([*one, *two, *other]) == [[0, 1, 2, 3, 4], [5, 6]]
 
 
+@pytest.mark.verl
 def test_session_that_has_a_deleted_ones_name_is_another_rollout() -> None:
     sessions = Sessions()
     before = answered(sessions, "worker", ([1], "Task"), ([5], "Sub-agent"))
@@ -53,6 +57,7 @@ def test_session_that_has_a_deleted_ones_name_is_another_rollout() -> None:
     assert groups_of([*before, *after]) == [[0, 1], [2, 3]]
 
 
+@pytest.mark.verl
 def test_traces_that_no_session_made_are_grouped_by_their_prompts() -> None:
     said = [{"role": "assistant", "content": "Yes"}]
     traces = [

@@ -77,6 +77,7 @@ def test_stop_string_is_cut_from_the_text_and_named(server: ScriptedServer, vllm
     assert row.completion == whole[:-1] and row.metadata["matched_stop"] == whole[-1]
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     "params",
     [{"temperature": 0.7}, {"presence_penalty": 1.0}, {"min_tokens": 1}, {"logit_bias": {5: 1.0}}],
@@ -112,6 +113,7 @@ def test_log_probs_in_openais_form_are_null_where_ours_are_defined_otherwise(
             assert '"error"' not in events and ("-1.5" in events) == known
 
 
+@pytest.mark.verl
 def test_trace_without_our_log_probs_has_nulls_and_makes_no_trainers_batch(
     server: ScriptedServer,
 ) -> None:

@@ -42,6 +42,7 @@ def test_unknown_backend_is_refused_with_the_known_ones() -> None:
     ]
 
 
+@pytest.mark.verl
 def test_versions_are_checked_for_the_backend_that_needs_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -172,6 +172,7 @@ def test_key_says_what_it_does_in_one_sentence(path: str) -> None:
     assert text.endswith(".") and len(text) < 90
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("key", "bad", "good"),
     [
@@ -203,6 +204,7 @@ def test_impossible_values_are_refused_up_to_the_limit(
         assert getattr(read_config(at(f"rollout.{key}", value), {}).rollout, key) == value
 
 
+@pytest.mark.verl
 def test_keys_that_depend_on_one_another() -> None:
     sizes = {"tensor_model_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4}
     assert read_config({"rollout": sizes}, {}).rollout.expert_parallel_size == 4
@@ -275,6 +277,7 @@ def test_key_without_effect_loads_at_its_neutral_values(key: str) -> None:
         assert read_config(at(f"rollout.{key}", value), {}) == Config()
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("key", ["tool_config_path", "interaction_config_path"])
 def test_file_of_a_multi_turn_that_is_off_is_refused(key: str) -> None:
     (line,) = faults(at(f"rollout.multi_turn.{key}", "x.yaml"))
@@ -289,6 +292,7 @@ OWNERS = {key: f"set {owner} instead" for key, owner in OWNED_BY_KEY.items()}
 OWNERS |= dict.fromkeys(("port", "nccl_port"), "the engine sets it itself; remove it")
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("key", sorted(OWNERS))
 def test_argument_that_a_key_or_the_engine_owns_is_refused(key: str) -> None:
     path = f"rollout.engine_kwargs.sglang.{key}"

@@ -40,6 +40,7 @@ OF_SGLANG |= {"rollout.engine_kwargs.sglang.attention_backend": "triton"}
 OF_AN_ENGINE = {"device": "cpu", "adapter_path": "adapter", "rollout.dtype": "float32", **OF_SGLANG}
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("source", "keys"),
     [

@@ -11,6 +11,7 @@ from _inf.conversation.interactions import load_interactions
 from _inf.errors import ConfigError
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("name", ["Mine", ".Mine", "Mine."])
 def test_interaction_without_a_module_is_refused_by_its_place(name: str, tmp_path: Path) -> None:
     environment.prepare("auto")

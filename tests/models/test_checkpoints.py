@@ -47,6 +47,7 @@ def checkpoint(
     return step, verl_checkpoint(step, fsdp=request.param)
 
 
+@pytest.mark.verl
 def test_verl_checkpoint_is_merged_once_into_the_weights_that_were_saved(
     checkpoint: tuple[Path, dict[str, torch.Tensor]],
     capfd: pytest.CaptureFixture[str],
@@ -70,6 +71,7 @@ def test_verl_checkpoint_is_merged_once_into_the_weights_that_were_saved(
         resolve_model(str(step.parent))
 
 
+@pytest.mark.verl
 def test_checkpoint_written_anew_is_merged_anew(
     checkpoint: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path
 ) -> None:
@@ -116,6 +118,7 @@ OTHER_WEIGHTS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("checkpoint", [2], indirect=True)
 @pytest.mark.parametrize("how", [*DAMAGES, *OTHER_WEIGHTS])
 def test_damaged_checkpoint_is_refused(
@@ -201,6 +204,7 @@ def mismatched(base: Path, folder: Path, how: str) -> Path:
     return folder
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("how", "words"),
     [

@@ -39,6 +39,7 @@ def only(text: str, format: str) -> ToolCall:
 # ─── Every format ───
 
 
+@pytest.mark.verl
 def test_every_parser_of_sglang_and_verl_is_a_format() -> None:
     import verl
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
@@ -114,6 +115,7 @@ def test_two_calls_of_one_turn_come_in_order(format: str) -> None:
     assert [call.arguments["query"] for call in calls] == ["first", "second"]
 
 
+@pytest.mark.verl
 def test_a_parsers_call_spans_the_whole_text_it_was_given() -> None:
     text = f"Let me see. {written('deepseekv3')}"
     call = only(text, "deepseekv3")
@@ -121,6 +123,7 @@ def test_a_parsers_call_spans_the_whole_text_it_was_given() -> None:
     assert parse(text, "deepseekv3", TOOLS).content == "Let me see."
 
 
+@pytest.mark.verl
 def test_forwarding_unknown_tools_leaves_no_environment_behind() -> None:
     from sglang.srt.environ import envs
 
@@ -128,6 +131,7 @@ def test_forwarding_unknown_tools_leaves_no_environment_behind() -> None:
     assert not envs.SGLANG_FORWARD_UNKNOWN_TOOLS.is_set()
 
 
+@pytest.mark.verl
 def test_a_wrong_format_is_refused_with_the_nearest() -> None:
     with pytest.raises(ToolError, match="format: 'hermess' .*did you mean 'hermes'"):
         parse("", "hermess", [])

@@ -68,6 +68,7 @@ def renamed(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {**SCHEMA["function"], "name": name}}  # type: ignore[dict-item]
 
 
+@pytest.mark.verl
 def test_the_seeds_examples_load_and_nothing_is_printed(written: Any, capsys: Any) -> None:
     (schema,) = load_tools(written(TOOL_SCHEMA))
     assert schema.name == "calculator" and not schema.executable
@@ -78,6 +79,7 @@ def test_the_seeds_examples_load_and_nothing_is_printed(written: Any, capsys: An
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.verl
 def test_all_forms_mix_in_one_file_and_keep_their_schemas(
     written: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +117,7 @@ def test_the_shipped_file_holds_a_calculator_that_works() -> None:
     assert call("1 / 0").text == "Error: calculator failed: ValueError: division by zero"
 
 
+@pytest.mark.verl
 def test_the_documented_file_and_the_shipped_ones_comment_load(written: Any) -> None:
     page = (ROOT / "docs/tools.md").read_text()
     tools = load_tools(written(page.split("```yaml\n")[1].split("```")[0]))
@@ -145,6 +148,7 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
 
 
 # What is wrong with a definition is in test_tools.py; here, where it stands in the file.
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -373,6 +373,7 @@ def verl_tool(returned: Any) -> Tool:
     return made
 
 
+@pytest.mark.verl
 def test_what_a_verl_tool_returns_is_tolerated_where_it_is_obvious() -> None:
     from verl.tools.schemas import ToolResponse
 
@@ -395,6 +396,7 @@ def test_what_a_verl_tool_returns_is_tolerated_where_it_is_obvious() -> None:
     assert "only text" in str(run(verl_tool(image), {"x": "y"}).error)
 
 
+@pytest.mark.verl
 def test_metrics_of_a_call_stay_as_they_were_when_it_ended() -> None:
     counted = {"calls": 0, "all": [0]}
 
