@@ -192,7 +192,7 @@ def mismatched(base: Path, folder: Path, how: str) -> Path:
         case "modules":
             settings["target_modules"] = ["wq", "wk"]
         case "newer":
-            settings["kasa_config"] = {"beta": 0.1}  # of PEFT 0.21
+            settings["own_config"] = {"beta": 0.1}  # as PEFT 0.21 has kasa_config
         case "broken":
             file.write_bytes(b"nothing")
             return folder
@@ -214,7 +214,7 @@ def mismatched(base: Path, folder: Path, how: str) -> Path:
         ("lacking", "it lacks 1 of its weights, .*layers.0.mlp.down_proj.lora_A"),
         ("surplus", "the base has no place for 1 of its weights, .*layers.7"),
         ("modules", "Target modules .* not found"),
-        ("newer", r"its config has kasa_config: .*, which PEFT 0\.18\.\d+ does not know"),
+        ("newer", r"its config has own_config: .*, which PEFT 0\.\d+\.\d+ does not know"),
         ("broken", "does not fit"),
         ("kind", "nothing to merge"),
     ],

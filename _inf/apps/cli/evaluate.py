@@ -124,7 +124,7 @@ def data(
         params["adapter"], folder = _adapter(options.adapter, remote=remote)
     if source == GSM8K and options.reward is None:
         require_verl(GSM8K)
-    if benchmark.tool:
+    if source == GSM8K and benchmark.tool:
         require_verl("--tool")
     asked = data_of(source, benchmark)
     if benchmark.tool:
