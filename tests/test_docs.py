@@ -44,7 +44,6 @@ def paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
 # ── What is generated ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.verl
 @pytest.mark.parametrize("name", ["api", "backends", "config", "turns"])
 def test_generated_page_is_current(name: str, generate: ModuleType) -> None:
     page = (DOCS / f"{name}.md").read_text()
@@ -58,7 +57,6 @@ def test_page_of_the_api_has_every_public_name() -> None:
     assert not_there == ["Config"]  # docs/config.md has its keys
 
 
-@pytest.mark.verl
 def test_page_of_config_keys_has_every_key(generate: ModuleType) -> None:
     listed = {path for path, _, _ in generate.config_keys()}
     assert listed >= set(paths(Config().to_dict())) - {"rollout.engine_kwargs.sglang"}
@@ -67,7 +65,6 @@ def test_page_of_config_keys_has_every_key(generate: ModuleType) -> None:
         assert f"`{path.rpartition('.')[2]}`" in page or f"## `{path}`" in page, path
 
 
-@pytest.mark.verl
 def test_page_of_backends_has_each_feature_of_each(generate: ModuleType) -> None:
     head, _, *rows = generate.features_table().splitlines()
     assert head == (

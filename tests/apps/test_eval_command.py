@@ -68,7 +68,6 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
     assert not Path("tensorboard_log").exists()  # nothing is logged unless it is asked
 
 
-@pytest.mark.verl
 @pytest.mark.parametrize(
     "option",
     [

@@ -11,7 +11,6 @@ from _inf.apps.rollouts.sources import traces_to_data_proto
 from _inf.apps.serve.sessions import Sessions, Start
 from _inf.types import RequestOutput, Tokenizer, Trace
 
-pytestmark = pytest.mark.verl
 TOKENIZER = cast(Tokenizer, SimpleNamespace(pad_token_id=0))
 
 

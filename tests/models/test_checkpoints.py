@@ -204,7 +204,6 @@ def mismatched(base: Path, folder: Path, how: str) -> Path:
     return folder
 
 
-@pytest.mark.verl
 @pytest.mark.parametrize(
     ("how", "words"),
     [

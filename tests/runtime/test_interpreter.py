@@ -56,7 +56,6 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
         signal.signal(signal.SIGINT, previous)
 
 
-@pytest.mark.verl
 def test_imports_leave_scikit_learn_until_somebody_calls_it() -> None:
     code = """
 import sys

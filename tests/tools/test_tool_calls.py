@@ -131,7 +131,6 @@ def test_forwarding_unknown_tools_leaves_no_environment_behind() -> None:
     assert not envs.SGLANG_FORWARD_UNKNOWN_TOOLS.is_set()
 
 
-@pytest.mark.verl
 def test_a_wrong_format_is_refused_with_the_nearest() -> None:
     with pytest.raises(ToolError, match="format: 'hermess' .*did you mean 'hermes'"):
         parse("", "hermess", [])

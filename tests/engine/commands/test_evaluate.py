@@ -193,8 +193,8 @@ def tool_row(index: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.verl
 @pytest.mark.soak  # over a minute: two engines, and the rows of both
+@pytest.mark.verl
 def test_killed_run_with_verls_tool_is_resumed_without_a_lost_row_and_scored_as_verl_does(
     tmp_path: Path,
 ) -> None:
