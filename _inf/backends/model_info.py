@@ -13,7 +13,6 @@ from typing import Any
 
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
-from _inf.models.hub import hub_tokenizer
 from _inf.types import Limits, ModelInfo, Tokenizer
 
 ORIGINAL = "original_max_position_embeddings"
@@ -122,6 +121,8 @@ def tokenizer_only(key: str, path: str, config: Config) -> ModelInfo:
 
     Raises `ConfigError` about the config's `key` if Transformers cannot load it.
     """
+    from _inf.models.hub import hub_tokenizer
+
     trusted = {"trust_remote_code": config.trust_remote_code}
     revision = config.revision if key == "model_path" else None
     path = hub_tokenizer(key, path, config.trust_remote_code, revision)

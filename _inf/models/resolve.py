@@ -23,8 +23,6 @@ from pathlib import Path
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
 from _inf.models.cache import build_once
-from _inf.models.complete import lacking
-from _inf.models.hub import HUB_ID, from_hub
 from _inf.runtime import quiet
 
 FORMAT = 1  # increase it when the written files of a converted model change
@@ -71,12 +69,16 @@ def _resolved(model_path: str | None, trust_remote_code: bool, revision: str | N
                 lambda folder: merging.write_merged(actor, folder, trust_remote_code),
                 f"model_path: {actor} cannot be merged",
             )
+        from _inf.models.complete import lacking
+
         if lacks := lacking(path):
             raise ConfigError(
                 f"model_path: {path} is not a complete Transformers folder: it lacks "
                 f"{', '.join(lacks)}"
             )
         return path
+    from _inf.models.hub import HUB_ID, from_hub
+
     if model_path.lower().endswith(".gguf") or not HUB_ID.fullmatch(model_path):
         raise ConfigError(
             f"model_path: there is nothing at {path}, and {model_path!r} is not a Hub id; name a "
