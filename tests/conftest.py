@@ -30,7 +30,7 @@ TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enfor
 WITH_ENGINES = {"engine", "soak"}  # folders here
 HEAVY = {"engine", "tiny", "mortal"}  # fixtures
 ALONE = {"soak", "architectures"}  # one file, or figures of a machine that does nothing else
-READ_BY_SGLANG = {*SGLANG, *(alias for alias, name in ALIASES.items() if name in SGLANG)}
+OF_SGLANG = {"sglang", *SGLANG, *(alias for alias, name in ALIASES.items() if name in SGLANG)}
 NEEDS_VERL = "needs verl's stack, which is not installed here: bash install.sh"
 
 
@@ -72,9 +72,10 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 def _needs_verl(item: pytest.Item) -> bool:
-    """Whether it has the marker, or a parameter that is a format of tool calls of SGLang's."""
+    """Whether it has the marker, or a parameter that is the backend `sglang`, or a format of tool
+    calls of SGLang's."""
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    read = any(isinstance(value, str) and value in READ_BY_SGLANG for value in parameters)
+    read = any(isinstance(value, str) and value in OF_SGLANG for value in parameters)
     return read or item.get_closest_marker("verl") is not None
 
 
@@ -160,6 +161,6 @@ def mortal(
             asked["rollout"] = {**SETTINGS, "free_cache_engine": True}
         _mortal.append(InferenceEngine(**asked))
     [engine] = _mortal
-    if engine.rollout.host.death is not None:
+    if engine.dead:
         engine.restart()
     return engine

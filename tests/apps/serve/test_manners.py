@@ -43,6 +43,7 @@ def test_connections_send_each_event_at_once() -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("stream", ["true", "false"])
 def test_abandoned_request_is_aborted_in_the_engine(stream: str, mortal: InferenceEngine) -> None:
     body = f'{{"prompt": "Go on", "max_tokens": 3500, "ignore_eos": true, "stream": {stream}}}'
@@ -57,6 +58,7 @@ def test_abandoned_request_is_aborted_in_the_engine(stream: str, mortal: Inferen
         assert httpx.get(f"{server.base_url}/models", timeout=60).status_code == 200
 
 
+@pytest.mark.verl
 def test_engine_that_dies_is_restarted_once(
     mortal: InferenceEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,6 +183,7 @@ def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
         assert "Traceback" not in run.err
 
 
+@pytest.mark.verl
 def test_requests_beyond_the_limit_are_aborted_at_the_end(
     mortal: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

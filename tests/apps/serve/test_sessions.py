@@ -265,6 +265,7 @@ def test_random_conversations_begin_with_recorded_ids(
 # ─── A trainer's batch ───
 
 
+@pytest.mark.verl
 def test_batch_of_traces_has_the_columns_of_rollout_batch(
     tiny: InferenceEngine, tiny_server: InferenceServer
 ) -> None:
@@ -295,6 +296,7 @@ def test_batch_of_traces_has_the_columns_of_rollout_batch(
     assert batch.non_tensor_batch["__num_turns__"].tolist() == [2, 1]
 
 
+@pytest.mark.verl
 def test_trace_wider_than_a_batch_is_refused(
     tiny: InferenceEngine, tiny_server: InferenceServer
 ) -> None:

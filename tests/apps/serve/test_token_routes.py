@@ -92,6 +92,7 @@ def of_sglang(**sampling: Any) -> dict[str, Any]:
     return {"input_ids": IDS, "sampling_params": {**SAMPLED, "max_new_tokens": 6, **sampling}}
 
 
+@pytest.mark.verl
 def test_fields_are_those_of_sglang() -> None:
     from sglang.srt.managers.io_struct import GenerateReqInput
     from sglang.srt.sampling.sampling_params import SamplingParams

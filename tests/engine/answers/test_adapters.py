@@ -295,6 +295,7 @@ def test_beams_are_searched_with_the_adapter_beside_rows_without_one(
     assert rows and all(row.token_ids == alone.token_ids for row in rows)
 
 
+@pytest.mark.verl
 def test_streams_batches_of_a_trainer_and_agent_loops_have_adapters(
     two: InferenceEngine, merged: dict[str | None, InferenceEngine]
 ) -> None:
@@ -409,6 +410,7 @@ def test_engine_that_was_shut_down_says_so(folders: dict[str, Path]) -> None:
     engine.shutdown()
 
 
+@pytest.mark.verl
 def test_python_of_the_page_on_adapters_runs(
     own: InferenceEngine,
     folders: dict[str, Path],
@@ -439,6 +441,7 @@ def served(sglang: InferenceEngine, folders: dict[str, Path]) -> InferenceEngine
     return ready(sglang, folders)
 
 
+@pytest.mark.verl
 def test_cached_prefixes_are_those_of_the_adapter_itself(
     served: InferenceEngine, folders: dict[str, Path]
 ) -> None:
@@ -454,6 +457,7 @@ def test_cached_prefixes_are_those_of_the_adapter_itself(
     assert cached("first") == 0  # the cache is emptied
 
 
+@pytest.mark.verl
 def test_adapter_that_sglang_cannot_serve_is_refused(
     served: InferenceEngine, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -470,6 +474,7 @@ def test_adapter_that_sglang_cannot_serve_is_refused(
     assert served.adapters == [*HOW, "third"]
 
 
+@pytest.mark.verl
 def test_adapter_of_aborted_rows_is_unloaded(served: InferenceEngine) -> None:
     """SGLang's own unloading waits without end for rows that were aborted while they waited."""
     prompts = as_ids(token_prompts(200, longest=200, seed=5))
@@ -479,6 +484,7 @@ def test_adapter_of_aborted_rows_is_unloaded(served: InferenceEngine) -> None:
     assert served.adapters == ["first"]
 
 
+@pytest.mark.verl
 def test_sglang_says_by_name_that_it_merges_an_adapter(
     tiny: InferenceEngine, folders: dict[str, Path]
 ) -> None:
@@ -490,6 +496,7 @@ def test_sglang_says_by_name_that_it_merges_an_adapter(
     assert tiny.adapters == [] and "adapters" not in tiny.supports
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("model", "more", "reason"),
     [
@@ -507,6 +514,7 @@ def test_config_with_which_adapters_would_be_wrong_is_refused(
         InferenceEngine(model_path=str(folder), rollout={**SGLANG, **more})
 
 
+@pytest.mark.verl
 @pytest.mark.architectures
 @pytest.mark.parametrize(
     "name", ["llama", pytest.param("qwen2", marks=pytest.mark.every_run), "qwen3", "mistral"]

@@ -95,6 +95,7 @@ def test_model_with_a_weight_that_sglang_has_no_place_for_is_refused() -> None:
         InferenceEngine(model_path=str(architecture("gpt2-untied")), rollout=SETTINGS)
 
 
+@pytest.mark.verl
 def test_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_model("llama"), tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
@@ -104,6 +105,7 @@ def test_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
         InferenceEngine(model_path=str(folder), rollout=SETTINGS)
 
 
+@pytest.mark.verl
 def test_windowed_model_on_sglangs_own_cpu_attention_is_refused() -> None:
     own = {"engine_kwargs": {"sglang": {"attention_backend": "torch_native"}}}
     for name, reason in {
@@ -114,6 +116,7 @@ def test_windowed_model_on_sglangs_own_cpu_attention_is_refused() -> None:
             InferenceEngine(model_path=str(architecture(name)), rollout={**SETTINGS, **own})
 
 
+@pytest.mark.verl
 def test_bad_config_is_refused_before_anything_starts(tmp_path: Path) -> None:
     """A config without a context, as state space models have."""
     folder = shutil.copytree(tiny_model("llama"), tmp_path / "model")

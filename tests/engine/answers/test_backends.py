@@ -225,6 +225,7 @@ def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
                 engine.score([], [], top_logprobs=value)
 
 
+@pytest.mark.verl
 def test_trainers_batch_is_the_same_from_all(tiny: InferenceEngine, other: InferenceEngine) -> None:
     params = {"temperature": 1.0, "seed": 3, "n": 2, "max_tokens": 20}
     ours, theirs = (
@@ -376,6 +377,7 @@ def test_threads_get_their_own_answers(backend: InferenceEngine) -> None:
         assert [call.result(120).token_ids[0] for call in calls] == alone
 
 
+@pytest.mark.verl
 def test_sglang_and_transformers_offer_the_same_but_for_these(
     tiny: InferenceEngine, hf: InferenceEngine
 ) -> None:

@@ -367,6 +367,7 @@ def test_an_answer_does_not_depend_on_its_place_or_company(tiny: InferenceEngine
         assert_alike(again, [together[row] for row in rows])
 
 
+@pytest.mark.verl
 def test_a_cached_prefix_changes_nothing(tiny: InferenceEngine, tiny_reference: Reference) -> None:
     ids = token_prompts(30, 300, seed=8, shortest=50)
     cold = tiny.generate(as_ids(ids), temperature=0.0, max_tokens=32, ignore_eos=True)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from _inf.request.prompts import object_array
+from _inf.runtime.extras import has_verl
 from inf import GenerationOutput, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import TIE, Reference, logprobs, until
@@ -30,14 +31,16 @@ ROLLOUT = {
     "val_kwargs": {"temperature": 0.0},
 }
 # Beside their EOS and pad, the variants differ in what must not change an answer either.
+UNCACHED = {"enable_prefix_caching": False} if has_verl() else {}
+UNCHUNKED = {"enable_chunked_prefill": False} if has_verl() else {}
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pad is EOS": (
         {"pad": "eos"},
-        {**ROLLOUT, "max_num_batched_tokens": 128, "enable_prefix_caching": False},
+        {**ROLLOUT, "max_num_batched_tokens": 128, **UNCACHED},
     ),
     "llama, pad is one of several EOS": (
         {"kind": "llama", "bos": True, "pad": "eos", "eos": (END_OF_TEXT, IM_END, "d")},
-        {**ROLLOUT, "enable_chunked_prefill": False},
+        {**ROLLOUT, **UNCHUNKED},
     ),
 }
 
@@ -224,6 +227,7 @@ def raw_batch(engine: InferenceEngine, prompts: list[list[int]], **params: Any) 
     return data_proto(call.requests(), engine._backend.model)
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("caller", ["inf", "verl's trainer"])
 def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None:
     engine, prompts, n = served.engine, served.prompts[:20], 2
@@ -255,6 +259,7 @@ def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None
         assert answered["position_ids"][row].tolist() == places
 
 
+@pytest.mark.verl
 def test_trainers_validation_samples_as_val_kwargs_say(served: Served) -> None:
     engine = served.engine
     for validate in (True, False):

@@ -25,6 +25,7 @@ from _inf.apps.cli.chat import Chat
 from _inf.apps.eval import gsm8k
 from _inf.config import load_config
 from _inf.conversation.rules import Rules, answered_calls
+from _inf.runtime.extras import has_verl
 from _inf.tools.definition import as_tools
 from inf import (
     ConfigError,
@@ -85,6 +86,9 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
     folder = tmp_path_factory.mktemp("interactions")
     (folder / "i.yaml").write_text(INTERACTION)
     (folder / "tests_broken_interaction.py").write_text(BROKEN)
+    turns = {"enable": True, "tool_config_path": str(ROOT / "tools.yaml")}
+    if has_verl():
+        turns["interaction_config_path"] = str(folder / "i.yaml")
     engine = InferenceEngine(
         model_path=str(TOOL_MODEL),
         rollout={
@@ -93,11 +97,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
             "prompt_length": 1024,
             "response_length": 512,
             "enforce_eager": True,
-            "multi_turn": {
-                "enable": True,
-                "tool_config_path": str(ROOT / "tools.yaml"),
-                "interaction_config_path": str(folder / "i.yaml"),
-            },
+            "multi_turn": turns,
         },
     )
     with engine:
@@ -414,6 +414,7 @@ def test_call_in_a_thought_is_not_meant(caller: InferenceEngine) -> None:
     assert answered_calls(row, rules).calls == []  # type: ignore[arg-type]
 
 
+@pytest.mark.verl
 def test_engine_that_takes_no_requests_raises_in_conversations_too(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +468,7 @@ def test_continued_conversation_may_come_as_openai_wrote_it(caller: InferenceEng
 # ─── verl's own tools, interactions, over-sampling ───
 
 
+@pytest.mark.verl
 def test_verl_tool_is_created_rewarded_and_released_for_each_row(caller: InferenceEngine) -> None:
     from verl.tools.gsm8k_tool import Gsm8kTool
     from verl.tools.schemas import OpenAIFunctionToolSchema
@@ -490,6 +492,7 @@ def test_verl_tool_is_created_rewarded_and_released_for_each_row(caller: Inferen
     assert "no such row" in output.metadata[0]["error"]
 
 
+@pytest.mark.verl
 def test_row_has_the_tools_that_its_tools_kwargs_name(caller: InferenceEngine) -> None:
     """As in verl's rollout, which shows, creates and rewards no others."""
     (tool,) = caller._configured.tools
@@ -504,6 +507,7 @@ def test_row_has_the_tools_that_its_tools_kwargs_name(caller: InferenceEngine) -
     assert "".join(part.text for part in caller.stream(PRODUCT, **asked)) == CANNOT_SAY
 
 
+@pytest.mark.verl
 def test_what_create_says_is_read_before_the_first_turn(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,6 +531,7 @@ def test_what_create_says_is_read_before_the_first_turn(
     assert batch.batch["attention_mask"][0].sum() > batch.batch["attention_mask"][1].sum()
 
 
+@pytest.mark.verl
 def test_metrics_and_reward_of_an_execution_stay_in_its_calls_record(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -546,6 +551,7 @@ def test_metrics_and_reward_of_an_execution_stay_in_its_calls_record(
     assert (rollout.tool_calls or [{}])[0]["metrics"] == {"calls": 1, "where": "/"}
 
 
+@pytest.mark.verl
 def test_interaction_answers_until_it_is_content(caller: InferenceEngine) -> None:
     output = caller.generate(
         [GUESS, GUESS, GREETING],
@@ -560,12 +566,14 @@ def test_interaction_answers_until_it_is_content(caller: InferenceEngine) -> Non
     assert caller._configured.interactions["gsm8k"]._instance_dict == {}
 
 
+@pytest.mark.verl
 def test_user_turn_limit_is_named(caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     with_turns(caller, monkeypatch, max_user_turns=1)
     about = caller.generate(GUESS, tools=[], interaction_kwargs={"ground_truth": "9"}).metadata[0]
     assert about["limit"] == "max_user_turns" and about["num_turns"] == 2
 
 
+@pytest.mark.verl
 def test_interaction_that_raises_ends_its_own_row(caller: InferenceEngine) -> None:
     output = caller.generate(
         [GUESS, GREETING], tools=[], interaction_kwargs=[{"name": "broken"}, None]
@@ -608,6 +616,7 @@ def test_what_cannot_be_is_refused_by_name(caller: InferenceEngine) -> None:
         caller.generate([GREETING, {"prompt_token_ids": [5, 6]}])
 
 
+@pytest.mark.verl
 def test_trainers_tensors_are_whole_and_mask_tool_results(caller: InferenceEngine) -> None:
     """Padded sides, masks and log probs of one width."""
     sure: dict[str, Any] = {"n": 2, "max_tokens": 200, "temperature": 0.01}
@@ -629,6 +638,7 @@ def test_trainers_tensors_are_whole_and_mask_tool_results(caller: InferenceEngin
     assert positions == list(range(start, start + int(seen[0])))
 
 
+@pytest.mark.verl
 def test_rollout_tells_the_tools_text_from_what_was_sampled(
     caller: InferenceEngine, tmp_path: Path
 ) -> None:
@@ -709,6 +719,7 @@ def test_examples_print_tool_results(
     ]
 
 
+@pytest.mark.verl
 def test_evaluation_runs_tools_as_in_training_and_scores_the_whole_response(
     caller: InferenceEngine,
 ) -> None:

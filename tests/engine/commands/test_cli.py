@@ -156,6 +156,7 @@ def test_timeout_exits_1_with_one_line(on_tiny: Command) -> None:
     assert "timeout" in one_line(err)
 
 
+@pytest.mark.verl
 def test_ctrl_c_while_the_engine_starts_exits_130_and_leaves_no_child(tmp_path: Path) -> None:
     arguments = ["--set", f"model_path={tiny_model()}", "Hello"]
     with script(INF, tmp_path, arguments=arguments) as run:

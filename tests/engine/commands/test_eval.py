@@ -33,6 +33,7 @@ def evaluate(
     return functools.partial(command, "eval", "gsm8k", "--data", PROBLEMS, "--max-tokens", 24)
 
 
+@pytest.mark.verl
 def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     evaluate: Evaluate, engine: InferenceEngine
 ) -> None:
@@ -78,6 +79,7 @@ def test_examples_go_before_the_question_and_change_the_run(
     assert few["prompt"][1]["content"].endswith("#### 2") and few["reward"] == 1.0
 
 
+@pytest.mark.verl
 def test_tools_run_inside_the_answer(evaluate: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "reward.py").write_text(REWARD)
     options = ["--tool", "--out", "tool.jsonl", "--reward", "reward.py:one"]

@@ -108,6 +108,7 @@ def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None
     assert len(asyncio.run(cell()).metrics) > 0
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("missing", "params", "says"),
     [

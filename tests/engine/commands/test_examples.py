@@ -59,6 +59,7 @@ def test_chat_remembers_the_turns_before_and_ends_with_an_empty_line(
         assert f"AI: {turn['content']}\n" in said
 
 
+@pytest.mark.verl
 @pytest.mark.usefixtures("on_engine")
 def test_evaluation_scores_each_problem(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -22,6 +22,7 @@ from tests.support.pages import ROOT, blocks
 from tests.support.scripts import INF, START_SECONDS
 
 
+@pytest.mark.verl
 def test_python_of_the_page_on_serving_runs(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -33,6 +34,7 @@ def test_python_of_the_page_on_serving_runs(
     assert capsys.readouterr().out
 
 
+@pytest.mark.verl
 def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(
     tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +105,7 @@ def run_page(
     return said, expected
 
 
+@pytest.mark.verl
 def test_page_of_tools_prints_what_its_comments_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +137,7 @@ def test_file_of_an_mcp_server_on_the_page_of_tools_runs(
     assert (done.returncode, done.stdout) == (0, "The answer is 84.\n"), done.stderr
 
 
+@pytest.mark.verl
 def test_page_of_agent_loops_prints_what_its_comments_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +145,7 @@ def test_page_of_agent_loops_prints_what_its_comments_say(
     assert len(expected) == 3 and said == expected
 
 
+@pytest.mark.verl
 def test_page_of_environments_prints_what_its_comments_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

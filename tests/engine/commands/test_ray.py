@@ -107,6 +107,7 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
     assert out.read_bytes() == before
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:port"])
 def test_address_where_no_cluster_is_is_refused_by_name(
     address: str, monkeypatch: pytest.MonkeyPatch
@@ -217,6 +218,7 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             machines.shutdown()
 
 
+@pytest.mark.verl
 def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the_wait(
     two_machines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from _inf.config import load_config
@@ -30,6 +31,7 @@ rollout:
 SHORT = {"max_tokens": 12}  # not in the pages, so that all of this takes seconds
 
 
+@pytest.mark.verl
 def test_config_of_the_page_is_that_of_the_running_engine_but_for_its_dtype(
     engine: InferenceEngine, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
+@pytest.mark.verl
 def test_few_rows_at_a_time_learn_what_all_at_once_do() -> None:
     (few, width), (whole, all_rows) = learnt(2), learnt(1000)
     assert (width, all_rows) == (2, 7)
@@ -60,6 +61,7 @@ def test_few_rows_at_a_time_learn_what_all_at_once_do() -> None:
     assert distance(few, whole) < 1e-5 and distance(start, whole) > 1e-3
 
 
+@pytest.mark.verl
 def test_three_steps_move_the_served_model_with_the_trained_one(
     mortal: InferenceEngine, tmp_path: Path
 ) -> None:
@@ -86,6 +88,7 @@ def test_three_steps_move_the_served_model_with_the_trained_one(
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.verl
 def test_adapter_that_learns_is_the_one_that_is_served() -> None:
     grpo = runpy.run_path(str(EXAMPLES / "grpo.py"))
     model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
@@ -105,6 +108,7 @@ def test_adapter_that_learns_is_the_one_that_is_served() -> None:
     assert row != pytest.approx(base, abs=1e-2) and len(curve) == 3
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize(
     ("example", "tasks"), [("train_agent.py", "PRICES"), ("environment.py", "NUMBERS")]
 )

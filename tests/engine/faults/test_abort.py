@@ -127,6 +127,7 @@ def goes_idle(engine: InferenceEngine) -> bool:
     return until(rests, 10)
 
 
+@pytest.mark.verl
 def test_call_over_its_timeout_is_aborted_in_the_engine(
     tiny: InferenceEngine, answer: Answer
 ) -> None:
@@ -138,6 +139,7 @@ def test_call_over_its_timeout_is_aborted_in_the_engine(
     assert tiny.generate(**QUESTION).token_ids == answer
 
 
+@pytest.mark.verl
 def test_cancelled_agenerate_is_aborted_in_the_engine(
     tiny: InferenceEngine, answer: Answer
 ) -> None:
@@ -164,6 +166,7 @@ def test_timed_out_call_leaves_another_one_alone(tiny: InferenceEngine) -> None:
         assert other.result(60).token_ids == alone
 
 
+@pytest.mark.verl
 def test_flush_that_is_given_up_lets_the_next_one_through(tiny: InferenceEngine) -> None:
     engine = tiny.rollout._engine
 
@@ -178,6 +181,7 @@ def test_flush_that_is_given_up_lets_the_next_one_through(tiny: InferenceEngine)
     tiny.rollout.host.run(give_up_and_flush_again(), CancelToken())
 
 
+@pytest.mark.verl
 def test_flushes_of_calls_that_end_together_all_succeed(tiny: InferenceEngine) -> None:
     engine, chance = tiny.rollout._engine, random.Random(0)
 

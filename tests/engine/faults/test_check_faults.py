@@ -79,6 +79,7 @@ def test_half_precision_beside_float32_points_to_precision(
     assert only(found, "logprobs_diff_max").startswith("precision")
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("temperature", [0.7, 1.2])
 def test_other_temperature_is_named_with_its_size(
     tiny: InferenceEngine, temperature: float
@@ -111,6 +112,7 @@ def test_template_that_drops_thinking_is_named(tiny: InferenceEngine, folder: Pa
     assert only(against(tiny, folder), "prompts/thinking_differs").startswith("template")
 
 
+@pytest.mark.verl
 def test_batch_whose_messages_were_rendered_without_thinking_is_named(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +142,7 @@ def inf_column(values: list[Any]) -> Any:
     return column
 
 
+@pytest.mark.verl
 def test_prefixes_cached_before_an_update_are_named(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,12 +54,14 @@ def guarded(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> Inference
     return tiny
 
 
+@pytest.mark.verl
 def test_guard_sees_whatever_reaches_the_engine(guarded: InferenceEngine) -> None:
     for params in ({}, {"top_p": [0.5, None, 1]}, {"max_tokens": [128, 600, 128]}):
         with pytest.raises(Reached):
             guarded.generate(["hi", "hi", FULL], **params)
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("prompt", WRONG_PROMPTS, ids=lambda prompt: ascii(prompt)[:40])
 def test_wrong_prompt_is_refused_by_index_and_sends_none_of_its_batch(
     prompt: Any, guarded: InferenceEngine
@@ -70,6 +72,7 @@ def test_wrong_prompt_is_refused_by_index_and_sends_none_of_its_batch(
             call(batch)
 
 
+@pytest.mark.verl
 @pytest.mark.parametrize("name", WRONG_KEYWORDS)
 def test_wrong_keyword_is_refused_by_name_and_sends_nothing(
     name: str, guarded: InferenceEngine
@@ -85,6 +88,7 @@ def test_wrong_keyword_is_refused_by_name_and_sends_nothing(
             call()
 
 
+@pytest.mark.verl
 def test_value_of_one_prompt_is_refused_by_its_index(guarded: InferenceEngine) -> None:
     with refused(ConfigError, key="top_p", index=2):
         guarded.generate(["hi"] * 3, top_p=[0.5, None, 2])
@@ -93,6 +97,7 @@ def test_value_of_one_prompt_is_refused_by_its_index(guarded: InferenceEngine) -
             guarded.generate(["hi", "hi", FULL], max_tokens=max_tokens)  # type: ignore[arg-type]
 
 
+@pytest.mark.verl
 def test_empty_batch_sends_nothing_and_refused_calls_are_in_no_statistics(
     guarded: InferenceEngine,
 ) -> None:
@@ -130,6 +135,7 @@ def test_extreme_values_inside_the_ranges_are_answered(tiny: InferenceEngine) ->
         assert all(math.isfinite(logprob) for logprob in answered.logprobs[0])
 
 
+@pytest.mark.verl
 def test_engine_answers_rightly_after_refusals(tiny: InferenceEngine) -> None:
     for prompt in WRONG_PROMPTS:
         with pytest.raises(PromptError):
