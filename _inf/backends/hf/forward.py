@@ -25,8 +25,8 @@ SAME = 1e-3  # of the largest logit; another sum's rounding is some 1e-6
 class Forward:
     """A model. `cached`: whether rows can share a batch and keep their keys and values; of a model
     with a state, or whose rotary factors change with the longest row, each row is computed alone
-    and from its beginning at each step. Found out by `_shared`, once, from the model itself.
-    total: tokens of the longest row."""
+    and from its beginning at each step. Found out once, from the model itself. bytes_per_token: of
+    a token's keys and values; 0 if they are not kept. total: tokens of the longest row."""
 
     def __init__(self, model: Any, total: int) -> None:
         self.model, self.adapters = model, PeftAdapters(model)
@@ -38,8 +38,9 @@ class Forward:
         # `dynamic_frequency_update`).
         self._dynamic = [m for m in model.modules() if "dynamic" in str(vars(m).get("rope_type"))]
         self._accepted = inspect.signature(model.forward).parameters.keys()
-        self._cache_bytes = 0  # of a token's keys and values
-        self.cached = same and bool(model._supports_default_dynamic_cache()) and self._shared()
+        may_share = same and bool(model._supports_default_dynamic_cache())
+        self.bytes_per_token = self._bytes_if_shared() if may_share else 0
+        self.cached = self.bytes_per_token > 0
         self.causal = self.cached or self._causal()
 
     def __call__(
@@ -97,39 +98,40 @@ class Forward:
                 groups.append([row])
         return groups
 
-    def bytes_per_token(self) -> int:
-        """The size of one token's keys and values."""
-        return self._cache_bytes
-
-    def _shared(self) -> bool:
-        """Whether two short rows in one batch, with a cache, are what they are alone.
+    def _bytes_if_shared(self) -> int:
+        """The size of a token's keys and values, if two short rows in one batch, with a cache, are
+        what they are alone; else 0.
 
         No list of names: a state in place of keys and values, an index of them, a cache that the
         model does not take, or a padded token that is seen, all show here.
         """
         cache = DynamicCache()
-        vocabulary = self.model.config.get_text_config().vocab_size
-        rows = [[number % vocabulary for number in range(1, end)] for end in (4, 7)]
+        rows = [self._row(3), self._row(6)]
         try:
             self([row[:-1] for row in rows], cache)
             if not cache.layers or any(type(layer) is not DynamicLayer for layer in cache.layers):
-                return False
+                return 0
             kept = [each for layer in cache.layers for each in (layer.keys, layer.values)]
-            self._cache_bytes = sum(each.nbytes // (2 * each.shape[2]) for each in kept)
+            size: int = sum(each.nbytes // (len(rows) * each.shape[2]) for each in kept)
             together = self([row[-1:] for row in rows], cache, [*map(len, rows)])[:, -1]
         except Exception:  # each model says in its own way that it needs another cache
-            return False
+            return 0
         if self.model.dtype != torch.float32:
-            return True  # its rounding alone may send a token to another expert
-        return _equal(together, torch.cat([self([row])[:, -1] for row in rows]))
+            return size  # its rounding alone may send a token to another expert
+        alone = torch.cat([self([row])[:, -1] for row in rows])
+        return size if _equal(together, alone) else 0
 
     def _causal(self) -> bool:
         """Whether a token's logits are the same when others follow; compared in float32."""
         if self.model.dtype != torch.float32:
             return True
-        vocabulary = self.model.config.get_text_config().vocab_size
-        row = [number % vocabulary for number in range(1, 7)]
+        row = self._row(6)
         return _equal(self([row], keep=2)[:, 0], self([row[:-1]])[:, -1])
+
+    def _row(self, tokens: int) -> list[int]:
+        """Ids of a row that no one reads."""
+        vocabulary = self.model.config.get_text_config().vocab_size
+        return [number % vocabulary for number in range(1, tokens + 1)]
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

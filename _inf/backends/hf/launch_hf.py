@@ -135,7 +135,7 @@ def _limits(config: Config, hf_config: Any) -> Limits:
 
 @at_fault(key="rollout.max_model_len")
 def _decoder(forward: Forward, chooser: Chooser, total: int, config: Config) -> Decoder:
-    rollout, size = config.rollout, max(1, forward.bytes_per_token())
+    rollout, size = config.rollout, max(1, forward.bytes_per_token)
     if forward.device.type == "cpu":
         tokens = min(max(CPU_TOKENS, total), free_bytes() // 4 // size)
         new_tokens = min(CPU_NEW_TOKENS, rollout.max_num_batched_tokens)
