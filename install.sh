@@ -181,8 +181,9 @@ main() {
                 ;;
         esac
     done
-    [[ $with_flash_attn$stack != yeshf ]] ||
+    if [[ $with_flash_attn == yes && $stack == hf ]]; then
         fail "--flash-attn is for training, which verl does: it cannot be combined with --hf."
+    fi
     check_machine
     if [[ $with_flash_attn == yes ]]; then check_nvcc; fi
     local from=$PWD uv found
