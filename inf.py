@@ -282,7 +282,7 @@ class InferenceEngine:
         prompt would be the same, or `uid` or `extra` is wrong.
         """
         check_supported(self._backend, {"rollout_batch()": True})
-        require_verl("rollout_batch", "rollout_batch()")
+        require_verl("rollout_batch()")
         from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch
 
         call = self._prepare(prompts, params)
@@ -305,7 +305,7 @@ class InferenceEngine:
         history; sessions whose first traces have equal prompts share it. Raises `ConfigError` if a
         trace is wider than `rollout.prompt_length` or `rollout.response_length`.
         """
-        require_verl("trainer_batch", "trainer_batch()")
+        require_verl("trainer_batch()")
         from _inf.apps.rollouts.sources import traces_to_data_proto
 
         return traces_to_data_proto(traces, rewards, self.tokenizer, self.config.rollout.widths)

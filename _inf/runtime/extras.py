@@ -20,8 +20,8 @@ EXTRAS = {
 # All that needs the extra `verl`: the key, the call or the option as it is written, and the reason.
 NEEDS_VERL = {
     "rollout.name": "sglang is the rollout that verl trains with",
-    "rollout_batch": "a trainer's batch is a verl DataProto",
-    "trainer_batch": "a trainer's batch is a verl DataProto",
+    "rollout_batch()": "a trainer's batch is a verl DataProto",
+    "trainer_batch()": "a trainer's batch is a verl DataProto",
     "rollouts_to_data_proto": "a trainer's batch is a verl DataProto",
     "against": "a file of DataProto.save_to_disk is read by verl (a .safetensors file is not)",
     "model_path": "the shards of verl's FSDP trainer are merged by verl's model_merger",
@@ -62,11 +62,10 @@ def without(extra: str, why: str) -> str:
     return f"{why}: pip install 'inf-engine[{extra}]'"
 
 
-def require_verl(name: str, key: str | None = None) -> None:
-    """Refuse `name`, a key of `NEEDS_VERL`, where verl is not installed. key: what the message
-    begins with, if not `name`."""
+def require_verl(name: str) -> None:
+    """Refuse `name`, a key of `NEEDS_VERL`, where verl is not installed."""
     if fault := without_verl(name):
-        raise ConfigError.of(key or name, fault)
+        raise ConfigError.of(name, fault)
 
 
 def lacks_verl(failure: Exception, name: str) -> str:
@@ -80,9 +79,14 @@ def without_verl(name: str) -> str:
     """Why `name`, a key of `NEEDS_VERL`, is not to be had here; "" where verl is installed."""
     if has_verl():
         return ""
-    checkout = (Path(__file__).parents[2] / "install.sh").exists()  # not in the wheel
-    command = "bash install.sh" if checkout else "pip install 'inf-engine[verl]'"
+    command = install_command("'inf-engine[verl]'")
     return (
         f"{NEEDS_VERL[name]}, and verl is not installed in {sys.prefix}: it is the extra verl of "
         f"inf-engine; run `{command}`"
     )
+
+
+def install_command(packages: str) -> str:
+    """The command that brings verl's stack: in a checkout its script, else pip's for `packages`."""
+    checkout = (Path(__file__).parents[2] / "install.sh").exists()  # not in the wheel
+    return "bash install.sh" if checkout else f"pip install {packages}"

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from _inf.backends.verl import compiled_libraries
 from _inf.errors import ConfigError, at_fault
+from _inf.runtime.extras import install_command
 
 # Asked in a process of its own: cuInit freezes CUDA_VISIBLE_DEVICES, and must not precede a fork.
 _PROBE = """
@@ -101,8 +101,7 @@ def check_pins() -> None:
         if not requirement.specifier.contains(version):  # 2.9.1+cu128 is torch 2.9.1
             broken[pin] = f"{name} is {version} and must be {pins[0].version}"
     if broken:
-        checkout = (Path(__file__).parents[3] / "install.sh").exists()  # not in the wheel
-        command = "bash install.sh" if checkout else f"pip install {' '.join(broken)}"
+        command = install_command(" ".join(broken))
         raise ConfigError(
             f"environment ({sys.prefix}): {'; '.join(broken.values())}; run `{command}`, "
             "or set INF_SKIP_PIN_CHECK=1 to use versions that were never tested"

@@ -63,7 +63,7 @@ class KnownLoops:
     def find(self, asked: Any, key: str = KEYWORD) -> AgentLoop:
         """Return the loop of a name, of a class, or of a mapping with `_target_`; raise
         `ConfigError` about `key`, which was set to it."""
-        require_verl("agent_loop", key)
+        require_verl(key)
         if isinstance(asked, type):
             return AgentLoop(_registered_name(asked), _checked(asked, key), OmegaConf.create({}))
         if not isinstance(asked, str):

@@ -90,4 +90,4 @@ def test_tools_checks_and_evaluations_run_and_what_is_verls_is_refused_by_name()
     assert scored.startswith(f"1.0 {NEEDS_VERL['metrics']}{said}")
     names = ["rollout_batch()", "trainer_batch()", "reward", "agent_loop"]
     for name, line in zip(names, refused, strict=True):
-        assert line.startswith(f"{name}: {NEEDS_VERL[name.removesuffix('()')]}{said}")
+        assert line.startswith(f"{name}: {NEEDS_VERL[name]}{said}")
