@@ -58,24 +58,21 @@ class BackendDescription:
     """A backend, as `registry.BACKENDS` lists it.
 
     name: its `rollout.name`. launch: starts it, from a checked config; "module:function", because
-    it is imported only then. modes, mode_of: what it supports and reads; of several modes,
-    `mode_of` says the index of a config's, which a start can only find to be a later one with the
-    same keys. faults: yields what is wrong with the config's keys that only it reads. prepare: does
-    what must be done before anything else is imported. restarting: a context in which one engine
-    ends and another starts. remote: whether a server at `base_url` computes.
+    it is imported only then. modes: all of them; mode: that of a config, in place of which a start
+    can only find a later one that reads the same keys. faults: yields what is wrong with the
+    config's keys that only it reads. prepare: does what must be done before anything else is
+    imported. restarting: a context in which one engine ends and another starts. remote: whether a
+    server at `base_url` computes.
     """
 
     name: str
     launch: str
     modes: tuple[Mode, ...]
-    mode_of: Callable[[Config], int] = lambda config: 0
+    mode: Callable[[Config], Mode]
     faults: Callable[[Config], Faults] = lambda config: iter(())
     prepare: Callable[[Config], None] = lambda config: None
     restarting: str = "contextlib:nullcontext"
     remote: bool = False
-
-    def mode(self, config: Config) -> Mode:
-        return self.modes[self.mode_of(config)]
 
     def where(self, config: Config, backend: Backend) -> str:
         """Where a running backend computes, for the engine's repr."""

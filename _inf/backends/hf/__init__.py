@@ -18,5 +18,6 @@ HF = BackendDescription(
     name="hf",
     launch="_inf.backends.hf.launch_hf:launch",
     modes=(HF_MODE,),
+    mode=lambda config: HF_MODE,
     prepare=lambda config: set_torch_variables(),  # before PyTorch is imported
 )

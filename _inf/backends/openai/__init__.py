@@ -50,7 +50,7 @@ OPENAI = BackendDescription(
     name="openai",
     launch="_inf.backends.openai.connect:launch",
     modes=(TEXT_MODE, TOKEN_MODE, VLLM_MODE, SGLANG_SERVER_MODE),
-    mode_of=lambda config: int(config.tokenizer_path is not None),
+    mode=lambda config: TEXT_MODE if config.tokenizer_path is None else TOKEN_MODE,
     faults=_faults,
     remote=True,
 )
