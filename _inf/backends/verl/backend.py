@@ -132,8 +132,5 @@ def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:
                 [sglang_params(request.params) for request in requests]
             ),
         },
-        meta_info={
-            "eos_token_id": sorted(model.eos_token_ids),
-            "do_sample": not all(request.params.greedy for request in requests),
-        },
+        meta_info={"eos_token_id": sorted(model.eos_token_ids)},
     )

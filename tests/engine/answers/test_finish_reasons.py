@@ -236,6 +236,7 @@ def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None
     params: dict[str, Any] = {}
     if caller != "inf":  # no parameters a row, and the columns of verl's `RLHFDataset`
         del batch.non_tensor_batch["sampling_params"]
+        batch.meta_info["do_sample"] = False
         for name in ("tools_kwargs", "interaction_kwargs"):
             batch.non_tensor_batch[name] = object_array([{}] * len(batch))
         batch.non_tensor_batch["raw_prompt"] = object_array(
