@@ -41,7 +41,7 @@ from _inf.response.row import GenerationRow
 from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
 from _inf.response.stats import Stats
 from _inf.response.streaming import Stream, StreamChunk
-from _inf.runtime.cancel import AwaitedCalls, CancelToken
+from _inf.runtime.calls import AwaitedCalls, CancelToken
 from _inf.runtime.extras import require_verl
 from _inf.runtime.progress import progress
 from _inf.types import RequestOutput, SleepResult, ToolCall, Trace

@@ -8,16 +8,15 @@ once, in the folders above. Token ids go in and out. Only for a server that has 
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from _inf.errors import RequestFailure
 from _inf.request.keywords import KEYWORDS, NEUTRAL
 from _inf.runtime import quiet
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored, SleepResult
 
 if TYPE_CHECKING:
@@ -147,10 +146,6 @@ class Backend(Protocol):
         """Stop the engine and its processes; safe to call twice, and does nothing in a fork."""
 
 
-# The call to which the requests of this context belong: calls take turns, whatever their size.
-current_call: contextvars.ContextVar[object] = contextvars.ContextVar("inf_call", default=None)
-
-
 class OnHost:
     """The parts that all backends on a `Host` share, and the methods of features that one may lack:
     those are never called."""
@@ -172,11 +167,9 @@ class OnHost:
         if self.host.death is not None:
             raise self.host.death
 
-    @contextlib.asynccontextmanager
-    async def in_call(self, cancel: CancelToken) -> AsyncIterator[None]:
+    def in_call(self, cancel: CancelToken) -> contextlib.AbstractAsyncContextManager[None]:
         """The context of a call's requests, on the engine's thread."""
-        current_call.set(object())
-        yield
+        return contextlib.nullcontext()
 
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
         raise NotImplementedError

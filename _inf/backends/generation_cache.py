@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from _inf.backends.base import Backend
 from _inf.response.stats import Stats
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from _inf.types import Report, Request, RequestOutput
 
 CHANGES = ("update_weights", "load_adapter", "sleep")  # after which other answers are right

@@ -21,7 +21,7 @@ from _inf.request.sampling import Sampling
 from _inf.response.decode import answer_text, decoded_text
 from _inf.response.row import OF_OUTPUT
 from _inf.response.stats import Stats
-from _inf.runtime.cancel import TIMED_OUT, CancelToken
+from _inf.runtime.calls import TIMED_OUT, CancelToken
 from _inf.types import Put, Request, RequestOutput, Tokenizer
 
 # One byte of a character, as SentencePiece and `tokenizers.decoders.ByteFallback` name its token.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
-from _inf.runtime.cancel import TIMED_OUT, CancelToken
+from _inf.runtime.calls import TIMED_OUT, CancelToken, ReadWriteLock
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.processes import (
     JOIN_SECONDS,
@@ -32,7 +32,6 @@ from _inf.runtime.processes import (
     check_process,
     note_engine,
 )
-from _inf.runtime.read_write_lock import ReadWriteLock
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from _inf.backends.base import Backend
 from _inf.backends.generation_cache import CachedBackend
 from _inf.errors import EngineDeadError
 from _inf.response.stats import Stats
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from _inf.types import Request, RequestOutput, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=4, temperature=0)

@@ -17,7 +17,7 @@ import pytest
 
 from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime import processes
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host
 from _inf.runtime.processes import Watch
 

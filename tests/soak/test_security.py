@@ -29,7 +29,7 @@ SERVE = (
 import os, psutil, stat, tempfile, threading, warnings
 from pathlib import Path
 from inf import EngineDeadError
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 
 warnings.simplefilter("always")
 SECRET = {SECRET!r}

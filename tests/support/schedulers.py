@@ -6,7 +6,7 @@ import gc
 
 import psutil
 
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from inf import InferenceEngine
 
 

@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Sequence
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import OnHost, check_finite, current_call
+from _inf.backends.base import OnHost, check_finite
 from _inf.backends.hf import HF_MODE
 from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.next_token import Row, top_tokens
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken, current_call
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Scored

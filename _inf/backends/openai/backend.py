@@ -17,7 +17,7 @@ from _inf.backends.openai.failures import prompt_name
 from _inf.backends.openai.findings import Findings
 from _inf.backends.openai.text import Answer, TextForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, SamplingParams, Scored

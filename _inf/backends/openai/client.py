@@ -12,9 +12,9 @@ from typing import Any
 
 import openai
 
-from _inf.backends.base import current_call
 from _inf.backends.openai.failures import Access
 from _inf.backends.openai.http import httpx
+from _inf.runtime.calls import current_call
 
 # Between them the client waits for 0.5 to 8 s, or for what Retry-After says, at most a minute.
 RETRIES = 5

@@ -20,9 +20,8 @@ from _inf.backends.verl.sglang_format import sglang_params
 from _inf.backends.verl.support import CAPTURE_EXPERTS
 from _inf.errors import InferenceError
 from _inf.request.prompts import object_array
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import IN_A_CALL, CancelToken
 from _inf.runtime.host import Host
-from _inf.runtime.read_write_lock import IN_A_CALL
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored, SleepResult
 
 

@@ -28,7 +28,7 @@ from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty, object_array
 from _inf.runtime import quiet
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.processes import Worker
 from _inf.types import RequestOutput

@@ -27,7 +27,7 @@ from _inf.backends.verl.sglang_format import (
 )
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import EngineRefusal, InferenceError
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
 from _inf.runtime.processes import Worker

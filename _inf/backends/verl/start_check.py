@@ -15,7 +15,7 @@ from _inf.backends.verl.kv_memory import file_bytes
 from _inf.backends.verl.support import architecture
 from _inf.errors import ConfigError, at_fault
 from _inf.runtime import quiet
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from _inf.types import Request, RequestOutput, SamplingParams
 
 MAX_BYTES = 2**30  # of weights, which are loaded a second time

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 from inf import GenerationTimeout, InferenceEngine
 from tests.support.schedulers import in_flight
 from tests.support.scripts import QUESTION, START_SECONDS, alive, command_line, ended, script, until

@@ -27,7 +27,7 @@ import gc, subprocess, threading, time, unittest.mock
 import psutil
 from inf import EngineDeadError, InferenceError
 from _inf.runtime.fork_server import ForkedProcess
-from _inf.runtime.cancel import CancelToken
+from _inf.runtime.calls import CancelToken
 
 stranger = subprocess.Popen(["sleep", "300"])
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from _inf.errors import InferenceError
-from _inf.runtime.read_write_lock import ReadWriteLock
+from _inf.runtime.calls import ReadWriteLock
 
 
 class Scene:
