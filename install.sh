@@ -8,10 +8,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 choose() { # ENVIRONMENT: verl or hf
     stack=$1
     case $stack in
-        verl) name=.venv lock=requirements.lock size=10 needed_gb=14
-            prepare=_inf.backends.verl.environment ;;
-        hf) name=.venv-hf lock=requirements-hf.lock size=7 needed_gb=10
-            prepare=_inf.backends.hf.install ;;
+        verl) name=.venv lock=requirements.lock size=10 needed_gb=14 ;;
+        hf) name=.venv-hf lock=requirements-hf.lock size=7 needed_gb=10 ;;
     esac
     venv=$here/$name
     log=$venv/install.log
@@ -192,7 +190,7 @@ main() {
     say "checking and installing the locked packages; details in $log"
     install_packages "$with_flash_attn"
     say "preparing the embedded model"
-    found=$("$venv/bin/python" -m "$prepare") || fail "see the sentence above; the log is $log."
+    found=$("$venv/bin/python" -m _inf.backends.install "$stack") || fail "see the sentence above; the log is $log."
 
     local bin=$name/bin
     [[ $from == "$here" ]] || bin=$venv/bin

@@ -305,9 +305,10 @@ def test_compiled_code_is_kept_in_the_private_cache(tmp_path, monkeypatch):
 
 def test_installation_on_a_gpu_without_pythons_headers_ends_with_a_sentence(tmp_path):
     code = """
-import runpy, sysconfig
+import sys, runpy, sysconfig
 sysconfig.get_path = lambda name: "/nowhere"
-runpy.run_module("_inf.backends.verl.environment", run_name="__main__")
+sys.argv = ["install", "verl"]
+runpy.run_module("_inf.backends.install", run_name="__main__")
 """
     said = refusal(code, LD_LIBRARY_PATH=driver(tmp_path))
     assert said.startswith("device: on a GPU") and "/nowhere/Python.h" in said

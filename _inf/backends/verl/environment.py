@@ -1,9 +1,4 @@
-"""Checks and prepares the process before anything of verl, sglang or torch is imported.
-
-Run as a program (`python -m _inf.backends.verl.environment`, by install.sh) it checks the pins,
-builds the libraries that this machine needs, converts the embedded model, and prints two lines
-about the machine.
-"""
+"""Checks and prepares the process before anything of verl, sglang or torch is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +6,6 @@ import contextlib
 import importlib.metadata
 import json
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -235,31 +229,20 @@ def _set_for_cpu(machine: Machine) -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
-def main() -> None:
-    """For install.sh: check the pins, build and convert what a first start would wait for, print
-    the versions and the device."""
+def install() -> str:
+    """For install.sh: check the pins, and build the libraries that this machine needs. Return the
+    devices that engines will run on."""
     from _inf.backends.verl import cuda
-    from _inf.models.resolve import resolve_model
 
-    try:
-        check_pins()
-        machine = probe()
-        if machine.devices:
-            cuda.check_tools()
-        for name in machine.missing:
-            compiled_libraries.stub(compiled_libraries.LIBRARIES[name])
-        if not machine.devices:
-            compiled_libraries.kernel_library()
-        resolve_model(None)  # the embedded one
-    except ConfigError as error:
-        sys.exit(str(error))
-    names = ("verl", "sglang", "torch", "transformers")
-    stack = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
-    print(f"Python {platform.python_version()}, {stack}")
-    where = f"{machine.devices} GPU(s)" if machine.devices else f"the CPU: {machine.why_none}"
+    check_pins()
+    machine = probe()
+    for name in machine.missing:
+        compiled_libraries.stub(compiled_libraries.LIBRARIES[name])
+    if machine.devices:
+        cuda.check_tools()
+        where = f"{machine.devices} GPU(s)"
+    else:
+        compiled_libraries.kernel_library()
+        where = f"the CPU: {machine.why_none}"
     built = " and ".join(machine.missing)
-    print(where + (f" (stub built for {built})" if built else ""))
-
-
-if __name__ == "__main__":
-    main()
+    return where + (f" (stub built for {built})" if built else "")
