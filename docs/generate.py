@@ -1,9 +1,9 @@
 """Writes what the pages of docs/ take from the code: python docs/generate.py.
 
 In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced by the part
-of that name: `config keys`, `features of the backends`, `what needs verl`, `templates table` (or
-`causes`, `example`), or `api NAME`, the signature and the docstring of a name and of its public
-members.
+of that name: `config keys`, `config defaults`, `features of the backends`, `what needs verl`,
+`templates table` (or `causes`, `example`), or `api NAME`, the signature and the docstring of a name
+and of its public members.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import griffe
@@ -22,8 +23,11 @@ ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
 
 from _inf.backends.base import FEATURES  # noqa: E402
+from _inf.backends.model_info import with_dtype  # noqa: E402
 from _inf.backends.registry import MODES  # noqa: E402
+from _inf.config import load_config  # noqa: E402
 from _inf.config.schema import Config  # noqa: E402
+from _inf.config.source import read_source  # noqa: E402
 from _inf.runtime.extras import NEEDS_VERL  # noqa: E402
 
 PART = re.compile(r"<!-- generated: (?P<name>.+?) -->\n.*?<!-- end -->", re.DOTALL)
@@ -38,6 +42,8 @@ def generated(page: str) -> str:
         match found["name"].split():
             case ["config", "keys"]:
                 text = keys_page()
+            case ["config", "defaults"]:
+                text = defaults_table()
             case ["features", *_]:
                 text = features_table()
             case ["what", "needs", "verl"]:
@@ -198,6 +204,32 @@ def keys_page() -> str:
         if rows
     ]
     return "\n\n".join(parts)
+
+
+def defaults_table() -> str:
+    """The keys of embedded.yaml: what they are for its model, and for another one."""
+    embedded, other = load_config(None, {}), load_config(None, {"model_path": "another"})
+    file = load_config({"model_path": "another"}, {})
+    head = (
+        "| key | the embedded model | another one on a CPU | another one on a GPU | with a config |"
+    )
+    lines = [head, "|---|---|---|---|---|"]
+    for name in read_source(None)["rollout"]:
+        cells = [_value(getattr(each.rollout, name)) for each in (embedded, other, other, file)]
+        if name == "dtype":
+            kinds = ("bfloat16", "float16", "float32")
+            on_gpu = [_value(_dtype(other, False, stored)) for stored in kinds]
+            cells[1] = _value(_dtype(other, True, "bfloat16"))
+            cells[2] = f"the checkpoint's: {on_gpu[0]}, {on_gpu[1]}, {on_gpu[2]} for {kinds[2]}"
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _dtype(config: Config, on_cpu: bool, stored: str) -> str:
+    """In what a checkpoint that is stored so is computed."""
+    about = SimpleNamespace(dtype=stored)
+    about.get_text_config = lambda: about
+    return with_dtype(config, on_cpu, about).rollout.dtype
 
 
 def _text(key: dict[str, Any]) -> str:

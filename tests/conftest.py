@@ -27,6 +27,7 @@ from tests.support.tiny import tiny_model
 from tests.support.tool_calling import TOOL_MODEL
 
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
+TINY |= {"max_num_seqs": 64}
 WITH_ENGINES = {"engine", "soak"}  # folders here
 HEAVY = {"engine", "tiny", "mortal"}  # fixtures
 ALONE = {"soak", "architectures"}  # one file, or figures of a machine that does nothing else

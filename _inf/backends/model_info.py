@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
 from _inf.types import Limits, ModelInfo, Tokenizer
 
+FOUR_BYTES = ("float32", "float")
 ORIGINAL = "original_max_position_embeddings"
 # Kinds of scaling beside which `max_position_embeddings` is the context after scaling.
 ALREADY_EXTENDED = ("llama3", "longrope")
@@ -100,6 +102,42 @@ def with_limits(config: Config, limits: Limits) -> Config:
         return config
     lengths = {"prompt_length": prompt, "response_length": response}
     return config.model_copy(update={"rollout": rollout.model_copy(update=lengths)})
+
+
+def with_dtype(config: Config, on_cpu: bool, hf_config: Any) -> Config:
+    """The config with a dtype in place of `auto`.
+
+    On a CPU it is float32, in which alone rows are exact, and which is no slower at decoding; so it
+    is for the embedded model, whose answers in bfloat16 are gibberish. On a GPU it is the
+    checkpoint's, and bfloat16 for one of float32, where SGLang 0.5.9 takes float16, whose range is
+    smaller. Of quantized weights it stays the backend's choice.
+    """
+    if config.rollout.dtype != "auto" or getattr(hf_config, "quantization_config", None):
+        return config
+    dtype = "float32" if on_cpu or config.model_path is None else _half(hf_config)
+    rollout = config.rollout.model_copy(update={"dtype": dtype})
+    return config.model_copy(update={"rollout": rollout})
+
+
+def _half(hf_config: Any) -> str:
+    stored = str(hf_config.get_text_config().dtype or hf_config.dtype).removeprefix("torch.")
+    return "float16" if stored == "float16" else "bfloat16"
+
+
+def item_bytes(dtype: str) -> int:
+    return 4 if dtype.removeprefix("torch.") in FOUR_BYTES else 2
+
+
+def file_bytes(folder: Path) -> int:
+    """Bytes of the model's weights as they are stored."""
+    files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
+    return sum(file.stat().st_size for file in files)
+
+
+def weight_bytes(folder: Path, hf_config: Any, dtype: str) -> int:
+    """Bytes of the model's weights in that dtype."""
+    stored = item_bytes(str(getattr(hf_config, "dtype", None)))
+    return file_bytes(folder) * item_bytes(dtype) // stored
 
 
 def eos_token_ids(generation_config: Any, tokenizer: Tokenizer) -> frozenset[int]:

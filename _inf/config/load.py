@@ -23,6 +23,9 @@ Faults = Iterator[tuple[str, str]]  # the path of a key, and what is wrong there
 
 # Keys that turn sampling on, each with the value that does not.
 ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": -1}
+# Keys of embedded.yaml that are right for its model only. The others hold without a config for any
+# model.
+OF_THE_EMBEDDED_MODEL = ("dtype", "enforce_eager", "max_num_seqs")
 # Lengths that shrink to fit the model if nobody set them: they are then not in `model_fields_set`,
 # even if the embedded config has them.
 FOLLOW_THE_MODEL = ("prompt_length", "response_length")
@@ -56,9 +59,9 @@ def load_config(
         if "actor_rollout_ref" in below:
             raise ConfigError(WHOLE_VERL_CONFIG)
         above = _lift_flat_keys(plain(overrides))
-        if source is None:  # the embedded config is for engines on this machine
-            unread = unread_by(at(above, "rollout.name"))
-            rollout = {k: v for k, v in below["rollout"].items() if k not in unread}
+        if source is None:
+            left_out = _not_of_embedded(above, unread_by(at(above, "rollout.name")))
+            rollout = {k: v for k, v in below["rollout"].items() if k not in left_out}
             below = {**below, "rollout": rollout}
         below = _lift_flat_keys(below)
         merged = OmegaConf.create(_over(below, above))
@@ -85,6 +88,13 @@ def load_config(
         if at(above, path) is ABSENT and not (of_source and at(below, path) is not ABSENT):
             config.rollout.model_fields_set.discard(name)
     return config
+
+
+def _not_of_embedded(above: Mapping[str, Any], unread: Collection[str]) -> Collection[str]:
+    """The keys under `rollout` of embedded.yaml that do not hold beside these overrides: those that
+    the backend does not read and, where it loads another model, those of the embedded one."""
+    of_another = at(above, "model_path") not in (ABSENT, None) and "dtype" not in unread
+    return {*unread, *(OF_THE_EMBEDDED_MODEL if of_another else ())}
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:

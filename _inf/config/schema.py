@@ -179,7 +179,9 @@ class RolloutConfig(Section):
     max_num_batched_tokens: Count = key(8192, "The most prompt tokens in one forward pass.")
     ignore_eos: bool = key(False, "Continue after the model's end-of-answer token.")
     calculate_log_probs: bool = key(False, "Return log probs from engine.rollout too.")
-    dtype: DType = key("auto", "The data type of the computation; auto: the checkpoint's.")
+    dtype: DType = key(
+        "auto", "The data type of the computation; auto: the checkpoint's, on a CPU float32."
+    )
     load_format: LoadFormat = key(
         "auto", "How weights are loaded; dummy: random weights, for timing only."
     )

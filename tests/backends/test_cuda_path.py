@@ -96,12 +96,20 @@ def test_server_arguments_of_a_gpu(facts: dict[str, Any]) -> None:
     args = facts["server_args"]
     backends = {name: each["attention_backend"] for name, each in args.items() if "device" in each}
     triton = {name for name, backend in backends.items() if backend != "fa3"}
-    assert triton == {"float32", "an A100"} and set(backends.values()) == {"fa3", "triton"}
+    assert triton == {"float32", "the embedded model", "an A100"} and set(backends.values()) == {
+        "fa3",
+        "triton",
+    }
     assert args["fa3 in float32"].startswith("ConfigError: rollout.engine_kwargs.sglang.attention")
     assert args["many rows"]["cuda_graph_bs"][-1] == 512
     assert args["few rows"]["cuda_graph_bs"][-1] == 256  # more than its rows are left out later
     assert args["many rows, 24 GiB"]["cuda_graph_bs"][-1] == 24
     assert not args["bfloat16"]["disable_cuda_graph"] and args["eager"]["disable_cuda_graph"]
+    another, embedded = args["another model"], args["the embedded model"]
+    assert (another["dtype"], another["max_running_requests"]) == ("bfloat16", 1024)
+    assert not another["disable_cuda_graph"] and another["cuda_graph_bs"][-1] == 512
+    assert (embedded["dtype"], embedded["max_running_requests"]) == ("float32", 64)
+    assert embedded["disable_cuda_graph"]
     asleep, awake = args["to sleep"], args["bfloat16"]
     assert asleep["enable_memory_saver"] and asleep["enable_weights_cpu_backup"]
     assert not awake["enable_memory_saver"] and not awake["enable_weights_cpu_backup"]

@@ -85,11 +85,11 @@ def test_models_with_another_cache_are_not_checked(unlike: dict[str, Any], folde
 
 
 def test_weights_and_the_packed_head_count_in_the_engines_dtype(folder: Path) -> None:
-    assert kv_memory.weight_bytes(folder, MODEL, config()) == 1_000_000
-    assert kv_memory.weight_bytes(folder, MODEL, config(dtype="bfloat16")) == 500_000
+    assert kv_memory.rank_weights(folder, MODEL, config()) == 1_000_000
+    assert kv_memory.rank_weights(folder, MODEL, config(dtype="bfloat16")) == 500_000
     halves = SimpleNamespace(dtype="bfloat16")
-    assert kv_memory.weight_bytes(folder, halves, config()) == 2_000_000
-    assert kv_memory.weight_bytes(folder, MODEL, config(tensor_model_parallel_size=4)) == 250_000
+    assert kv_memory.rank_weights(folder, halves, config()) == 2_000_000
+    assert kv_memory.rank_weights(folder, MODEL, config(tensor_model_parallel_size=4)) == 250_000
     assert kv_memory.packed_bytes(MODEL, config()) == HEAD
     assert kv_memory.packed_bytes(MODEL, config(dtype="bfloat16")) == HEAD // 2
     assert kv_memory.packed_bytes(MODEL, config(tensor_model_parallel_size=4)) == HEAD // 4

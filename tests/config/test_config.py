@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from _inf.backends.registry import read_config
 from _inf.config import MultiTurn, RolloutConfig, load_config, parse_assignments
 from _inf.errors import ConfigError
 from tests.support.config_faults import at, faults
@@ -36,6 +37,24 @@ def test_embedded_default_is_a_greedy_float32_model() -> None:
     assert config.rollout.dtype == "float32" and not config.rollout.do_sample
     assert (config.rollout.prompt_length, config.rollout.response_length) == (2048, 512)
     assert config.rollout.max_num_seqs == 64 and config.rollout.enforce_eager
+
+
+@pytest.mark.parametrize("name", ["sglang", "hf"])
+def test_another_model_has_the_librarys_defaults_in_place_of_the_embedded_ones(name: str) -> None:
+    def read(**keys: Any) -> RolloutConfig:
+        return read_config(
+            None, {"model_path": "another", "rollout": {"name": name, **keys}}
+        ).rollout
+
+    own, library = read(), RolloutConfig()
+    for key in ("dtype", "enforce_eager", "max_num_seqs"):
+        assert getattr(own, key) == getattr(library, key)
+        assert key not in own.model_fields_set
+    assert (own.prompt_length, own.do_sample) == (2048, False)  # without a config, for any model
+    assert not own.model_fields_set & {"prompt_length", "response_length"}  # they follow the model
+    said = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 64}
+    assert {key: getattr(read(**said), key) for key in said} == said
+    assert load_config(None, {"model_path": None}) == load_config(None, {})
 
 
 @pytest.mark.parametrize(

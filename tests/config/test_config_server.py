@@ -30,6 +30,7 @@ def test_embedded_models_keys_are_not_for_a_server(source: Any) -> None:
     assert config.rollout.dtype == "auto" and not config.rollout.enforce_eager
     assert config.rollout.prompt_length == 512
     assert config.rollout.do_sample is (source is not None)  # greedy without a config, as always
+    assert config.rollout.max_num_seqs == (1024 if source else 64)
 
 
 TOKENS = {"tokenizer_path": "Qwen/Qwen3-0.6B"}

@@ -139,19 +139,27 @@ def ropes() -> dict[str, str | None]:
 def server_args() -> dict[str, Any]:
     """The fields of the real `ServerArgs` that depend on the GPU, for several configs."""
     from sglang.srt.server_args import ServerArgs
+    from transformers import PretrainedConfig
 
+    from _inf.backends.model_info import with_dtype
     from _inf.backends.verl.server_arguments import server_arguments
     from _inf.config import load_config
 
     fields = (
-        "device attention_backend sampling_backend cuda_graph_bs disable_cuda_graph "
+        "device dtype max_running_requests attention_backend sampling_backend cuda_graph_bs "
+        "disable_cuda_graph "
         "enable_memory_saver enable_weights_cpu_backup disable_overlap_schedule"
     ).split()
 
-    def resolved(memory: int = 80, capability: int = 9, **rollout: Any) -> dict[str, Any]:
+    stored = PretrainedConfig(dtype="float32")  # of the checkpoint
+
+    def resolved(
+        memory: int = 80, capability: int = 9, model: str | None = "another", **rollout: Any
+    ) -> dict[str, Any]:
         properties.total_memory = memory * 2**30  # noqa: F821  of FAKE
         torch.cuda.get_device_capability = lambda *args: (capability, 0)
-        config = load_config({"model_path": str(tiny_model()), "rollout": rollout}, {})
+        config = load_config(None, {"model_path": model, "rollout": rollout})
+        config = with_dtype(config, False, stored)
         own = config.rollout
         arguments = server_arguments(config, 1024, "cuda", "warning")
         verl = {
@@ -169,6 +177,8 @@ def server_args() -> dict[str, Any]:
     return {
         "bfloat16": resolved(dtype="bfloat16"),
         "float32": resolved(dtype="float32"),
+        "another model": resolved(),
+        "the embedded model": resolved(model=None),
         "few rows": resolved(max_num_seqs=64),
         "many rows": resolved(max_num_seqs=1024),
         "many rows, 24 GiB": resolved(max_num_seqs=1024, memory=24),

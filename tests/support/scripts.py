@@ -35,6 +35,7 @@ SETTINGS: dict[str, Any] = {
     "response_length": 128,
     "max_model_len": 4096,  # the tiny model's whole context
     "enforce_eager": True,
+    "max_num_seqs": 64,
 }
 LONG: dict[str, Any] = {"max_tokens": 3900, "ignore_eos": True}
 QUESTION: dict[str, Any] = {

@@ -24,6 +24,8 @@ from _inf.backends.model_info import (
     context_length,
     eos_token_ids,
     limits_of,
+    weight_bytes,
+    with_dtype,
     with_padding,
 )
 from _inf.config import Config
@@ -91,26 +93,40 @@ def _device(config: Config) -> torch.device:
     return torch.device("cuda" if found else "cpu")
 
 
-def _class(folder: Path, config: Config) -> Any:
+def _class(about: Any) -> Any:
     """The class of a text model, else of one of several modalities: messages have text alone
     (`request/prompts.py`)."""
-    about = AutoConfig.from_pretrained(folder, trust_remote_code=config.trust_remote_code)
     text, several = AutoModelForCausalLM, AutoModelForImageTextToText
     only_several = type(about) in several._model_mapping and type(about) not in text._model_mapping
     return several if only_several else text
 
 
+def _dtype(folder: Path, about: Any, config: Config, device: torch.device) -> str:
+    """The dtype of the computation; `ConfigError` if a CPU has no memory for the weights in it."""
+    on_cpu = device.type == "cpu"
+    dtype = with_dtype(config, on_cpu, about).rollout.dtype
+    needed, free = weight_bytes(folder, about, dtype), free_bytes()
+    if on_cpu and needed > free:
+        raise ConfigError.of(
+            "rollout.dtype",
+            f"the weights would take {needed / 1e9:.1f} GB in {dtype}, and {free / 1e9:.1f} GB of "
+            "memory are free; bfloat16 takes two bytes a weight.",
+        )
+    return DTYPES.get(dtype, dtype)
+
+
 @at_fault(key="model_path")
 def _model(folder: Path, config: Config, device: torch.device) -> Any:
-    name = config.rollout.dtype
     try:
+        trusted = {"trust_remote_code": config.trust_remote_code}
+        about = AutoConfig.from_pretrained(folder, **trusted)
+        dtype = _dtype(folder, about, config, device)
         with quiet.no_bars():
-            model, loading = _class(folder, config).from_pretrained(
-                folder,
-                dtype=DTYPES.get(name, name),
-                trust_remote_code=config.trust_remote_code,
-                output_loading_info=True,
+            model, loading = _class(about).from_pretrained(
+                folder, dtype=dtype, output_loading_info=True, **trusted
             )
+    except ConfigError:
+        raise
     except Exception as failure:
         raise ConfigError.of(
             "model_path", f"Transformers cannot load {folder}: {error_text(failure)}."

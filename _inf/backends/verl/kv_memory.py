@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.verl.server_arguments import FLOAT32
+from _inf.backends.model_info import item_bytes, weight_bytes
 from _inf.config import Config
 from _inf.errors import ConfigError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 POOL = "rollout.engine_kwargs.sglang.max_total_tokens"
 SHARE = "rollout.gpu_memory_utilization"
 LENGTH = "rollout.max_model_len"
-FOUR_BYTES = (*FLOAT32, "torch.float32")
 # Models whose cache is not keys and values of every token in every layer: they are not checked.
 UNLIKE = ("kv_lora_rank", "linear_num_key_heads", "attention_chunk_size", "quantization_config")
 NO_MEMORY = "Not enough memory. Please try to increase --mem-fraction-static"
@@ -39,13 +38,14 @@ def sized(
     if arguments.get("device") != "cpu" or token is None:
         return arguments
     share = config.rollout.gpu_memory_utilization
-    weights = weight_bytes(folder, hf_config, config) + packed_bytes(hf_config, config)
+    weights = rank_weights(folder, hf_config, config) + packed_bytes(hf_config, config)
     fits = max(0, int(free * share - weights) // token)
     if fits < (pool or row):
         raise ConfigError(
             f"{_what_was_asked(config, row)} would not fit into memory, at {token} bytes each; "
             f"{fits} would. {free / 1e9:.1f} GB are free, the engine may take {share} of them "
-            f"({SHARE}), and {weights / 1e9:.1f} GB are the weights'."
+            f"({SHARE}), and {weights / 1e9:.1f} GB are the weights' in {config.rollout.dtype} "
+            "(rollout.dtype)."
         )
     return arguments | {"max_total_tokens": min(arguments["max_total_tokens"], fits)}
 
@@ -94,27 +94,17 @@ def token_bytes(hf_config: PretrainedConfig, config: Config) -> int | None:
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
     rank_heads = max(1, kv_heads // rollout.tensor_model_parallel_size)
     width = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return int(2 * rank_heads * width * text.num_hidden_layers * _item_bytes(rollout.dtype))
+    return int(2 * rank_heads * width * text.num_hidden_layers * item_bytes(rollout.dtype))
 
 
-def _item_bytes(dtype: str) -> int:
-    return 4 if dtype in FOUR_BYTES else 2  # SGLang's "auto" is bfloat16 or float16
-
-
-def weight_bytes(folder: Path, hf_config: PretrainedConfig, config: Config) -> int:
+def rank_weights(folder: Path, hf_config: PretrainedConfig, config: Config) -> int:
     """Bytes of the model's weights on one rank, in the engine's dtype."""
-    stored = _item_bytes(str(getattr(hf_config, "dtype", None)))
-    total = file_bytes(folder) * _item_bytes(config.rollout.dtype) // stored
-    return int(total // config.rollout.tensor_model_parallel_size)
+    total = weight_bytes(folder, hf_config, config.rollout.dtype)
+    return total // config.rollout.tensor_model_parallel_size
 
 
 def packed_bytes(hf_config: PretrainedConfig, config: Config) -> int:
     """Bytes on one rank of the head's packed weights, which is there in both forms."""
     text, rollout = getattr(hf_config, "text_config", hf_config), config.rollout
-    head = text.vocab_size * text.hidden_size * _item_bytes(rollout.dtype)
+    head = text.vocab_size * text.hidden_size * item_bytes(rollout.dtype)
     return head // rollout.tensor_model_parallel_size if config.pack_weights else 0
-
-
-def file_bytes(folder: Path) -> int:
-    files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
-    return sum(file.stat().st_size for file in files)

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.model_info import eos_token_ids, limits_of, with_limits
+from _inf.backends.model_info import eos_token_ids, limits_of, with_dtype, with_limits
 from _inf.backends.verl import environment, kv_memory
 from _inf.backends.verl.compiled_libraries import kernel_library
 from _inf.backends.verl.environment import Device
@@ -103,7 +103,7 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     attention = attention_backend(config, device)
     vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
     limits = limits_of(config, vocabulary, longest_row(hf_config, device, attention))
-    config = with_limits(config, limits)
+    config = with_dtype(with_limits(config, limits), device == "cpu", hf_config)
     check_support(hf_config, device, limits.total, attention)
     check_experts(hf_config, config.rollout.engine_kwargs["sglang"])
     check_lora(hf_config, config.rollout.engine_kwargs["sglang"])

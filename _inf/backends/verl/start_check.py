@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from _inf.backends.verl.kv_memory import file_bytes
+from _inf.backends.model_info import file_bytes
 from _inf.backends.verl.support import architecture
 from _inf.errors import ConfigError, at_fault
 from _inf.runtime import quiet

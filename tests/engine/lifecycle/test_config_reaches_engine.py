@@ -185,9 +185,12 @@ def test_engine_starts_though_its_ports_are_taken_meanwhile(
             return [each.getsockname()[1] for each in listening]
 
         monkeypatch.setattr("_inf.backends.verl.server_arguments.free_ports", taken)
-        rollout = {"dtype": "float32", "prompt_length": 64, "response_length": 16}
+        rollout = {"prompt_length": 64, "response_length": 16}
         engine = stack.enter_context(InferenceEngine(model_path=str(tiny_model()), rollout=rollout))
         assert engine.generate("Hi", max_tokens=3).token_ids
+        # The defaults of a model that is not the embedded one.
+        dtype = "float32" if arguments(engine).device == "cpu" else "bfloat16"
+        has(engine, dtype=dtype, max_running_requests=1024)
 
 
 @pytest.mark.parametrize(
