@@ -35,7 +35,7 @@ def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch
         # As `torch.multinomial`, which reads all of it three more times, and ends the process at a
         # NaN.
         noise = torch.empty_like(probs).exponential_(generator=generator)
-        return (probs / noise).argmax(-1)
+        return torch.div(probs, noise, out=noise).argmax(-1)
     rows, width = probs.shape
     size = math.isqrt(width) + 1
     blocks = torch.nn.functional.pad(probs, (0, -width % size)).view(rows, -1, size)

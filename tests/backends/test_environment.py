@@ -249,13 +249,17 @@ def test_auto_takes_the_gpu_that_a_driver_shows_and_cpu_hides_it(tmp_path):
     assert environ["device"] == "cuda"
     assert environ["CUDA_VISIBLE_DEVICES"] == "0,1"  # the caller may use the other
     assert environ["LD_LIBRARY_PATH"].split(":")[0] == str(tmp_path)
+    assert environ["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
     assert "SGLANG_USE_CPU_ENGINE" not in environ
     environ = prepared("cpu", LD_LIBRARY_PATH=str(tmp_path))
     assert (environ["device"], environ["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
     assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
 
 
-@pytest.mark.parametrize(("visible", "seen"), [("2,5", "5"), ("2, 5,7", "5"), ("7", "7"), ("", "")])
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [("2,5", "5"), ("2, 5,7", "5"), ("7", "7"), ("", ""), ("GPU-8b5f0a42,MIG-1c", "MIG-1c")],
+)
 def test_process_under_torchrun_sees_only_its_own_gpu(tmp_path, visible, seen):
     ranks = dict(RANK="1", LOCAL_RANK="1", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
@@ -269,6 +273,10 @@ def test_process_under_torchrun_sees_only_its_own_gpu(tmp_path, visible, seen):
         ({"init": 100}, "cuInit answered 100"),
         ({"version": 11040}, "is for CUDA 11.4 and torch needs one for 12.0 or newer"),
         ({"count": 0}, "counts no device"),
+        (
+            {"capability": 75},
+            "has compute capability 7.5 and SGLang's kernels are compiled for 8.0",
+        ),
     ],
 )
 def test_driver_that_cannot_be_used_means_cpu_and_says_why_to_who_asks_for_cuda(
@@ -281,11 +289,14 @@ def test_driver_that_cannot_be_used_means_cpu_and_says_why_to_who_asks_for_cuda(
     assert "use device: cpu" in said
 
 
-def test_driver_that_crashes_and_devices_named_by_uuid_are_sentences(tmp_path):
-    path = driver(tmp_path)
-    variables = {"LD_LIBRARY_PATH": path, "CUDA_VISIBLE_DEVICES": "GPU-8b5f0a42"}
-    said = refusal(PREPARE.format(device="cuda"), **variables)
-    assert "CUDA_VISIBLE_DEVICES is 'GPU-8b5f0a42'" in said and "number" in said
+def test_gpu_that_is_too_old_is_left_with_a_sentence_and_one_that_is_hidden_without(tmp_path):
+    for answers, said in (({"capability": 75}, 1), ({"capability": 80}, 0), ({"init": 100}, 0)):
+        done = python(PREPARE.format(device="auto"), LD_LIBRARY_PATH=driver(tmp_path, **answers))
+        assert done.stderr.count("7.5 and SGLang's kernels are") == said, done.stderr
+        assert ("; the CPU is used." in done.stderr) is bool(said)
+
+
+def test_driver_that_crashes_is_a_sentence(tmp_path):
     path = driver(tmp_path, init="*(volatile int *)0")
     said = refusal(PREPARE.format(device="auto"), LD_LIBRARY_PATH=path)
     assert "looking for a GPU ended with exit code -11" in said

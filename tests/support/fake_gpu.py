@@ -15,6 +15,11 @@ DRIVER = """
 int cuInit(unsigned flags) {{ return {init}; }}
 int cuDriverGetVersion(int *version) {{ *version = {version}; return 0; }}
 int cuDeviceGetCount(int *count) {{ *count = {count}; return 0; }}
+int cuDeviceGet(int *device, int place) {{ *device = place; return 0; }}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {{
+    *value = attribute == 75 ? {capability} / 10 : {capability} % 10;
+    return 0;
+}}
 """
 # `prepare` has been called in a process whose LD_LIBRARY_PATH begins with `driver`'s folder.
 FAKE = """
@@ -37,10 +42,11 @@ for name, answer in answers.items():
 
 class Driver:
     # Triton's, of a GPU for which it can compile and on which it can start nothing.
+    capability = 90
     def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self.capability, 32)
     def get_current_device(self):
-        return 0
+        return self.capability  # Triton keeps what it has compiled by the device
     def get_current_stream(self, device):
         return 0
     def get_active_torch_device(self):
@@ -48,7 +54,8 @@ class Driver:
     def map_python_to_cpp_type(self, name):
         return name
 
-triton.runtime.driver.set_active(Driver())
+triton_driver = Driver()
+triton.runtime.driver.set_active(triton_driver)
 
 def hide_toolkit():
     # Nothing finds CUDA's, where this machine has one.
@@ -64,11 +71,14 @@ def hide_toolkit():
 """
 
 
-def driver(folder: Path, *, init: int = 0, version: int = 12080, count: int = 2) -> str:
+def driver(
+    folder: Path, *, init: int = 0, version: int = 12080, count: int = 2, capability: int = 90
+) -> str:
     """A folder for LD_LIBRARY_PATH with a libcuda.so.1 that behaves like a real one."""
     source, built = folder / "driver.c", folder / "libcuda.so.1"
     others = "".join(f"int {name}(void) {{ return 0; }}\n" for name in CUDA.symbols.split())
-    source.write_text(DRIVER.format(init=init, version=version, count=count) + others)
+    answers = {"init": init, "version": version, "count": count, "capability": capability}
+    source.write_text(DRIVER.format(**answers) + others)
     command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", built, source]
     subprocess.run(command, check=True, timeout=60)
     return str(folder)

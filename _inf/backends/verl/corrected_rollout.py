@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
+from verl.utils.device import get_visible_devices_keyword
 from verl.workers.config import HFModelConfig, RolloutConfig
 
 from _inf.backends.new_weights import ExpectedWeights, expected_weights
@@ -69,13 +71,23 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
 
     def _init_distributed_env(self, *args: object, **kwargs: object) -> None:
         """Create the process groups without the line that Gloo prints for each group."""
+        # verl sorts the devices' names as numbers: it fails at a UUID, and of "1,0" its engine
+        # takes another GPU than this process. It gets this rank's number instead.
+        keyword = get_visible_devices_keyword()
+        own = os.environ[keyword]
         with quiet.descriptors():
-            super()._init_distributed_env(*args, **kwargs)
+            os.environ[keyword] = os.environ["LOCAL_RANK"]
+            try:
+                super()._init_distributed_env(*args, **kwargs)
+            finally:
+                os.environ[keyword] = own
             mesh = self._device_mesh_cpu
             # verl's workers pass a mesh; `update_weights` gathers over its `infer_tp`.
             self.device_mesh = init_device_mesh("cpu", mesh.mesh.shape, mesh_dim_names=MESH)
         group, ranks = mesh.get_group("tp"), mesh["tp"].mesh.tolist()
         self.ranks = Ranks(group, ranks, mesh.get_rank())
+        names = ",".join(self.ranks.gathered(own)).split(",")
+        os.environ[keyword] = ",".join(dict.fromkeys(name.strip() for name in names))
         self.host.on_stop.append(self._leave_groups)
 
     def _leave_groups(self) -> None:

@@ -62,6 +62,11 @@ def set_variables(libcuda: str) -> None:
     for package in (spec and spec.submodule_search_locations) or ():
         folders.append(str(Path(package, "lib")))
     os.environ["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
+    # Where the machine has a toolkit, tvm-ffi calls ninja by its name to compile with it; pip has put
+    # ninja beside this Python, which need not be on PATH.
+    if not shutil.which("ninja"):
+        path = os.environ.get("PATH", os.defpath)
+        os.environ["PATH"] = f"{path}:{sysconfig.get_path('scripts')}"
     # Triton takes gcc or clang without CC, and links libcuda.so, which some machines have only
     # as libcuda.so.1.
     if not (shutil.which("gcc") or shutil.which("clang")):
@@ -85,8 +90,9 @@ def _linkable(libcuda: Path) -> Path:
     """A folder with the driver's library under the names that a linker and a loader ask for."""
     from _inf.models.cache import cache_root
 
-    folder = cache_root() / "libcuda"
-    folder.mkdir(exist_ok=True)
+    # One for each place of the library: machines that share the cache may have it elsewhere.
+    folder = cache_root() / "libcuda" / str(libcuda.parent).strip("/").replace("/", "-")
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ("libcuda.so", "libcuda.so.1"):
         scratch = folder / f"{name}.{os.getpid()}"
         scratch.symlink_to(libcuda)

@@ -15,6 +15,7 @@ from typing import Literal
 
 from _inf.backends.verl import compiled_libraries
 from _inf.errors import ConfigError, at_fault
+from _inf.runtime import quiet
 from _inf.runtime.extras import install_command
 
 # Asked in a process of its own: cuInit freezes CUDA_VISIBLE_DEVICES, and must not precede a fork.
@@ -39,7 +40,16 @@ def devices(cuda):
         version = f"{number.value // 1000}.{number.value % 1000 // 10}"
         return 0, f"the NVIDIA driver is for CUDA {version} and torch needs one for 12.0 or newer"
     cuda.cuDeviceGetCount(ctypes.byref(number))
-    return number.value, "" if number.value else "the NVIDIA driver counts no device"
+    if not number.value:
+        return 0, "the NVIDIA driver counts no device"
+    first, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(first), 0)
+    for part, attribute in ((major, 75), (minor, 76)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_
+        cuda.cuDeviceGetAttribute(ctypes.byref(part), attribute, first)
+    if major.value < 8:
+        found = f"the GPU has compute capability {major.value}.{minor.value}"
+        return 0, found + " and SGLang's kernels are compiled for 8.0 and newer"
+    return number.value, ""
 
 libraries = {name: load(name) for name in ("libcuda.so.1", "libnuma.so.1")}
 count, why = devices(libraries["libcuda.so.1"])
@@ -50,6 +60,7 @@ print(json.dumps(found))
 """
 
 Device = Literal["cuda", "cpu"]
+TOO_OLD = "compute capability"  # in the reason why a GPU cannot be used
 
 _prepared: Device | None = None
 _preparing = threading.Lock()
@@ -127,6 +138,8 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
                 "use device: cpu, or auto to take what the machine has"
             )
         chosen: Device = "cuda" if machine.devices and device != "cpu" else "cpu"
+        if device == "auto" and TOO_OLD in machine.why_none:
+            quiet.warn(f"device: {machine.why_none}; the CPU is used.")
         if chosen == "cuda":
             from _inf.backends.verl import cuda
 
@@ -134,6 +147,9 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
         compiled_libraries.load_stubs(machine.missing)
         _set_rendezvous()
         _keep_compiled_code_private()
+        # Otherwise torch starts up to 32 processes for a few small functions (2.9.1,
+        # `_inductor/config.py`), which stay.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         # For `CONTEXT_SLACK`, which no row uses; `launch` enforces the model's own limit.
         os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
         if chosen == "cuda":
@@ -204,18 +220,13 @@ def free_ports(count: int) -> list[int]:
 
 def _set_for_cuda(devices: int) -> None:
     os.environ.pop("SGLANG_USE_CPU_ENGINE", None)
-    # verl 0.6.1, sglang_rollout.py, reads it without a default and sorts its entries as numbers.
-    # All of them, because the caller may use the others.
+    # verl 0.6.1, sglang_rollout.py, reads it without a default. All of them, because the caller may
+    # use the others.
     visible = os.environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices))))
     # Its engine takes the first device it sees: under torchrun each process must see its own only.
     entries, local = visible.split(","), int(os.environ["LOCAL_RANK"])
     if 1 < int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= len(entries):
-        visible = os.environ["CUDA_VISIBLE_DEVICES"] = entries[local]
-    if not all(entry.strip().isdigit() for entry in visible.split(",")):
-        raise ConfigError(
-            f"device: CUDA_VISIBLE_DEVICES is {visible!r}, and verl reads only numbers there; "
-            "name the devices by number, as nvidia-smi -L lists them"
-        )
+        os.environ["CUDA_VISIBLE_DEVICES"] = entries[local]
 
 
 def _set_for_cpu(machine: Machine) -> None:
@@ -224,9 +235,8 @@ def _set_for_cpu(machine: Machine) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # verl 0.6.1, utils/device.py, takes every device that is not CUDA for an Ascend NPU.
     os.environ.setdefault("ASCEND_RT_VISIBLE_DEVICES", os.environ["LOCAL_RANK"])
-    # Otherwise the first call compiles one clamp for over ten seconds, and three workers idle.
+    # Otherwise the first call compiles one clamp for over ten seconds.
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def install() -> str:

@@ -65,6 +65,13 @@ class Ranks:
             raise error
         return value
 
+    def gathered(self, value: T) -> list[T]:
+        """The value of each rank."""
+        values = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(values, value, group=self._group)
+        return values
+
     def agree(self, failure: BaseException | None) -> None:
         """Raise on every rank if one has failed; its own failure where it has one."""
         failures: list[Any] = [None] * self.size
