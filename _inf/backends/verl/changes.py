@@ -11,8 +11,10 @@ without a release. Here neither is done twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +38,7 @@ HALF_WAY = (
     "An update of the weights ended half way, so the engine holds some old and some new ones; "
     "call update_weights() again with all of them, or restart()."
 )
+SHARED_MEMORY = "/dev/shm"
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # seconds between two attempts to empty the cache
 # Counted, not timed, because a slow scheduler answers rarely; a minute at least.
 MAX_REFUSALS = 600
@@ -90,16 +93,17 @@ async def send_weights(
         try:
             if engine.refusal not in (None, HALF_WAY):  # asleep
                 raise InferenceError(engine.refusal)
+            if rollout.on_cpu:
+                _check_shared_memory(tensors, rollout.config.update_weights_bucket_megabytes)
             await engine.or_death(engine.prefix_cache.empty())
             engine.refusal, engine.update_failure = HALF_WAY, None
         except Exception as failure:
             refused = failure
     rollout.ranks.agree(refused)
-    # Only the sender's own children can open CPU shared memory; other ranks' need CUDA memory.
-    device = "cpu" if rollout.on_cpu else "cuda" if rollout._tp_size > 1 else None
-    copies = ((name, _copied(tensor, device)) for name, tensor in tensors)
     try:
-        await rollout.update_weights(copies)
+        with _memory_that_can_be_shared(rollout.on_cpu) as copy:
+            sent = ((name, _sendable(tensor, rollout.on_cpu, copy)) for name, tensor in tensors)
+            await rollout.update_weights(sent)
         rollout.ranks.agree(None if engine is None else engine.update_failure)
     except Exception as failure:
         raise InferenceError(f"{HALF_WAY} It failed with {failure!r}.") from failure
@@ -112,12 +116,45 @@ async def send_weights(
     return int(rollout.weight_version)
 
 
-def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
-    """Copy a CPU tensor, because sending turns it into shared memory for the rest of its life."""
+def _check_shared_memory(tensors: NamedTensors, megabytes: int) -> None:
+    """Raise if a piece does not fit into shared memory: writing it would end this process with
+    SIGBUS. Docker gives a container 64 MB."""
+    sizes = [tensor.nbytes for _, tensor in tensors]
+    needed = min(sum(sizes), max(megabytes << 20, *sizes))
+    shared = os.statvfs(SHARED_MEMORY)
+    if (free := shared.f_bavail * shared.f_frsize) < needed:
+        raise InferenceError(
+            f"update_weights() sends pieces of {needed >> 20} MB through {SHARED_MEMORY}, where "
+            f"{free >> 20} MB are free. Make it larger (docker run --shm-size=2g), or lower "
+            f"rollout.update_weights_bucket_megabytes: the largest tensor has {max(sizes) >> 20} "
+            "MB. The engine keeps the weights that it has."
+        )
+
+
+@contextlib.contextmanager
+def _memory_that_can_be_shared(on_cpu: bool) -> Iterator[bool]:
+    """Let new CUDA tensors be such that the engine's process can open them, and yield whether those
+    that are there must be copied. Memory of expandable segments is opened with `pidfd_getfd` (torch
+    2.9), which Docker and Yama forbid; torch's own error advises this setting."""
+    snapshot = {} if on_cpu else torch.cuda.memory._snapshot()
+    expandable = bool(snapshot.get("allocator_settings", {}).get("expandable_segments"))
+    if expandable:
+        torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+    try:
+        yield expandable
+    finally:
+        if expandable:
+            torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+
+
+def _sendable(tensor: torch.Tensor, on_cpu: bool, copy: bool) -> torch.Tensor:
+    """The whole tensor, in memory that the engine's process can open. A CPU tensor is copied,
+    because sending turns it into shared memory for the rest of its life; on a GPU it is sent from
+    there, where shared memory has no limit of its own, and where other ranks can open it."""
     whole = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
-    if whole.is_cpu and device != "cuda":
-        return whole.clone(memory_format=torch.contiguous_format)
-    return whole if device is None else whole.to(device)
+    if on_cpu:
+        return whole.to("cpu", copy=True, memory_format=torch.contiguous_format)
+    return whole.to(whole.device if whole.is_cuda else "cuda", copy=copy)
 
 
 async def sleep(rollout: CorrectedRollout) -> SleepResult:
