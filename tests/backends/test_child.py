@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,19 +26,95 @@ def prepared() -> None:
     environment.prepare("auto")
 
 
-def test_dropped_weight_in_an_update_is_an_answer_and_another_fault_is_raised() -> None:
+def test_failure_of_an_update_is_an_answer_unless_other_ranks_have_taken_it() -> None:
     from _inf.backends.verl.child.weight_loading import WeightsNotTaken, answer_a_refused_update
 
-    def update(runner: Any, failure: Exception | None) -> tuple[bool, str]:
+    def update(worker: Any, failure: Exception | None) -> tuple[bool, str]:
         if failure is not None:
             raise failure
         return True, "Success"
 
-    assert answer_a_refused_update(update, None, None) == (True, "Success")
+    alone, one_of_two = SimpleNamespace(tp_size=1), SimpleNamespace(tp_size=2)
+    assert answer_a_refused_update(update, alone, None) == (True, "Success")
     fault = WeightsNotTaken("SGLang's X has no place for y")
-    assert answer_a_refused_update(update, None, fault) == (False, str(fault))
-    with pytest.raises(ValueError):
-        answer_a_refused_update(update, None, ValueError())
+    forbidden = RuntimeError("pidfd_getfd: Operation not permitted.")
+    for worker in (alone, one_of_two):
+        assert answer_a_refused_update(update, worker, fault) == (False, str(fault))
+    assert answer_a_refused_update(update, alone, forbidden) == (
+        False,
+        "RuntimeError: pidfd_getfd: Operation not permitted",
+    )
+    with pytest.raises(RuntimeError, match="pidfd_getfd"):
+        answer_a_refused_update(update, one_of_two, forbidden)
+
+
+def test_log_probs_of_a_prompt_are_the_same_in_pieces_and_as_a_whole() -> None:
+    """SGLang's two functions for the same numbers, of rows with and without log probs of their
+    prompt, on a stand-in for the head of a model."""
+    from sglang.srt.layers.logits_processor import LogitsProcessor
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    from _inf.backends.verl.child.model_code import list_each_row_once
+
+    draw = random.Random(1)
+    for _ in range(100):
+        lengths = [draw.randint(1, 9) for _ in range(draw.randint(1, 6))]
+        starts = [draw.choice([0, draw.randint(0, n), n]) for n in lengths]
+        of_prompts = [n - start for n, start in zip(lengths, starts, strict=True)]
+        if not any(of_prompts):
+            continue
+        states, head = torch.randn(sum(lengths), 8), torch.randn(8, 50)
+        piece = SimpleNamespace(
+            logprobs_chunk_size=4, _get_logits=lambda rows, *_, h=head: rows @ h
+        )
+        batch = SimpleNamespace(
+            forward_mode=ForwardMode.EXTEND,
+            extend_return_logprob=True,
+            extend_logprob_start_lens_cpu=starts,
+            extend_seq_lens_cpu=lengths,
+            extend_logprob_pruned_lens_cpu=of_prompts,
+            extend_return_top_logprob=True,
+            top_logprobs_nums=[draw.choice([0, 2]) for _ in lengths],
+            extend_token_ids_logprob=False,
+            extend_input_logprob_token_ids_gpu=torch.randint(50, (sum(of_prompts),)),
+            temp_scaled_logprobs=False,
+            top_p_normalized_logprobs=False,
+            temperature=None,
+            top_p=None,
+        )
+        pruned, _, _, sampled, places, rows = LogitsProcessor._get_pruned_states(
+            piece, states, None, None, batch
+        )
+        whole = LogitsProcessor.process_input_logprobs(piece, (pruned @ head)[places], batch)
+        pieces, logits = list_each_row_once(
+            LogitsProcessor.process_input_logprobs_by_chunk,
+            piece, pruned, sampled, places, rows, None, batch,
+        )  # fmt: skip
+        assert pieces.input_top_logprobs_idx == whole.input_top_logprobs_idx
+        torch.testing.assert_close(pieces.input_token_logprobs, whole.input_token_logprobs)
+        torch.testing.assert_close(logits, (pruned @ head)[sampled])
+
+
+SET_UP = """
+import pathlib
+from _inf.backends.verl.environment import prepare
+prepare("cpu")
+import torch
+from _inf.backends.verl.child.setup import set_up
+before = torch.get_float32_matmul_precision()
+options = dict(cpu_attention=False, pack_weights=False, kernel_library=None)
+set_up(pathlib.Path("engine.log"), device="cpu", trust_remote_code=False, **options)
+print(before, torch.get_float32_matmul_precision())
+"""
+
+
+def test_float32_stays_float32_where_a_variable_asks_for_tf32() -> None:
+    """NVIDIA's containers set it."""
+    variables = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SET_UP], env=variables, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.splitlines()[-1:] == ["high highest"], done.stderr[-2000:]
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from tests.support.fake_gpu import driver
 pytestmark = pytest.mark.verl
 
 ROOT = Path(__file__).parents[2]
-SHARED_MEMORY = 232_448  # bytes of a block on an H100, at most
+SHARED_MEMORY = {90: 232_448, 80: 166_912, 89: 101_376}  # bytes of a block, at most
 
 
 def in_process_with_gpu(
@@ -101,9 +101,12 @@ def test_server_arguments_of_a_gpu(facts: dict[str, Any]) -> None:
         "triton",
     }
     assert args["fa3 in float32"].startswith("ConfigError: rollout.engine_kwargs.sglang.attention")
-    assert args["many rows"]["cuda_graph_bs"][-1] == 512
-    assert args["few rows"]["cuda_graph_bs"][-1] == 256  # more than its rows are left out later
-    assert args["many rows, 24 GiB"]["cuda_graph_bs"][-1] == 24
+    assert args["many rows"]["cuda_graph_bs"][-1] == 1024
+    # Beyond its rows, so that SGLang adds a graph for all of them and leaves larger ones out.
+    assert 50 < args["few rows"]["cuda_graph_bs"][-1] <= 50 + 32
+    assert args["many rows, 24 GiB"]["cuda_graph_bs"][-1] == 1024
+    assert args["most of 24 GiB"]["cuda_graph_bs"][-1] == 304
+    assert args["own graphs"]["cuda_graph_bs"] == [1, 8]
     assert not args["bfloat16"]["disable_cuda_graph"] and args["eager"]["disable_cuda_graph"]
     another, embedded = args["another model"], args["the embedded model"]
     assert (another["dtype"], another["max_running_requests"]) == ("bfloat16", 1024)
@@ -130,7 +133,9 @@ def test_triton_kernels_compile_for_a_gpu_and_fit_and_do_not_round_float32(
     }
     assert not any(kernel["float16"] for kernel in ours)
     assert not any(kernel["tf32"] for kernel in ours)
-    assert max(kernel["shared"] for kernel in ours) <= SHARED_MEMORY
+    for capability, most in SHARED_MEMORY.items():
+        needed = [each["shared"] for each in ours if each["capability"] == capability]
+        assert 0 < max(needed) <= most, capability
     # What the setting is there for.
     assert any(kernel["tf32"] for kernel in kernels if kernel not in ours)
 
@@ -169,7 +174,8 @@ subprocess.run(["cc", "-shared", "-o", "/dev/null", "-L", folder, "-lcuda"], che
 print(folder)
 """
     done = in_process_with_gpu(tmp_path, "-c", program, XDG_CACHE_HOME=str(tmp_path / "cache"))
-    assert done.stdout.strip() == str(tmp_path / "cache" / "inf" / "libcuda"), done.stderr
+    place = str(tmp_path).strip("/").replace("/", "-")  # of the driver: others may have another
+    assert done.stdout.strip() == str(tmp_path / "cache" / "inf" / "libcuda" / place), done.stderr
 
 
 def test_missing_compiler_and_headers_are_named_before_a_start(
@@ -186,12 +192,13 @@ def test_missing_compiler_and_headers_are_named_before_a_start(
         cuda.check_tools()
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 def test_allocator_beside_which_memory_cannot_be_given_back_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True")
+    monkeypatch.setenv(name, "max_split_size_mb:64, expandable_segments: True")
     config = load_config({"rollout": {"free_cache_engine": True}}, {})
-    with pytest.raises(ConfigError, match="free_cache_engine: .* expandable_segments"):
+    with pytest.raises(ConfigError, match=f"free_cache_engine: {name} .* expandable_segments"):
         server_arguments(config, 64, "cuda", "info")
 
 

@@ -33,7 +33,12 @@ import triton.language  # noqa: E402
 
 os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
 HEADS = (16, 64, 80, 96, 128, 256)  # sizes of a head
-COMPILED = (("float32", 64), ("float32", 256), ("bfloat16", 128))
+# Dtypes and sizes of heads that are compiled for each compute capability.
+COMPILED = {
+    90: (("float32", 64), ("float32", 256), ("bfloat16", 128)),
+    80: (("float32", 128),),
+    89: (("float32", 128), ("float32", 256)),
+}
 BY_PLACE, BY_NAME = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MODULES = """
@@ -179,9 +184,11 @@ def server_args() -> dict[str, Any]:
         "float32": resolved(dtype="float32"),
         "another model": resolved(),
         "the embedded model": resolved(model=None),
-        "few rows": resolved(max_num_seqs=64),
+        "few rows": resolved(max_num_seqs=50),
         "many rows": resolved(max_num_seqs=1024),
         "many rows, 24 GiB": resolved(max_num_seqs=1024, memory=24),
+        "most of 24 GiB": resolved(max_num_seqs=1024, memory=24, gpu_memory_utilization=0.9),
+        "own graphs": resolved(cudagraph_capture_sizes=[1, 8]),
         "an A100": resolved(capability=8),
         "to sleep": resolved(free_cache_engine=True),
         "eager": resolved(enforce_eager=True),
@@ -192,9 +199,10 @@ def server_args() -> dict[str, Any]:
 def kernels() -> list[dict[str, Any]]:
     """SGLang's Triton attention and experts, compiled for the GPU: of each kernel the shared memory
     in bytes that it asks for, and whether it multiplies in TF32 or rounds to float16."""
+    from sglang.srt.layers.attention.triton_ops import extend_attention
     from sglang.srt.layers.attention.triton_ops.decode_attention import decode_attention_fwd
-    from sglang.srt.layers.attention.triton_ops.extend_attention import extend_attention_fwd
     from sglang.srt.layers.moe.fused_moe_triton.fused_moe import invoke_fused_moe_kernel
+    from sglang.srt.server_args import get_global_server_args
     from triton.runtime.jit import JITFunction
 
     made_kernels: list[dict[str, Any]] = []
@@ -214,10 +222,11 @@ def kernels() -> list[dict[str, Any]]:
     def attend(name: str, size: int) -> None:
         """Four heads of queries beside two of keys."""
         case.update(dtype=name, size=size)
+        get_global_server_args().dtype = name
         places, dtype = torch.arange(8), DTYPES[name]
         queries, keys = (torch.zeros(8, heads, size, dtype=dtype) for heads in (4, 2))
         pool = torch.zeros(64, 2, size, dtype=dtype)
-        extend_attention_fwd(
+        extend_attention.extend_attention_fwd(
             queries, keys, keys.clone(), queries.clone(), pool, pool.clone(), ints(0, 8),
             ints(0, 4), places, None, True, None, 8, 0.125,
         )  # fmt: skip
@@ -243,9 +252,12 @@ def kernels() -> list[dict[str, Any]]:
     os.environ.pop("TRITON_F32_DEFAULT", None)
     attend("float32", 32)
     case["setting"] = os.environ["TRITON_F32_DEFAULT"] = "ieee"
-    for each in COMPILED:
-        attend(*each)
-    ask_experts()
+    for capability, compiled_cases in COMPILED.items():
+        case["capability"] = triton_driver.capability = capability  # noqa: F821  of FAKE
+        extend_attention.CUDA_CAPABILITY = divmod(capability, 10)
+        for each in compiled_cases:
+            attend(*each)
+        ask_experts()
     return made_kernels
 
 

@@ -24,12 +24,15 @@ CPU_KV_TOKENS = 16_384
 NEVER = 1e9
 ATTENTION, TRITON = "attention_backend", "triton"
 FLOAT32 = ("float32", "float")
-HOPPER = 9  # the compute capability of the GPUs that FlashAttention 3 is compiled for
+HOPPER = 9  # the compute capability of H100 and H200, where FlashAttention 3 is SGLang's choice
 # These have kernels for half precision only.
 HALF_PRECISION = "fa3 fa4 flashinfer flashmla cutlass_mla trtllm_mha trtllm_mla".split()
-# SGLang captures graphs for 256 rows at most on a GPU of this size (`server_args.py`), and runs
-# more rows without one; smaller GPUs have no memory for more.
-LARGE_MEMORY, MAX_GRAPH_ROWS, GRAPH_ROWS = 60 * 2**30, 512, 256
+# SGLang captures CUDA graphs for 8, 24, 32 or 256 rows, by the GPU's size (`server_args.py`), and
+# runs more rows without one. It estimates 2 MB for each row; here they get a quarter of what
+# weights and KV cache leave.
+GRAPH_BYTES_A_ROW, GRAPH_SHARE, LEAST_GRAPH_ROWS, MOST_GRAPH_ROWS = 2 * 2**20, 0.25, 8, 1024
+GRAPH_STEP = 32  # at most, between two sizes: where it ends above the rows, these get a graph too
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # PyTorch 2.9 has both names
 AMX = "intel_amx"
 CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
 ENABLE, MAX_RANK, SLOTS = "enable_lora", "max_lora_rank", "max_loras_per_batch"
@@ -130,13 +133,14 @@ def _on_a_gpu(config: Config) -> dict[str, Any]:
             f"{backend} computes in half precision only, "
             f"and rollout.dtype is {rollout.dtype}; leave it out, or use {TRITON}.",
         )
-    allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    if rollout.free_cache_engine and "expandable_segments:true" in allocator.lower():
-        raise ConfigError.of(  # torch_memory_saver 0.0.9, `entrypoint.py`
-            "rollout.free_cache_engine",
-            "PYTORCH_CUDA_ALLOC_CONF asks for expandable_segments, "
-            "whose memory cannot be given back; unset it, or set free_cache_engine to false.",
-        )
+    for name in ALLOCATOR:
+        asks = "expandable_segments:true" in os.environ.get(name, "").lower().replace(" ", "")
+        if rollout.free_cache_engine and asks:
+            raise ConfigError.of(  # torch_memory_saver 0.0.9, `entrypoint.py`
+                "rollout.free_cache_engine",
+                f"{name} asks for expandable_segments, whose memory cannot be given back; unset "
+                "it, or set free_cache_engine to false.",
+            )
     chosen: dict[str, Any] = {
         "enable_memory_saver": rollout.free_cache_engine,
         # Otherwise the weights are garbage after a sleep, until all of them are updated.
@@ -146,10 +150,10 @@ def _on_a_gpu(config: Config) -> dict[str, Any]:
     # flashinfer, whose kernels need the toolkit.
     if float32 or torch.cuda.get_device_capability()[0] != HOPPER:
         chosen[ATTENTION] = TRITON
-    large = torch.cuda.get_device_properties(0).total_memory >= LARGE_MEMORY
-    if large and rollout.max_num_seqs > GRAPH_ROWS:
-        chosen["cuda_graph_max_bs"] = min(rollout.max_num_seqs, MAX_GRAPH_ROWS)
-    return chosen
+    left = torch.cuda.get_device_properties(0).total_memory * (1 - rollout.gpu_memory_utilization)
+    fits = max(LEAST_GRAPH_ROWS, int(left * GRAPH_SHARE / GRAPH_BYTES_A_ROW))
+    wanted = min(rollout.max_num_seqs + GRAPH_STEP, MOST_GRAPH_ROWS)
+    return chosen | {"cuda_graph_max_bs": min(wanted, fits)}
 
 
 def _lora(config: Config, device: Device) -> dict[str, Any]:

@@ -24,10 +24,12 @@ import torch
 from sglang.srt.environ import envs
 from sglang.srt.layers.activation import GeluAndMul
 from sglang.srt.layers.rotary_embedding import RotaryEmbedding
+from sglang.srt.server_args import get_global_server_args
 from torch.nn.functional import embedding, rms_norm
 
 from _inf.backends.verl.child.kernels import Kernels
 from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.server_arguments import FLOAT32
 
 # Where a file says which of its classes are models: one name, or a list of names.
 ENTRY_CLASS = re.compile(r"^EntryClass\s*=\s*(\w+|\[[^\]]*\])", re.MULTILINE)
@@ -85,6 +87,18 @@ def add_head_bias(
     return logits if bias is None else logits + bias
 
 
+def list_each_row_once(
+    compute: Callable[..., tuple[Any, torch.Tensor]], self: Any, *args: Any
+) -> tuple[Any, torch.Tensor]:
+    result, sampled_logits = compute(self, *args)
+    tokens_of_rows = args[-1].extend_logprob_pruned_lens_cpu
+    for name in ("input_top_logprobs_val", "input_top_logprobs_idx"):
+        if (listed := getattr(result, name)) is not None:
+            with_tokens = filter(None, listed)
+            setattr(result, name, [next(with_tokens) if n > 0 else [] for n in tokens_of_rows])
+    return result, sampled_logits
+
+
 def gemma_with_its_own_gelu(
     build: Callable[..., None], self: Any, config: Any, *args: object, **kwargs: object
 ) -> None:
@@ -108,6 +122,17 @@ def native_in_float32(
     if x.dtype is torch.float32:
         return self.forward_native(x, *others, **named)
     return forward(self, x, *others, **named)
+
+
+def tiles_that_fit(
+    sizes: Callable[[int, int], tuple[int, ...]], width: int, value_width: int
+) -> tuple[int, ...]:
+    """A head in float32 takes as much memory as one of twice its width in half precision."""
+    own = sizes(width, value_width)
+    if get_global_server_args().dtype not in FLOAT32:
+        return own
+    rows_and_columns = sizes(2 * width, value_width)[3:5]
+    return (*own[:3], *rows_and_columns, *own[5:])
 
 
 def accumulate_in_float32(
@@ -206,6 +231,11 @@ def patches(kernels: Kernels | None) -> list[Replace]:
                 "model's own up to max_position_embeddings, and `support` refuses longer rows"),
         Wrap(f"{layers}.logits_processor:LogitsProcessor._compute_lm_head", add_head_bias,
              "the bias of a head (Phi's) is left out"),
+        Wrap(f"{layers}.logits_processor:LogitsProcessor.process_input_logprobs_by_chunk",
+             list_each_row_once,
+             "layers/utils/logprob.py: where two pieces of a prefill meet at a row without log "
+             "probs of its prompt, that row is listed twice, and the likeliest tokens of the next "
+             "rows are another row's"),
         Wrap("sglang.srt.models.commandr:CohereAttention.__init__", cohere_with_its_own_window,
              "a token of Cohere 2 sees one token more than its window has"),
         Wrap("sglang.srt.models.gemma:GemmaForCausalLM.__init__", gemma_with_its_own_gelu,
@@ -230,6 +260,10 @@ def gpu_patches() -> list[Replace]:
         *(Wrap(f"sglang.srt.layers.layernorm:{norm}.forward_cuda", native_in_float32,
                "sgl-kernel has no kernel of it for float32")
           for norm in ("RMSNorm", "GemmaRMSNorm")),
+        Wrap("sglang.srt.layers.attention.triton_ops.extend_attention:"
+             "_get_block_sizes_for_extend_attention", tiles_that_fit,
+             "its tiles are sized for half precision: in float32 those for heads of 128 need 192 "
+             "KB of shared memory on an A100, which has 163, and 128 on an RTX 4090, which has 99"),
         Wrap("sglang.srt.layers.moe.fused_moe_triton.fused_moe:invoke_fused_moe_kernel",
              accumulate,
              "layers/moe/moe_runner/triton.py accumulates every dtype but bfloat16 in float16"),

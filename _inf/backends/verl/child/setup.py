@@ -80,14 +80,21 @@ def set_up(
         from _inf.backends.verl.cuda import leave_out_deep_gemm
 
         leave_out_deep_gemm()
+    import torch
     import tqdm
 
     # tqdm's default is a named semaphore; a killed child leaks it, and Python warns about it.
     tqdm.tqdm.set_lock(threading.RLock())
     # A hundred lines about other models that this machine could not run.
     logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)
-    # Triton's products of float32 are TF32 otherwise, which has 10 bits of the mantissa's 23.
+    # Triton's products of float32 are TF32 otherwise, which has 10 bits of the mantissa's 23; those
+    # of cuBLAS are where TORCH_ALLOW_TF32_CUBLAS_OVERRIDE is set, as NVIDIA's containers do.
     os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
+    torch.set_float32_matmul_precision("highest")
+    # Otherwise the logits of a whole prefill are in memory at once: three times 5 GB for 8,192
+    # scored tokens of a vocabulary of 150,000.
+    os.environ.setdefault("SGLANG_ENABLE_LOGITS_PROCESSER_CHUNK", "1")
+    os.environ.setdefault("SGLANG_LOGITS_PROCESSER_CHUNK_SIZE", "512")
     from _inf.backends.verl.child.attention import register_cpu_attention
     from _inf.backends.verl.child.grammars import register_grammars
     from _inf.backends.verl.child.kernels import Kernels

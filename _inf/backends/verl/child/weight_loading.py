@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.errors import error_text
 
 REFUSED = "inf: refused: "
 SHOWN_NAMES = 3
@@ -59,12 +60,17 @@ def load_checked(
         raise
 
 
-def answer_a_refused_update(update: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-    """A dropped weight is the engine's answer, and not the end of its process."""
+def answer_a_refused_update(update: Callable[..., Any], worker: Any, request: object) -> Any:
+    """A dropped weight, or memory that cannot be opened, is the engine's answer, and not the end of
+    its process."""
     try:
-        return update(*args, **kwargs)
-    except WeightsNotTaken as fault:
+        return update(worker, request)
+    except WeightsNotTaken as fault:  # on all ranks alike
         return False, str(fault)
+    except Exception as failure:
+        if worker.tp_size > 1:  # the other ranks have taken these weights
+            raise
+        return False, error_text(failure)
 
 
 def _floats(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -150,7 +156,7 @@ def patches(trust_remote_code: bool) -> list[Replace]:
              functools.partial(load_checked, trust_remote_code),
              "load_weights of models/ silently drops a weight that a class does not know, and a "
              "parameter for which no weight was loaded keeps whatever was in memory"),
-        Wrap("sglang.srt.model_executor.model_runner:ModelRunner.update_weights_from_tensor",
+        Wrap("sglang.srt.managers.tp_worker:BaseTpWorker.update_weights_from_tensor",
              answer_a_refused_update,
              "managers/scheduler_update_weights_mixin.py: an exception in an update ends the "
              "process"),
