@@ -62,8 +62,8 @@ def set_variables(libcuda: str) -> None:
     for package in (spec and spec.submodule_search_locations) or ():
         folders.append(str(Path(package, "lib")))
     os.environ["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
-    # Where the machine has a toolkit, tvm-ffi calls ninja by its name to compile with it; pip has put
-    # ninja beside this Python, which need not be on PATH.
+    # Where the machine has a toolkit, tvm-ffi calls ninja by its name to compile with it; pip has
+    # put ninja beside this Python, which need not be on PATH.
     if not shutil.which("ninja"):
         path = os.environ.get("PATH", os.defpath)
         os.environ["PATH"] = f"{path}:{sysconfig.get_path('scripts')}"

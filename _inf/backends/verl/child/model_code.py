@@ -251,10 +251,11 @@ def gpu_patches() -> list[Replace]:
 
     needs_toolkit = "it is compiled at first use, for which CUDA's toolkit and ninja are needed"
     accumulate = functools.partial(accumulate_in_float32, triton.language.float32)
+    rope = "apply_rope_with_cos_sin_cache_inplace"  # which newer wheels of sgl-kernel lack
     # fmt: off
     return [
-        Replace("sglang.srt.layers.rotary_embedding:apply_rope_with_cos_sin_cache_inplace",
-                sgl_kernel.apply_rope_with_cos_sin_cache_inplace, needs_toolkit),
+        *(Replace(f"sglang.srt.layers.rotary_embedding:{rope}", each, needs_toolkit)
+          for each in [getattr(sgl_kernel, rope, None)] if each),
         Replace("sglang.jit_kernel.pos_enc:rotary_embedding", sgl_kernel.rotary_embedding,
                 f"{needs_toolkit}; for head sizes that the other kernel lacks"),
         *(Wrap(f"sglang.srt.layers.layernorm:{norm}.forward_cuda", native_in_float32,
