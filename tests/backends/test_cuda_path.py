@@ -110,7 +110,7 @@ def test_server_arguments_of_a_gpu(facts: dict[str, Any]) -> None:
     assert not args["bfloat16"]["disable_cuda_graph"] and args["eager"]["disable_cuda_graph"]
     another, embedded = args["another model"], args["the embedded model"]
     assert (another["dtype"], another["max_running_requests"]) == ("bfloat16", 1024)
-    assert not another["disable_cuda_graph"] and another["cuda_graph_bs"][-1] == 512
+    assert not another["disable_cuda_graph"] and another["cuda_graph_bs"][-1] == 1024
     assert (embedded["dtype"], embedded["max_running_requests"]) == ("float32", 64)
     assert embedded["disable_cuda_graph"]
     asleep, awake = args["to sleep"], args["bfloat16"]
