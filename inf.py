@@ -182,8 +182,8 @@ class InferenceEngine:
         return outputs
 
     def _decode(self, call: PreparedCall, outputs: Sequence[RequestOutput]) -> GenerationOutput:
-        width = self.config.rollout.response_length
-        return decode(outputs, call.prompts, call.sampling, self.tokenizer, width)
+        width, thoughts = self.config.rollout.response_length, call.plan.rules.thoughts
+        return decode(outputs, call.prompts, call.sampling, self.tokenizer, width, thoughts)
 
     @names_keywords
     def stream(self, prompt: object, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
@@ -204,9 +204,8 @@ class InferenceEngine:
             params = {**params, "n": 1}  # the config's is `generate`'s
         call = self._prepare(prompt, params)
         request, begin = call.streamed_request(), self._backend.stream
-        return Stream(
-            begin, request, call.sampling, call.finish_reason, self.tokenizer, self._stats
-        )
+        of_call = (call.sampling, call.finish_reason, self.tokenizer, self._stats)
+        return Stream(begin, request, *of_call, call.plan.rules.thoughts)
 
     def score(
         self,

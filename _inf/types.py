@@ -195,6 +195,11 @@ class SamplingParams:
         """Whether nothing is random: the likeliest token, or beam, is always taken."""
         return self.temperature == 0
 
+    @property
+    def constrained(self) -> bool:
+        """Whether a grammar makes the answer."""
+        return self.json_schema is not None or self.regex is not None
+
 
 @dataclass(frozen=True)
 class Request:
@@ -228,7 +233,9 @@ class RequestOutput:
     routed_experts: an int32 array of all tokens but the last x layers x k, if requested.
     transcript: only for conversations with tools or several turns, and for agent loops.
     prompt_token_ids: only if the row rendered its prompt itself.
-    text, calls: from a backend without a tokenizer, instead of token ids.
+    text, calls: from a backend without a tokenizer, instead of token ids; reasoning: the thought
+    before the text, if its server splits it off.
+    reasoning_tokens: of the last answer's thought with its marks, known once it is split.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -248,6 +255,8 @@ class RequestOutput:
     text: str | None = None
     calls: Sequence[ToolCall] = ()
     prompt_token_ids: list[int] | None = None
+    reasoning: str = ""
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -246,6 +246,8 @@ def _type(key: dict[str, Any]) -> str:
     if "anyOf" in key:
         kinds = [_type(option) for option in key["anyOf"]]
         return " or ".join(sorted(kinds, key="null".__eq__))
+    if "$ref" in key:
+        return "name or mapping"
     if "enum" in key or "const" in key:
         return ", ".join(_value(value) for value in key.get("enum", [key.get("const")]))
     names = {

@@ -221,15 +221,19 @@ def _known_path(
     return path, [field.alias or name for name, field in form.model_fields.items()]
 
 
-def assistant(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict[str, Any]:
-    """Return the assistant's message; ids: of its calls."""
+def assistant(
+    content: str, calls: Sequence[ToolCall], ids: Sequence[str], thought: str = ""
+) -> dict[str, Any]:
+    """Return the assistant's message; ids: of its calls. A thought has the names that clients read:
+    vLLM's and OpenRouter's, and the older one of DeepSeek, SGLang and vLLM."""
+    thoughts = dict.fromkeys(("reasoning", "reasoning_content"), thought) if thought else {}
     if not calls:
-        return {"role": "assistant", "content": content}
+        return {"role": "assistant", "content": content, **thoughts}
     named = []
     for call, call_id in zip(calls, ids, strict=True):
         function = {"name": call.name, "arguments": _arguments(call)}
         named.append({"id": call_id, "type": "function", "function": function})
-    return {"role": "assistant", "content": content or None, "tool_calls": named}
+    return {"role": "assistant", "content": content or None, **thoughts, "tool_calls": named}
 
 
 def _arguments(call: ToolCall) -> str:
@@ -286,9 +290,11 @@ def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> dict[str, An
     """Return the token counts of `n` rows per prompt, which counts once for all of them."""
     prompt = sum(row.prompt_tokens for row in rows[::n])
     completion = sum(row.completion_tokens for row in rows)
+    thoughts = sum(row.reasoning_tokens for row in rows)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows[::n])},
+        **({"completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else {}),
     }

@@ -56,6 +56,11 @@ class RenderedCall:
     def rows(self) -> int:
         return len(self.prompts) * self.n
 
+    @property
+    def constrained(self) -> bool:
+        """Whether a grammar makes the answers."""
+        return any(self.params.get(name) is not None for name in ("json_schema", "regex"))
+
     def prompt_ids(self, row: int) -> list[int]:
         return self.prompts[row // self.n]
 

@@ -5,7 +5,7 @@ A new config key is a field in `schema.py`. Imports neither verl, SGLang nor tor
 """
 
 from _inf.config.load import check_engine_kwargs, load_config, parse_assignments
-from _inf.config.schema import Config, MultiTurn, RolloutConfig
+from _inf.config.schema import Config, MultiTurn, ReasoningMarks, RolloutConfig
 
-__all__ = ["Config", "MultiTurn", "RolloutConfig"]
+__all__ = ["Config", "MultiTurn", "ReasoningMarks", "RolloutConfig"]
 __all__ += ["check_engine_kwargs", "load_config", "parse_assignments"]

@@ -145,6 +145,26 @@ class Agent(Section):
         return None if name == SINGLE_TURN else name
 
 
+class ReasoningMarks(Section):
+    """The texts before and behind a model's thoughts, or the name of a parser. unopened: whether an
+    answer begins with a thought though neither the prompt nor the answer opens one."""
+
+    start: Text
+    end: Text
+    unopened: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_parser(cls, value: object) -> Any:
+        if not isinstance(value, str):
+            return value
+        from _inf.config.reasoning import PARSERS, parser_fault
+
+        if fault := parser_fault(value):
+            raise ValueError(fault)
+        return PARSERS[value]
+
+
 class RolloutConfig(Section):
     """verl's RolloutConfig, with verl's defaults except for `dtype`, `load_format`,
     `free_cache_engine`, `tensor_model_parallel_size` and `multi_turn.max_parallel_calls` (with
@@ -268,6 +288,10 @@ class Config(Section):
     )
     truncate_prompt: Literal["left", "right"] | None = key(
         None, "The side on which prompts above prompt_length are cut; null: reject them."
+    )
+    reasoning_parser: ReasoningMarks | None = key(
+        None,
+        "How thoughts are split from answers (docs/reasoning.md): a name, or start and end.",
     )
     tool_timeout: Seconds = key(30.0, "The most seconds a tool call may take.")
     hang_timeout: Seconds | None = key(

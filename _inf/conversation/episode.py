@@ -149,9 +149,10 @@ class Episode:
 
     def add_answer(self, answer: RequestOutput) -> None:
         """Add the engine's answer to the request from `next_request`."""
+        before, constrained = self.prompt_ids + self.ids, self._params.constrained
+        parsed = answered_calls(answer, self.rules, before, constrained=constrained)
         self.ids += answer.token_ids
         self.finish_reason, self.to_run = answer.finish_reason, []
-        parsed = answered_calls(answer, self.rules)
         self._append_answer(parsed)
         if answer.finish_reason == "length":
             self.end("length", self._limit)
@@ -160,6 +161,8 @@ class Episode:
 
     def _append_answer(self, parsed: Parsed) -> None:
         message: Message = {"role": "assistant", "content": parsed.content}
+        if parsed.reasoning and self.rules.thoughts is not None:
+            message["reasoning_content"] = parsed.reasoning
         if parsed.calls:
             message["tool_calls"] = [self._openai_call(*each) for each in enumerate(parsed.calls)]
         self.messages.append(message)
@@ -266,6 +269,7 @@ class Episode:
         return dataclasses.replace(
             row,
             text=last.text or "",
+            reasoning=last.reasoning,
             prompt_tokens=first.prompt_tokens,
             completion_tokens=self.recorder.tokens,
         )

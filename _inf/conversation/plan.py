@@ -227,8 +227,11 @@ class PreparedCall:
 
     def finish_reason(self, row: RequestOutput) -> str | None:
         """The finish reason of the one row of a `stream` call: `tool_calls` if it has calls."""
-        called = row.finish_reason == "stop" and answered_calls(row, self.plan.of_prompts[0]).calls
-        return "tool_calls" if called else row.finish_reason
+        if row.finish_reason != "stop":
+            return row.finish_reason
+        [prompt], [rules], [params] = self.prompts, self.plan.of_prompts, self.sampling.params
+        parsed = answered_calls(row, rules, prompt.token_ids, constrained=params.constrained)
+        return "tool_calls" if parsed.calls else "stop"
 
 
 def check_turns(

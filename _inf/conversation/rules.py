@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from _inf.response.decode import answer_text, decoded_text
 from _inf.types import ModelInfo, RequestOutput, Tool
 
 if TYPE_CHECKING:
+    from _inf.response.thoughts import Thoughts
     from _inf.tools.parsing import Parsed
 
 DEFAULT_INTERACTION = "gsm8k"  # verl's default if `interaction_kwargs` has no name
@@ -28,6 +30,15 @@ class Rules:
     config: Config
     model: ModelInfo
     interactions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def thoughts(self) -> Thoughts | None:
+        """How answers are split into thoughts and content; None if they are not."""
+        if (marks := self.config.reasoning_parser) is None:
+            return None
+        from _inf.response.thoughts import Thoughts
+
+        return Thoughts(marks, self.model.tokenizer)
 
     def escape_special_tokens(self, text: str) -> str:
         """Break the special tokens in a tool's or a user's text; those of a server that renders are
@@ -67,24 +78,47 @@ def _shown_to_the_model(tools: Sequence[Tool], config: Config, model: ModelInfo)
     return {"schemas": [tool.schema for tool in shown], "instructions": instructions}
 
 
-def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
-    """Parse the calls in `answer`; an answer that was cut by a limit has none."""
-    from _inf.tools.parsing import Parsed, parse
+def answered_calls(
+    answer: RequestOutput, rules: Rules, before: Sequence[int], *, constrained: bool
+) -> Parsed:
+    """Split an answer into its thought, its content and its calls. before: the ids that it
+    followed; constrained: a grammar made it. An answer that was cut by a limit has no calls."""
+    from _inf.tools.parsing import Parsed
 
-    tokenizer = rules.model.tokenizer
-    if answer.text is not None:
-        cut = answer.finish_reason == "length" or not rules.tools
-        return Parsed(answer.text, [] if cut else list(answer.calls))
-    visible = answer_text(answer, tokenizer, skip_special_tokens=True)
+    tokenizer, thoughts = rules.model.tokenizer, rules.thoughts
+    inside = thoughts is not None and thoughts.inside(before, constrained=constrained)
+    shown = {} if thoughts is None else thoughts.shown
+    visible = answer_text(answer, tokenizer, skip_special_tokens=True, shown=shown)
+    whole = Parsed(visible, [], answer.reasoning)
+    if thoughts is not None and not answer.reasoning:
+        thought, content, _ = thoughts.split(visible, inside=inside)
+        whole = Parsed(content, [], thought)
     if answer.finish_reason == "length" or not rules.tools:
-        return Parsed(visible, [])
+        return whole
+    if answer.text is not None:
+        return dataclasses.replace(whole, calls=list(answer.calls))
     raw = answer_text(answer, tokenizer, skip_special_tokens=False)
     if isinstance(answer.matched_stop, str):  # it may be the end of a call
         raw += answer.matched_stop
     elif answer.matched_stop in rules.model.eos_token_ids:  # special tokens may belong to a call
         raw = decoded_text(answer.token_ids[:-1], tokenizer, skip_special_tokens=False)
-    thought, end, text = raw.rpartition(THOUGHT_ENDS)  # calls in a thought do not count
-    parsed = parse(text, rules.config.rollout.multi_turn.format, list(rules.tools.values()))
+    return _with_calls(raw, whole, rules, inside=inside)
+
+
+def _with_calls(raw: str, whole: Parsed, rules: Rules, *, inside: bool) -> Parsed:
+    """Return the calls in the text of an answer, special tokens included, and what is outside them;
+    `whole` if there are none. Calls in a thought do not count, unless the answer ends in it."""
+    from _inf.tools.parsing import Parsed, parse
+
+    format, tools = rules.config.rollout.multi_turn.format, list(rules.tools.values())
+    if rules.thoughts is None:
+        thought, end, text = raw.rpartition(THOUGHT_ENDS)
+        parsed = parse(text, format, tools)
+        return Parsed(thought + end + parsed.content, parsed.calls) if parsed.calls else whole
+    thought, content, thinking = rules.thoughts.split(raw, inside=inside)
+    parsed = parse(thought if thinking else content, format, tools)
     if not parsed.calls:
-        return Parsed(visible, [])
-    return Parsed(thought + end + parsed.content, parsed.calls)
+        return whole
+    if thinking:
+        return Parsed("", parsed.calls, parsed.content)
+    return Parsed(parsed.content, parsed.calls, whole.reasoning)

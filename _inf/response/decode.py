@@ -8,14 +8,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.scores import scored_tokens
 from _inf.types import Prompt, RequestOutput, Tokenizer
+
+if TYPE_CHECKING:
+    from _inf.response.thoughts import Thoughts
+
+NONE_SHOWN: Mapping[int, str] = MappingProxyType({})
 
 
 def decode(
@@ -24,10 +30,14 @@ def decode(
     sampling: Sampling,
     tokenizer: Tokenizer,
     response_length: int,
+    thoughts: Thoughts | None = None,
 ) -> GenerationOutput:
-    """Decode `len(prompts) * sampling.n` outputs. response_length: the width of padded rows."""
+    """Decode `len(prompts) * sampling.n` outputs. response_length: the width of padded rows.
+    thoughts: how the answers are split; None: they are not."""
     skip, n = sampling.skip_special_tokens, sampling.n
-    texts = _answer_texts(list(map(_last_turn, outputs)), tokenizer, skip_special_tokens=skip)
+    shown = {} if thoughts is None else thoughts.shown
+    answers = list(map(_last_turn, outputs))
+    texts = _answer_texts(answers, tokenizer, skip_special_tokens=skip, shown=shown)
     stop_texts = {
         stop: decoded_text([stop], tokenizer, skip_special_tokens=False)
         if isinstance(stop, int)
@@ -48,6 +58,7 @@ def decode(
             tool_calls=None if output.transcript is None else output.transcript.pending,
             # None if a server tokenizes
             prompt_token_ids=output.prompt_token_ids or prompt.token_ids or None,
+            reasoning=output.reasoning or None,
             finish_reason=str(output.finish_reason),
             **{name: getattr(output, name) for name in OF_OUTPUT},
             matched_stop_text=stop_texts[output.matched_stop],
@@ -60,8 +71,35 @@ def decode(
             padded_to=0 if in_text else width,
             pad_token_id=tokenizer and tokenizer.pad_token_id,
         )
+        if thoughts is not None and row.reasoning is None:
+            constrained = params[place].constrained
+            row = _split(row, answers[place].token_ids, thoughts, constrained=constrained)
         rows.append(row)
     return GenerationOutput(rows)
+
+
+def _split(
+    row: GenerationRow, ids: list[int], thoughts: Thoughts, *, constrained: bool
+) -> GenerationRow:
+    """Split the text of a row's last answer; ids: the answer's."""
+    inside = thoughts.inside(_ids_before(row), constrained=constrained)
+    thought, content, _ = thoughts.split(row.completion, inside=inside)
+    return dataclasses.replace(
+        row,
+        completion=content,
+        whole_text=row.completion,
+        reasoning=thought or None,
+        reasoning_tokens=thoughts.tokens(ids, thought),
+    )
+
+
+def _ids_before(row: GenerationRow) -> Sequence[int]:
+    """Return the ids that a row's last answer followed."""
+    before = row.prompt_token_ids or []
+    if (transcript := row.transcript) is None or not transcript.answer_ids:
+        return before
+    end = len(transcript.mask) - transcript.mask[::-1].index(1) if 1 in transcript.mask else 0
+    return [*before, *transcript.ids[: max(0, end - len(transcript.answer_ids))]]
 
 
 def _asked_for(
@@ -99,8 +137,20 @@ def _last_turn(output: RequestOutput) -> RequestOutput:
     return dataclasses.replace(output, token_ids=transcript.answer_ids)
 
 
-def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
-    """Decode token ids without changing any spaces."""
+def decoded_text(
+    ids: Sequence[int],
+    tokenizer: Tokenizer,
+    *,
+    skip_special_tokens: bool,
+    shown: Mapping[int, str] = NONE_SHOWN,
+) -> str:
+    """Decode token ids without changing any spaces. shown: the texts of special tokens that are
+    not skipped."""
+    if skip_special_tokens and not shown.keys().isdisjoint(ids):
+        [place, *_] = [place for place, token in enumerate(ids) if token in shown]
+        before = decoded_text(ids[:place], tokenizer, skip_special_tokens=True)
+        after = decoded_text(ids[place + 1 :], tokenizer, skip_special_tokens=True, shown=shown)
+        return f"{before}{shown[ids[place]]}{after}"
     return str(
         tokenizer.decode(
             ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
@@ -125,19 +175,26 @@ def _decoded_texts(
 
 
 def _answer_texts(
-    outputs: Sequence[RequestOutput], tokenizer: Tokenizer, *, skip_special_tokens: bool
+    outputs: Sequence[RequestOutput],
+    tokenizer: Tokenizer,
+    *,
+    skip_special_tokens: bool,
+    shown: Mapping[int, str],
 ) -> list[str]:
     """Return each row's `answer_text`; rows without a stop string are decoded together."""
 
     def alone(output: RequestOutput) -> bool:
-        return output.text is not None or isinstance(output.matched_stop, str)
+        apart = output.text is not None or isinstance(output.matched_stop, str)
+        return apart or not shown.keys().isdisjoint(output.token_ids)
 
     skip = skip_special_tokens
     together = [_shown_ids(row, skip_special_tokens=skip) for row in outputs if not alone(row)]
     decoded = _decoded_texts(together, tokenizer, skip_special_tokens=skip) if together else []
     texts = iter(decoded)
     return [
-        answer_text(row, tokenizer, skip_special_tokens=skip) if alone(row) else next(texts)
+        answer_text(row, tokenizer, skip_special_tokens=skip, shown=shown)
+        if alone(row)
+        else next(texts)
         for row in outputs
     ]
 
@@ -148,15 +205,22 @@ def _shown_ids(output: RequestOutput, *, skip_special_tokens: bool) -> list[int]
     return output.token_ids[:-1] if stopped else output.token_ids
 
 
-def answer_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
+def answer_text(
+    output: RequestOutput,
+    tokenizer: Tokenizer,
+    *,
+    skip_special_tokens: bool,
+    shown: Mapping[int, str] = NONE_SHOWN,
+) -> str:
     """Return an answer's text, which ends before the stop token or stop string, as in SGLang and at
-    OpenAI; `skip_special_tokens=False` keeps the token."""
+    OpenAI; `skip_special_tokens=False` keeps the token. shown: as in `decoded_text`."""
     if output.text is not None:
         return output.text
     ids, stop = output.token_ids, output.matched_stop
 
     def text(ids: list[int]) -> str:
-        return decoded_text(ids, tokenizer, skip_special_tokens=skip_special_tokens)
+        skip = skip_special_tokens
+        return decoded_text(ids, tokenizer, skip_special_tokens=skip, shown=shown)
 
     if isinstance(stop, str):
         # The last token completed the stop string; earlier ones came before min_tokens.
@@ -164,3 +228,8 @@ def answer_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tok
         start = text(ids).find(stop, max(0, len(before) - len(stop) + 1))
         return text(ids)[: start if start >= 0 else None]
     return text(_shown_ids(output, skip_special_tokens=skip_special_tokens))
+
+
+def overlap(text: str, word: str) -> int:
+    """Return the length of the longest proper prefix of `word` with which `text` ends."""
+    return next((n for n in range(len(word) - 1, 0, -1) if text.endswith(word[:n])), 0)

@@ -24,8 +24,10 @@ SHOWN_ROWS = 3  # in a repr
 # A table's column has one type, even if all its values are missing. Values without a fixed shape
 # are JSON text.
 COLUMN_TYPES = {
-    **dict.fromkeys(("matched_stop", "limit", "error", "adapter"), "string"),
-    **dict.fromkeys(("matched_stop_id", "seed", "truncated_prompt_tokens"), "Int64"),
+    **dict.fromkeys(("matched_stop", "limit", "error", "adapter", "reasoning"), "string"),
+    **dict.fromkeys(
+        ("matched_stop_id", "seed", "truncated_prompt_tokens", "reasoning_tokens"), "Int64"
+    ),
 }
 JSON_COLUMNS = (
     *("messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores"),
@@ -53,7 +55,9 @@ class GenerationOutput:
     `i // n`.
 
     completions: the text, without special tokens and without the stop token
-        (`skip_special_tokens=False` keeps both).
+        (`skip_special_tokens=False` keeps both), and, with the config's `reasoning_parser`, without
+        the thought before it.
+    reasoning: the thought, without its marks; None for a row that has none.
     token_ids: the generated ids, including the stop token, without padding; None for a row if a
         server (`rollout.name: openai`) gives none.
     logprobs: one float per generated token: the natural log of softmax(logits / temperature),
@@ -85,6 +89,7 @@ class GenerationOutput:
         cumulative_logprob: the sum of its log probs;
         weight_version: 0 until weights are updated; for a row with an adapter, the adapter's;
         adapter: only with an adapter: its name;
+        reasoning_tokens: only with a thought: how many tokens are the thought and its marks;
         seed: only if one was given: this row's seed. A call with this seed gives the same row;
         truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens.
 
@@ -113,6 +118,7 @@ class GenerationOutput:
     token_ids = Column[list[list[int] | None]]("token_ids", always=True)
     logprobs = Column[list[list[float] | None]]("logprobs", always=True)
     metadata = Column[list[dict[str, Any]]]("metadata", always=True)
+    reasoning = Column[list[str | None] | None]("reasoning")
     prompt_logprobs = Column[list[list[float | None]] | None]("prompt_logprobs")
     messages = Column[list[list[Message]] | None]("messages")
     tool_calls = Column[list[list[ToolCall]] | None]("tool_calls")

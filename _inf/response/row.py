@@ -14,7 +14,9 @@ from _inf.response.json_values import json_value
 from _inf.types import Message, ToolCall, Transcript
 
 # Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
-OF_OUTPUT = "matched_stop prompt_tokens completion_tokens cached_tokens weight_version".split()
+OF_OUTPUT = (
+    "matched_stop prompt_tokens completion_tokens reasoning_tokens cached_tokens weight_version"
+).split()
 
 # Keys of `reward_scores` that are not tools.
 NO_TOOLS = ("user_turn_rewards", "environment")
@@ -37,6 +39,7 @@ class GenerationRow:
     It has the row's value from each list of the output (`completion` from `completions`) and from
     its `metadata`. transcript: only after tools, interactions or an agent loop. padded_to,
     pad_token_id: the padding of `metadata["response_ids"]`, which is built at first use.
+    whole_text: the completion with the thought before it and its marks; None: the completion.
     """
 
     completion: str
@@ -49,6 +52,7 @@ class GenerationRow:
     sampling_logprobs: list[float] | None = None
     routed_experts: Any = None
     top_prompt_logprobs: list[dict[int, float] | None] | None = None
+    reasoning: str | None = None
     _: dataclasses.KW_ONLY  # the fields above are the answer itself, and go into files unchanged
     prompt_token_ids: list[int] | None = None
     finish_reason: str
@@ -56,6 +60,7 @@ class GenerationRow:
     matched_stop_text: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
     cached_tokens: int = 0
     prompt_index: int = 0
     sample_index: int = 0
@@ -66,6 +71,7 @@ class GenerationRow:
     transcript: Transcript | None = None
     padded_to: int = 0
     pad_token_id: int | None = None
+    whole_text: str | None = None
 
     @property
     def messages(self) -> list[Message] | None:
@@ -105,6 +111,8 @@ class GenerationRow:
             metadata["adapter"] = self.adapter
         if self.seed is not None:
             metadata["seed"] = self.seed
+        if self.reasoning is not None:
+            metadata["reasoning_tokens"] = self.reasoning_tokens
         if self.truncated_prompt_tokens:
             metadata["truncated_prompt_tokens"] = self.truncated_prompt_tokens
         if (transcript := self.transcript) is not None and transcript.agent_loop is not None:

@@ -12,17 +12,20 @@ import contextlib
 import dataclasses
 import queue
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from _inf.errors import GenerationTimeout
 from _inf.request.sampling import Sampling
-from _inf.response.decode import answer_text, decoded_text
+from _inf.response.decode import NONE_SHOWN, answer_text, decoded_text, overlap
 from _inf.response.row import OF_OUTPUT
 from _inf.response.stats import Stats
 from _inf.runtime.calls import TIMED_OUT, CancelToken
 from _inf.types import Put, Request, RequestOutput, Tokenizer
+
+if TYPE_CHECKING:
+    from _inf.response.thoughts import Thoughts
 
 # One byte of a character, as SentencePiece and `tokenizers.decoders.ByteFallback` name its token.
 BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -40,7 +43,11 @@ class StreamChunk:
     finish_reason: `stop`, `length` or `tool_calls` in the last chunk, else None.
     logprobs, top_logprobs: of `token_ids`, as in `GenerationOutput`.
     metadata: in the last chunk the row's `matched_stop`, `prompt_tokens`, `completion_tokens`,
-        `cached_tokens`, `weight_version` and `adapter`, as in `GenerationOutput`; else None.
+        `reasoning_tokens`, `cached_tokens`, `weight_version` and `adapter`, as in
+        `GenerationOutput`; else None.
+    reasoning: with the config's `reasoning_parser`: text of the thought, which is not in `text`.
+        What may be a part of its marks comes in a later chunk than its tokens, or not at all.
+    whole_text: the text of `token_ids`, with the thought and its marks; None: `text`.
     """
 
     text: str
@@ -49,11 +56,14 @@ class StreamChunk:
     logprobs: list[float] = dataclasses.field(default_factory=list)
     top_logprobs: list[dict[int, float]] | None = None
     metadata: dict[str, Any] | None = None
+    reasoning: str = ""
+    whole_text: str | None = None
 
 
 @dataclasses.dataclass(eq=False)
 class Stream:
-    """The chunks of one request. It is sent when the first chunk is read."""
+    """The chunks of one request. It is sent when the first chunk is read. thoughts: how its text is
+    split; None: it is not."""
 
     begin_request: Begin
     request: Request
@@ -61,11 +71,19 @@ class Stream:
     finish_reason: Callable[[RequestOutput], str | None]
     tokenizer: Tokenizer
     stats: Stats
+    thoughts: Thoughts | None = None
 
     def __post_init__(self) -> None:
-        stops, skip = self.request.params.stop, self.sampling.skip_special_tokens
-        self._cancel = CancelToken()
-        self._text = TextStream(self.tokenizer, stops, skip_special_tokens=skip)
+        request, skip = self.request, self.sampling.skip_special_tokens
+        shown: Mapping[int, str] = {}
+        self._cancel, self._splitter = CancelToken(), None
+        if (thoughts := self.thoughts) is not None:
+            inside = thoughts.inside(request.token_ids, constrained=request.params.constrained)
+            self._splitter, shown = thoughts.stream(inside=inside), thoughts.shown
+        self._text = TextStream(
+            self.tokenizer, request.params.stop, skip_special_tokens=skip, shown=shown
+        )
+        self._thought = ""  # so far
 
     def chunks(self) -> Iterator[StreamChunk]:
         """Yield the chunks; may be called on any thread."""
@@ -111,14 +129,30 @@ class Stream:
         return left
 
     def _chunk(self, row: RequestOutput) -> StreamChunk | None:
-        chunk = self._text.feed(row)
+        chunk = self._split(self._text.feed(row), row)
         if chunk is None or row.finish_reason is None:
             return chunk
         self.stats.add_rows([row])
+        if self.thoughts is not None:
+            tokens = self.thoughts.tokens(row.token_ids, self._thought)
+            row = dataclasses.replace(row, reasoning_tokens=tokens or row.reasoning_tokens)
         metadata = {name: getattr(row, name) for name in OF_OUTPUT}
         if (adapter := self.request.params.adapter) is not None:
             metadata["adapter"] = adapter
         return dataclasses.replace(chunk, finish_reason=self.finish_reason(row), metadata=metadata)
+
+    def _split(self, chunk: StreamChunk | None, row: RequestOutput) -> StreamChunk | None:
+        """Take the thought out of a chunk's text; a server may have sent it apart."""
+        if new := row.reasoning[len(self._thought) :]:
+            self._thought = row.reasoning
+            chunk = chunk or StreamChunk("", [], None)
+            return dataclasses.replace(chunk, reasoning=new, whole_text=None)
+        if chunk is None or self._splitter is None or row.reasoning:
+            return chunk
+        last = row.finish_reason is not None
+        thought, content = self._splitter.feed(chunk.text, last=last)
+        self._thought += thought
+        return dataclasses.replace(chunk, text=content, reasoning=thought, whole_text=chunk.text)
 
 
 class TextStream:
@@ -129,13 +163,18 @@ class TextStream:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str], *, skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str],
+        *,
+        skip_special_tokens: bool = True,
+        shown: Mapping[int, str] = NONE_SHOWN,
     ) -> None:
         self._tokenizer = tokenizer
-        self._stops = stops
+        self._stops, self._shown = stops, shown
         self._skip_special_tokens = skip_special_tokens
         hidden = tokenizer is not None and skip_special_tokens
-        self._hidden = set(tokenizer.all_special_ids) if hidden else set()
+        self._hidden = {*tokenizer.all_special_ids} - {*shown} if hidden else set()
         self._start = 0  # the token at which decoding begins
         self._sent = 0  # tokens
         self._sent_text = ""  # of the tokens from `_start` to `_sent`
@@ -148,7 +187,8 @@ class TextStream:
             new = row.text[self._length :]
             return self._chunk(row, new, 0) if new or last else None
         if last:
-            text = answer_text(row, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
+            skip, shown = self._skip_special_tokens, self._shown
+            text = answer_text(row, self._tokenizer, skip_special_tokens=skip, shown=shown)
             return self._chunk(row, text[self._length :], len(ids))
         end, text = self._settled(ids)
         if end == self._sent:
@@ -172,7 +212,8 @@ class TextStream:
         )
 
     def _decoded(self, ids: Sequence[int]) -> str:
-        return decoded_text(ids, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
+        skip = self._skip_special_tokens
+        return decoded_text(ids, self._tokenizer, skip_special_tokens=skip, shown=self._shown)
 
     def _settled(self, ids: Sequence[int]) -> tuple[int, str]:
         """Return how many tokens have a text that no later token can change, and their text."""
@@ -183,7 +224,7 @@ class TextStream:
         last = self._bytes_begin(ids)
         whole = text(last)
         certain = whole.removesuffix(UNFINISHED)
-        length = len(certain) - max((_overlap(certain, stop) for stop in self._stops), default=0)
+        length = len(certain) - max((overlap(certain, stop) for stop in self._stops), default=0)
         if not whole.startswith(self._sent_text):  # an unknown decoder: send all text at the end
             return self._sent, self._sent_text
         ends = range(self._sent + 1, last + 1)
@@ -202,8 +243,3 @@ class TextStream:
             elif ids[index] not in self._hidden:
                 break
         return begin
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest proper prefix of `stop` with which `text` ends."""
-    return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)

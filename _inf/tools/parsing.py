@@ -18,10 +18,11 @@ from _inf.types import Tool, ToolCall
 
 @dataclass(frozen=True)
 class Parsed:
-    """The calls in a text; content: the text outside them."""
+    """The calls in a text; content: the text outside them. reasoning: the thought before both."""
 
     content: str
     calls: list[ToolCall]
+    reasoning: str = ""
 
 
 def parse(text: str, format: str, tools: Sequence[Tool]) -> Parsed:

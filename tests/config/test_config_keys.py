@@ -159,7 +159,7 @@ def test_key_takes_its_default_and_refuses_wrong_types_by_its_path(path: str) ->
         if path in NULL_TOO and value is None or path.removeprefix("rollout.") in ONE_VALUE:
             continue
         first = faults(at(path, value))[0]
-        assert first.startswith((f"{path}: ", f"{path}.x: ", f"{path}.0")), (value, first)
+        assert first.startswith((f"{path}: ", f"{path}.")), (value, first)
 
 
 @pytest.mark.parametrize("path", [path for path in ALL_KEYS if path not in SECTIONS])

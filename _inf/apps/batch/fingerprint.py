@@ -25,6 +25,7 @@ ROLLOUT = (
     *("temperature", "top_k", "top_p", "do_sample", "ignore_eos", "prompt_length"),
     *("response_length", "max_model_len", "dtype", "load_format", "engine_kwargs", "multi_turn"),
 )
+OF_ROWS = ("reasoning_parser",)  # if it is set: files are older than the key
 # The files of a config that name code, by how a file of rows names the version of this code.
 CODE_FILES = {
     configured_code.OF_TOOLS: "tool_config_path",
@@ -46,6 +47,7 @@ def of_config(config: Config) -> dict[str, Any]:
         "format": FORMAT,
         "model": _of_model(config),
         "truncate_prompt": settings["truncate_prompt"],
+        **{name: settings[name] for name in OF_ROWS if settings[name] is not None},
         **{f"rollout.{name}": settings["rollout"][name] for name in ROLLOUT},
         "tools": [of_file(path) for path in files.values()],
         **depends_on(configured_code.of_file(*named_file) for named_file in files.items()),

@@ -72,6 +72,9 @@ class Answering:
     tokenizer: Tokenizer
 
 
+ALSO = ("tool_calls", "reasoning")  # what a message may have besides its content
+
+
 class _Line(RequestBody):
     id: Any = None
     metadata: Any = None
@@ -88,8 +91,8 @@ class PromptLine(_OneAnswer):
 
     def row(self, source: Answering, output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
-        calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
-        return {**source.value, "completion": answer.completion, **calls, **_metadata(answer)}
+        also = {name: value for name, value in message(answer).items() if name in ALSO}
+        return {**source.value, "completion": answer.completion, **also, **_metadata(answer)}
 
 
 class ConversationLine(_OneAnswer):
@@ -129,7 +132,8 @@ def message(row: GenerationRow) -> dict[str, Any]:
     """Return a row's message, with the tool calls that the caller must run."""
     calls = row.tool_calls or []
     content = row.messages[-1]["content"] if calls and row.messages else row.completion
-    return assistant(content, calls, [f"call_{index}" for index in range(len(calls))])
+    ids = [f"call_{index}" for index in range(len(calls))]
+    return assistant(content, calls, ids, row.reasoning or "")
 
 
 def choices(

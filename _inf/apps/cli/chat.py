@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from _inf.apps.cli.options import SAMPLING, Options, option_type, takes_options
+from _inf.apps.openai_format import assistant
 from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.request.combinations import refuse
@@ -134,13 +135,18 @@ class Chat:
     def _streamed(self, asked: list[Any], params: GenerateParams) -> list[Any]:
         """Show an answer while it is generated; Ctrl-C keeps what is there."""
         chunks, before = self.engine.stream(asked, **params), self.engine.stats()
-        answer, tokens, end, start = "", 0, "", time.monotonic()
+        thought, answer, tokens, end, start = "", "", 0, "", time.monotonic()
         self._separate()
         try:
             for chunk in chunks:
+                if thought and chunk.text and not answer:
+                    typer.echo("\n")
+                if chunk.reasoning:
+                    typer.secho(chunk.reasoning, nl=False, dim=True)
                 typer.echo(chunk.text, nl=False)
                 sys.stdout.flush()
-                answer, tokens = answer + chunk.text, tokens + len(chunk.token_ids)
+                thought, answer = thought + chunk.reasoning, answer + chunk.text
+                tokens += len(chunk.token_ids)
                 end = ", cut by max_tokens" if chunk.finish_reason == "length" else ""
         except KeyboardInterrupt:
             if not self._watched:
@@ -153,7 +159,8 @@ class Chat:
         speed = tokens / max(time.monotonic() - start, 1e-6)
         cached = now["cached_tokens"] - before["cached_tokens"]
         _note(f"{tokens} tokens, {speed:.0f} tok/s, {cached:.0f} prompt tokens cached{end}")
-        return [*asked, {"role": "assistant", "content": answer}] if answer else self._messages
+        said = thought or answer
+        return [*asked, assistant(answer, [], [], thought)] if said else self._messages
 
     def _whole(self, asked: list[Any], params: GenerateParams) -> list[Any]:
         row = self.engine.generate(asked, **params)[0]
@@ -161,7 +168,7 @@ class Chat:
             _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")
         self._separate()
         typer.echo(json.dumps(row.to_dict()) if self.as_json else row.completion)
-        return row.messages or [*asked, {"role": "assistant", "content": row.completion}]
+        return row.messages or [*asked, assistant(row.completion, [], [], row.reasoning or "")]
 
     def _separate(self) -> None:
         """Print an empty line between two answers, unless prompts or JSON separate them."""

@@ -46,7 +46,7 @@ class Rollout:
     response_mask, logprobs: one per response id: 1 and its log prob for an id that the model
         sampled, 0 for one of a tool, a user or the template.
     prompt_texts, response_texts: the text of each id; joined, the whole text.
-    completion: the text of the last answer. messages: the conversation.
+    completion: the text of the last answer; reasoning: its thought. messages: the conversation.
     tool_calls: the calls that were run, each with its result and its seconds.
     agent_loop: the name of the agent loop that answered. unsampled_at: the places in the response
         where its mask is not that of the ids that were sampled; unsampled_ids: how many.
@@ -65,6 +65,7 @@ class Rollout:
     prompt_texts: list[str] | None = None
     response_texts: list[str] | None = None
     completion: str | None = None
+    reasoning: str | None = None
     messages: list[dict[str, Any]] | None = None
     tool_calls: list[dict[str, Any]] | None = None
     reward: float | None = None

@@ -102,6 +102,7 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
     """The form's keys that an answer of `generate` has: ids, mask, log probs, texts, turns."""
     fields: dict[str, Any] = {
         "completion": answer.completion,
+        "reasoning": answer.reasoning,
         "finish_reason": answer.finish_reason,
         "weight_version": answer.weight_version,
     }

@@ -167,6 +167,10 @@ def _without_parsed(call: Any) -> Any:
 class ChatBody(ServedKeywords, ChatRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
     add_generation_prompt: bool = True
+    # vLLM's and SGLang's: thoughts are given where `reasoning_parser` finds them, apart.
+    include_reasoning: Literal[True] | None = None
+    separate_reasoning: Literal[True] | None = None
+    stream_reasoning: Literal[True] | None = None
 
     @field_validator("messages")
     @classmethod

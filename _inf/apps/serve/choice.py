@@ -33,7 +33,8 @@ def whole_chunk(row: GenerationRow) -> StreamChunk:
     ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
     last = {name: getattr(row, name) for name in OF_OUTPUT}
-    return StreamChunk(row.completion, ids, row.finish_reason, logprobs, row.top_logprobs, last)
+    about = (row.finish_reason, logprobs, row.top_logprobs, last, row.reasoning or "")
+    return StreamChunk(row.completion, ids, *about, row.whole_text)
 
 
 @functools.cache
@@ -41,12 +42,26 @@ def may_begin_call(format: str) -> re.Pattern[str]:
     return re.compile("|".join([MARKS, *filter(None, [WORDS.get(format)])]))
 
 
+class Growing:
+    """A text of an answer as far as it has arrived. specials: where special tokens stand in it."""
+
+    def __init__(self) -> None:
+        self.text, self.specials = "", list[int]()
+        self._sent = 0
+
+    def new(self, certain: str) -> str:
+        """Return what is certain of it and was not before."""
+        new, self._sent = certain[self._sent :], max(self._sent, len(certain))
+        return new
+
+
 class Choice:
     """One choice, while it is answered and when it is finished.
 
     After the last chunk: `message`, the assistant's; `finish_reason` and `stop_reason` (vLLM's: the
     stop string or stop id that ended it, None for the model's EOS) as the response says them;
-    and `ended`, whether its last token is the model's EOS. output: the row so far.
+    and `ended`, whether its last token is the model's EOS. output: the row so far. text: its whole
+    text so far, with the calls and the thought in it.
     """
 
     def __init__(self, call: RenderedCall, row: int) -> None:
@@ -57,80 +72,94 @@ class Choice:
         self.ended = False
         self.output = RequestOutput()
         self.text_offset = 0  # of the next token's text, for log probs in the old form
-        self._text = ""
+        self.text = ""
         self.top_logprobs: list[dict[int, float]] = []  # so far
-        self._specials: list[int] = []  # where special tokens stand in the text
-        self._sent = 0
+        self._thought, self._content = Growing(), Growing()
 
-    def add(self, chunk: StreamChunk) -> str:
-        """Add a chunk; return the content that is now certain and was not before."""
-        if self.call.rules.tools and chunk.finish_reason is None:
-            special = self.call.rules.model.tokenizer.all_special_ids
-            if any(token in special for token in chunk.token_ids):
-                self._specials.append(len(self._text))
-        self._text += chunk.text
+    def add(self, chunk: StreamChunk) -> tuple[str, str]:
+        """Add a chunk; return what is certain now and was not before of the thought, and of the
+        content."""
+        if self.call.rules.tools and chunk.finish_reason is None and self._has_special(chunk):
+            thinks = not (chunk.text or self._content.text) and self._thought.text + chunk.reasoning
+            growing = self._thought if thinks else self._content
+            growing.specials.append(len(growing.text))
+        self.text += chunk.text if chunk.whole_text is None else chunk.whole_text
+        self._thought.text += chunk.reasoning
+        self._content.text += chunk.text
         self.output.token_ids.extend(chunk.token_ids)
         self.output.logprobs.extend(chunk.logprobs)
         self.top_logprobs.extend(chunk.top_logprobs or ())
-        certain = self._certain() if chunk.finish_reason is None else self._end(chunk)
-        new, self._sent = certain[self._sent :], max(self._sent, len(certain))
-        return new
+        thought, content = self._certain() if chunk.finish_reason is None else self._end(chunk)
+        return self._thought.new(thought), self._content.new(content)
 
-    def _certain(self) -> str:
-        """The text so far that is no part of a call, whatever follows."""
+    def _has_special(self, chunk: StreamChunk) -> bool:
+        """Whether a chunk has special tokens that are no marks of a thought."""
+        rules = self.call.rules
+        marks = () if rules.thoughts is None else rules.thoughts.shown
+        special = rules.model.tokenizer.all_special_ids
+        return any(token in special and token not in marks for token in chunk.token_ids)
+
+    def _certain(self) -> tuple[str, str]:
+        """The texts so far that are no part of a call, whatever follows."""
+        thought, content = self._thought, self._content
         if not self.call.rules.tools:
-            return self._text
+            return thought.text, content.text
         if self.call.forced:
-            return ""
-        # A call begins behind the last thought; one character after the tag's first, because that
-        # one would look like a call's beginning.
-        start = self._text.rfind(THOUGHT_ENDS) + 1
-        if not start and self._text.startswith(THOUGHT_BEGINS):
-            start = 1
-        format = self.call.rules.config.rollout.multi_turn.format
-        found = may_begin_call(format).search(self._text, start)
-        ends = [found.start()] if found else []
-        ends += [place for place in self._specials if place >= start]
-        return self._text[: min(ends, default=None)].rstrip()
+            return "", ""
+        if content.text:  # calls in a thought do not count, unless the answer ends in it
+            return thought.text, self._before_calls(content)
+        return self._before_calls(thought), ""
 
-    def _end(self, chunk: StreamChunk) -> str:
-        """Take the last chunk; return the content of the message."""
+    def _before_calls(self, growing: Growing) -> str:
+        start = 0
+        if self.call.rules.thoughts is None:
+            # A call begins behind the last thought; one character after the tag's first, because
+            # that one would look like a call's beginning.
+            start = growing.text.rfind(THOUGHT_ENDS) + 1
+            if not start and growing.text.startswith(THOUGHT_BEGINS):
+                start = 1
+        format = self.call.rules.config.rollout.multi_turn.format
+        found = may_begin_call(format).search(growing.text, start)
+        ends = [found.start()] if found else []
+        ends += [place for place in growing.specials if place >= start]
+        return growing.text[: min(ends, default=None)].rstrip()
+
+    def _end(self, chunk: StreamChunk) -> tuple[str, str]:
+        """Take the last chunk; return the thought and the content of the message."""
         metadata = chunk.metadata or {}
         last = {name: metadata[name] for name in OF_OUTPUT if name in metadata}
         self.output = dataclasses.replace(self.output, finish_reason=chunk.finish_reason, **last)
         stop = self.output.matched_stop
         self.ended = stop in self.call.rules.model.eos_token_ids
         self.stop_reason = None if self.ended else stop
-        content, calls = self._parsed()
+        thought, content, calls = self._parsed()
         cut = self.call.forced and not calls
         if cut:
-            content, calls = "", cut_calls(self._text)[: 1 if self.call.one_call else None]
+            content, calls = "", cut_calls(self.text)[: 1 if self.call.one_call else None]
         self.finish_reason = "tool_calls" if calls and not cut else chunk.finish_reason
         ids = [f"call_{uuid.uuid4().hex[:24]}" for _ in calls]
-        self.message = {**assistant(content, calls, ids), "refusal": None}
-        return content
+        self.message = {**assistant(content, calls, ids, thought), "refusal": None}
+        return thought, content
 
-    @property
-    def text(self) -> str:
-        """The text so far, with the calls in it."""
-        return self._text
-
-    def _parsed(self) -> tuple[str, list[ToolCall]]:
-        """The text outside calls, with the white space that it begins with, and the calls. A call
-        that the request does not take stays text."""
+    def _parsed(self) -> tuple[str, str, list[ToolCall]]:
+        """The thought, the text outside calls with the white space that it begins with, and the
+        calls. A call that the request does not take stays text."""
+        rules = self.call.rules
         if self.call.forced:
-            calls = forced_calls(self._text)
-            return "" if calls else self._text, calls
-        if not self.call.rules.tools:
-            return self._text, []
-        parsed = answered_calls(self.output, self.call.rules)
-        calls = [call for call in parsed.calls if takes(self.call.rules.tools, call)]
+            calls = forced_calls(self.text)
+            return "", "" if calls else self.text, calls
+        whole = (self._thought.text, self._content.text, list[ToolCall]())
+        if not rules.tools:
+            return whole
+        before, constrained = self.call.prompt_ids(self.index), self.call.constrained
+        parsed = answered_calls(self.output, rules, before, constrained=constrained)
+        calls = [call for call in parsed.calls if takes(rules.tools, call)]
         if not calls:
-            return self._text, []
+            return whole
         thought, end, outside = parsed.content.rpartition(THOUGHT_ENDS)
         if outside:
-            text = self._text.rpartition(THOUGHT_ENDS)[2]
+            text = self._content.text.rpartition(THOUGHT_ENDS)[2]
             outside = text[: len(text) - len(text.lstrip())] + outside.lstrip()
         others = [call.raw_text for call in parsed.calls if call not in calls]
         content = "\n".join([*filter(None, [thought + end + outside]), *others])
-        return content, calls[: 1 if self.call.one_call else None]
+        return parsed.reasoning, content, calls[: 1 if self.call.one_call else None]

@@ -191,8 +191,10 @@ class ChatResponses(Responses[ChatBody]):
         return [self._event(part)] if any(part.get(name) for name in says) else []
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
-        content = choice.add(chunk)
-        delta: JSON = {"content": content} if content else {}
+        thought, content = choice.add(chunk)
+        delta: JSON = {"reasoning": thought, "reasoning_content": thought} if thought else {}
+        if content:
+            delta["content"] = content
         if calls := choice.message.get("tool_calls"):
             delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
         logprobs = self._content_logprobs(chunk)
@@ -242,7 +244,9 @@ class CompletionResponses(Responses[CompletionBody]):
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         begins = not choice.output.token_ids
-        part = {"text": choice.add(chunk), **self._named(choice, chunk)}
+        choice.add(chunk)
+        text = chunk.text if chunk.whole_text is None else chunk.whole_text
+        part = {"text": text, **self._named(choice, chunk)}
         if self.body.return_token_ids and begins:
             part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
         tops = chunk.top_logprobs or [{} for _ in chunk.token_ids]

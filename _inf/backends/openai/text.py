@@ -108,12 +108,18 @@ class OpenAIAnswer:
         """How many tokens of the prompt were cached; 0 if a server does not count them."""
         return (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many tokens of the answer are its thought; 0 if a server does not count them."""
+        return (self.usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+
 
 @dataclasses.dataclass
 class TextAnswer(OpenAIAnswer):
     """An answer of text and calls."""
 
     text: str = ""
+    reasoning: str = ""
     matched_stop: str | None = None
     calls: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
@@ -121,6 +127,8 @@ class TextAnswer(OpenAIAnswer):
         choice = self.choice(chunk)
         part = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
         self.text += part.get("content") or part.get("refusal") or ""
+        # vLLM's and OpenRouter's newer name, and DeepSeek's, SGLang's and vLLM's older one
+        self.reasoning += part.get("reasoning") or part.get("reasoning_content") or ""
         for place, call in enumerate(part.get("tool_calls") or ()):
             self._add_call(call, call.get("index", place))
         stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's
@@ -130,8 +138,10 @@ class TextAnswer(OpenAIAnswer):
             matched_stop=self.matched_stop,
             prompt_tokens=self.usage.get("prompt_tokens") or 0,
             completion_tokens=self.usage.get("completion_tokens") or 0,
+            reasoning_tokens=self.reasoning_tokens,
             cached_tokens=self.cached_tokens,
             text=self.text,
+            reasoning=self.reasoning,
             calls=[
                 call_of(call["name"], call["arguments"].strip() or None, call["arguments"], 0, 0)
                 for call in self.calls

@@ -69,7 +69,7 @@ def streamed(
         for few in new
     ]
     chunks.append(StreamChunk("", [], why, [], None, {"matched_stop": None}))
-    return [choice.add(chunk) for chunk in chunks], choice
+    return [choice.add(chunk)[1] for chunk in chunks], choice
 
 
 @pytest.mark.parametrize("marks", [True, False])

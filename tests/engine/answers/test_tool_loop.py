@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from _inf.config import load_config
 from _inf.conversation.rules import Rules, answered_calls
 from _inf.runtime.extras import has_verl
 from _inf.tools.definition import as_tools
+from _inf.types import RequestOutput
 from inf import (
     ConfigError,
     GenerationOutput,
@@ -408,10 +408,10 @@ def test_stop_that_closes_a_call_leaves_it_readable(caller: InferenceEngine) -> 
 def test_call_in_a_thought_is_not_meant(caller: InferenceEngine) -> None:
     said = '<think>maybe <tool_call>{"name": "calculator"</think>It is 84.'
     ids = caller.tokenizer(said)["input_ids"]
-    row = SimpleNamespace(token_ids=ids, finish_reason="stop", matched_stop=None, text=None)
+    row = RequestOutput(ids, finish_reason="stop")
     (tool,) = caller._configured.tools
     rules = Rules({tool.name: tool}, None, caller.config, caller._backend.model)  # type: ignore
-    assert answered_calls(row, rules).calls == []  # type: ignore[arg-type]
+    assert answered_calls(row, rules, [1], constrained=False).calls == []
 
 
 @pytest.mark.verl

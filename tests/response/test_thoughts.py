@@ -1,0 +1,155 @@
+"""Thoughts are split from answers, whatever the chunks, and no mark of one stays in either text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from _inf.config import ReasoningMarks, load_config
+from _inf.response.decode import answer_text, decode
+from _inf.response.streaming import TextStream
+from _inf.response.thoughts import Thoughts, ThoughtStream
+from _inf.types import Prompt, RequestOutput
+from inf import ConfigError
+
+THINK = ReasoningMarks(start="<think>", end="</think>")
+PIECES = st.sampled_from(["<think>", "</think>", "<th", "</", ">", "a", " ", "\n", "<", "think>"])
+
+
+def split(text: str, *, inside: bool = False) -> tuple[str, str, bool]:
+    return Thoughts(THINK, None).split(text, inside=inside)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "thought", "content"),
+    [
+        ("Paris.", False, "", "Paris."),
+        ("  Paris. ", False, "", "  Paris. "),
+        ("<think>\nFrance?\n</think>\n\nParis. ", False, "France?", "Paris. "),
+        ("\n<think>France?</think>Paris.", False, "France?", "Paris."),
+        ("France?\n</think>\n\nParis.", True, "France?", "Paris."),
+        ("<think>\nFrance?\n</think>\n\nParis.", True, "France?", "Paris."),  # opened twice
+        ("<think>\n\n</think>\n\nParis.", False, "", "Paris."),
+        ("<think>France? It", False, "France? It", ""),  # unfinished
+        ("France? </thi", True, "France? </thi", ""),
+        ("<thi", False, "", "<thi"),
+        ("A <think> tag.", False, "", "A <think> tag."),  # not at the beginning
+        ("<think>a</think>b<think>c</think>", False, "a", "b<think>c</think>"),
+        ("", True, "", ""),
+    ],
+)
+def test_thought_is_what_stands_between_the_marks(
+    text: str, inside: bool, thought: str, content: str
+) -> None:
+    assert split(text, inside=inside)[:2] == (thought, content)
+
+
+@given(st.lists(PIECES, max_size=12), st.booleans())
+@example(["<think>", "a", "</", "a", "</", "think>", "\n", "a"], False)
+def test_parts_of_a_text_are_split_as_the_whole(pieces: list[str], inside: bool) -> None:
+    text = "".join(pieces)
+    for parts in (pieces, list(text)):
+        stream, thought, content = ThoughtStream(THINK, inside=inside), "", ""
+        for part in [*parts, None]:
+            new = stream.feed(part or "", last=part is None)
+            thought, content = thought + new[0], content + new[1]
+            assert split(text, inside=inside)[0].startswith(thought)
+            assert "</think>" not in thought
+        assert (thought, content, stream.thinking) == split(text, inside=inside)
+
+
+def test_text_of_a_thought_comes_at_once() -> None:
+    stream = ThoughtStream(THINK, inside=False)
+    said = [stream.feed(part, last=False) for part in ("<think>", "\nSo ", "what", "</", "x")]
+    assert said == [("", ""), ("So", ""), (" what", ""), ("", ""), ("</x", "")]
+
+
+# ─── With a tokenizer ───
+
+
+def row(tokenizer: Any, text: str, **fields: Any) -> RequestOutput:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return RequestOutput(ids, finish_reason="stop", completion_tokens=len(ids), **fields)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "unopened", "inside"),
+    [
+        ("<|im_start|>assistant\n", False, False),
+        ("<|im_start|>assistant\n<think>\n", False, True),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False, False),
+        ("<|im_start|>user\n<think><|im_end|>\n<|im_start|>assistant\n", False, False),
+        ("<|im_start|>assistant\n", True, True),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", True, False),
+    ],
+)
+def test_prompt_opens_a_thought(tokenizer: Any, prompt: str, unopened: bool, inside: bool) -> None:
+    thoughts = Thoughts(THINK.model_copy(update={"unopened": unopened}), tokenizer)
+    ids = tokenizer(prompt)["input_ids"]
+    assert thoughts.inside(ids, constrained=False) is inside
+    assert not thoughts.inside(ids, constrained=True)  # the grammar's text is the answer
+
+
+@pytest.mark.parametrize(
+    ("text", "of_thought"),
+    [("<think>a b</think> c d", "<think>a b</think>"), ("<think>a b", "<think>a b"), ("a", "")],
+)
+def test_tokens_of_a_thought_are_counted_with_its_marks(
+    tokenizer: Any, text: str, of_thought: str
+) -> None:
+    thoughts, output = Thoughts(THINK, tokenizer), row(tokenizer, text)
+    counted = thoughts.tokens(output.token_ids, split(text)[0])
+    said = tokenizer.decode(output.token_ids[:counted])
+    assert said.startswith(of_thought) and len(said) <= len(of_thought) + 1
+
+
+def test_marks_that_are_special_tokens_are_found(tokenizer: Any) -> None:
+    """As Mistral's; a text without special tokens would not have them."""
+    marks = ReasoningMarks(start="<|im_start|>", end="<|pad|>")
+    thoughts, output = Thoughts(marks, tokenizer), row(tokenizer, "<|im_start|>So<|pad|>Paris")
+    text = answer_text(output, tokenizer, skip_special_tokens=True, shown=thoughts.shown)
+    assert thoughts.split(text, inside=False) == ("So", "Paris", False)
+    stream, said = TextStream(tokenizer, (), shown=thoughts.shown), ""
+    for end in range(1, len(output.token_ids) + 1):
+        last = "stop" if end == len(output.token_ids) else None
+        chunk = stream.feed(RequestOutput(output.token_ids[:end], finish_reason=last))
+        said += chunk.text if chunk else ""
+    assert said == text
+    assert thoughts.tokens(output.token_ids, "So") == 4
+
+
+def test_row_without_a_parser_is_not_split(tokenizer: Any) -> None:
+    from _inf.request.keywords import GenerateParams
+    from _inf.request.sampling import resolve
+    from _inf.types import Limits, ModelInfo
+
+    text = "<think>a</think>b"
+    model = ModelInfo(tokenizer, frozenset([2]), Limits(99, 99, 384))
+    sampling = resolve(GenerateParams(), load_config({}, {}).rollout, 1, model)
+    for thoughts, said in ((None, (None, text)), (Thoughts(THINK, tokenizer), ("a", "b"))):
+        output = row(tokenizer, text)
+        [made] = decode([output], [Prompt([5])], sampling, tokenizer, 99, thoughts)
+        assert (made.reasoning, made.completion) == said
+        assert made.token_ids == output.token_ids
+        assert ("reasoning_tokens" in made.metadata) is (thoughts is not None)
+
+
+# ─── The config ───
+
+
+def test_parser_is_a_name_of_vllms_or_two_marks() -> None:
+    named = load_config({"reasoning_parser": "qwen3"}, {}).reasoning_parser
+    assert named == THINK
+    own = {"start": "[a]", "end": "[b]"}
+    config = load_config({"reasoning_parser": own}, {})
+    assert config.reasoning_parser == ReasoningMarks(start="[a]", end="[b]")
+    assert load_config(config.to_dict(), {}) == config
+    with pytest.raises(
+        ConfigError, match="'qwen4' is not a reasoning parser; did you mean 'qwen3'"
+    ):
+        load_config({"reasoning_parser": "qwen4"}, {})
+    with pytest.raises(ConfigError, match="reasoning_parser.end"):
+        load_config({"reasoning_parser": {"start": "[a]"}}, {})
