@@ -63,18 +63,22 @@ class HfBackend(OnHost):
             searching.cancel()
             for row in rows:
                 row.done.cancel()
-        asked = [index for index, row in enumerate(rows) if row.params.prompt_logprobs]
+        asked = {
+            index: (tuple(row.request.token_ids), row.params.adapter)
+            for index, row in enumerate(rows)
+            if row.params.prompt_logprobs
+        }
         likeliest = max((rows[index].params.top_prompt_logprobs for index in asked), default=0)
-        scored = await self._score(
-            [(requests[index].token_ids, 1) for index in asked],
-            likeliest,
-            [rows[index].params.adapter for index in asked],
+        prompts = [*dict.fromkeys(asked.values())]  # equal ones once
+        scores = await self._score(
+            [(list(ids), 1) for ids, _ in prompts], likeliest, [adapter for _, adapter in prompts]
         )
-        for index, score in zip(asked, scored, strict=True):
+        scored = dict(zip(prompts, scores, strict=True))
+        for index, prompt in asked.items():
             outputs[index] = dataclasses.replace(
                 outputs[index],
-                prompt_logprobs=score.prompt_logprobs,
-                top_prompt_logprobs=score.top_prompt_logprobs,
+                prompt_logprobs=scored[prompt].prompt_logprobs,
+                top_prompt_logprobs=scored[prompt].top_prompt_logprobs,
             )
         return outputs
 

@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from transformers import DynamicCache
 
 from _inf.backends.hf.forward import Forward, joined, selected
 from _inf.backends.hf.next_token import Chooser, Row
+from _inf.backends.hf.prompts import Prompts
 from _inf.errors import RequestFailure, error_text
 
 
@@ -58,12 +59,14 @@ class Decoder:
 
     def __post_init__(self) -> None:
         self._waiting: dict[object, deque[Row]] = {}  # by their call
+        self._prompts = Prompts(self.forward)
         self._batches: list[Batch] = []
         self._work = asyncio.Event()
 
     def add(self, row: Row) -> None:
         """Answer a row; cancelling its `done` ends it. Called on the event loop."""
         self._waiting.setdefault(row.call, deque()).append(row)
+        self._prompts.add(row)
         self._work.set()
 
     async def serve(self) -> None:
@@ -71,12 +74,10 @@ class Decoder:
             if not self._waiting and not self._batches:
                 self._work.clear()
                 await self._work.wait()
-            rows = self._admitted()
-            lengths = [len(row.request.token_ids) for row in rows]
-            adapters = [row.params.adapter for row in rows]
-            for group in self.forward.grouped(lengths, self.most_new_tokens, adapters):
-                self._begin([rows[index] for index in group])
+            for rows in self._prompts.grouped(self._admitted(), self.most_new_tokens):
+                self._begin(rows)
                 await asyncio.sleep(0)
+            self._prompts.forget()
             for batch in self._batches:
                 self._step(batch)
                 await asyncio.sleep(0)  # calls are cancelled here, and tools run
@@ -88,32 +89,29 @@ class Decoder:
         counts = Counter(row.call for row in running)
         room = self.most_tokens - sum(row.most_tokens for row in running)
         taken: list[Row] = []
+        prompts: set[Hashable] = set()
         new = self.most_new_tokens
         while self._waiting and len(running) + len(taken) < self.most_rows:
             call = min(self._waiting, key=counts.__getitem__)
             row = self._waiting[call][0]
             if not row.done.done():
-                room, new = room - row.most_tokens, new - len(row.request.token_ids)
+                room, new = room - row.most_tokens, new - self._prompts.new_tokens(row, prompts)
                 if (room < 0 and (running or taken)) or (new < 0 and taken):
                     break
                 taken.append(row)
+                prompts.add(self._prompts.of(row))
                 counts[call] += 1
-            self._waiting[call].popleft()
+            self._prompts.remove(self._waiting[call].popleft())
             if not self._waiting[call]:
                 del self._waiting[call]
         return taken
 
     def _begin(self, rows: list[Row]) -> None:
-        """Compute prompts, equal ones once, and choose each row's first token."""
-        prompts = [tuple(row.request.token_ids) for row in rows]
-        place = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}
-        which = [place[prompt] for prompt in prompts]
-        cache = DynamicCache() if self.forward.cached else None
+        """Compute the rows' prompts, and choose each row's first token."""
+        cache = None
         with failing(rows):
-            logits = self.forward(list(place), cache, adapter=rows[0].params.adapter)[:, -1]
-            if cache is not None and len(place) < len(rows):
-                selected(cache, which, cache.get_seq_length())
-            self.chooser.choose(logits[which], rows)
+            logits, cache = self._prompts.compute(rows)
+            self.chooser.choose(logits, rows)
         batch = Batch(rows, cache)
         batch.leave()
         self._batches.append(batch)

@@ -146,8 +146,19 @@ def selected(cache: DynamicCache, rows: Sequence[int], width: int) -> None:
         layer.values = layer.values[:, :, -width:].index_select(0, index)
 
 
+def row_of(cache: DynamicCache, row: int = 0, width: int = 0) -> DynamicCache:
+    """A copy of one row of a cache, and of its last `width` tokens; 0: all."""
+    alone = DynamicCache()
+    for number, layer in enumerate(cache.layers):
+        keys, values = (each[row : row + 1, :, -width:] for each in (layer.keys, layer.values))
+        alone.update(keys.clone(), values.clone(), number)
+    return alone
+
+
 def joined(caches: Sequence[DynamicCache]) -> DynamicCache:
     """Put the rows of all caches into the first one, padded on the left."""
+    if len(caches) == 1:
+        return caches[0]
     width = max(cache.get_seq_length() for cache in caches)
 
     def together(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

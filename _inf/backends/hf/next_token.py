@@ -30,6 +30,7 @@ class Row:
     grammar: Grammar | None
     done: Future[RequestOutput]
     put: Put | None = None
+    cached_tokens: int = 0
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
     top_logprobs: list[dict[int, float]] = dataclasses.field(default_factory=list)
@@ -53,6 +54,7 @@ class Row:
             matched_stop=matched,
             prompt_tokens=len(self.request.token_ids),
             completion_tokens=len(self.token_ids),
+            cached_tokens=self.cached_tokens,
             weight_version=self.weight_version,
             top_logprobs=list(self.top_logprobs) if self.params.logprobs else None,
             kept=list(self.kept) if self.params.sampling_mask else None,

@@ -289,6 +289,10 @@ def test_prefix_cache_serves_a_repeated_prompt_only_where_the_config_lets_it(
     assert cached(dummy) == [0, 0, 0]  # enable_prefix_caching: false
     assert cached(real) == [0, 0, 0]  # free_cache_engine: true
     assert all(count > 30 for count in cached(tiny)[1:])
+    # Rows of one call compute their prompt once, here in chunks of 32, unless there is no cache.
+    for engine, second in ((dummy, 0), (real, 39)):
+        output = engine.generate(prompt, max_tokens=4, n=2, temperature=1.0)
+        assert [about["cached_tokens"] for about in output.metadata] == [0, second]
 
 
 def test_lengths_of_the_config_are_the_limits(dummy: InferenceEngine) -> None:

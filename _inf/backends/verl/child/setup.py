@@ -45,6 +45,7 @@ def patches(
     from _inf.backends.verl.child import (
         attention,
         drawing,
+        equal_prompts,
         grammars,
         lora,
         model_code,
@@ -58,6 +59,7 @@ def patches(
         *(packed_linear.patches() if pack_weights else ()),
         *(attention.patches(folder) if device == "cpu" else model_code.gpu_patches()),
         *scheduler.patches(folder),
+        *equal_prompts.patches(),
         *grammars.patches(),
         *drawing.patches(),
         *penalties.patches(),

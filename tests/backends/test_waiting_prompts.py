@@ -1,0 +1,104 @@
+"""SGLang's requests with equal prompts: which of them wait for another one, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from _inf.backends.verl import environment
+
+pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
+
+PROMPT = [*range(40)]
+
+
+def request(rid: str, prompt: Sequence[int] = PROMPT, **given: Any) -> Any:
+    ids = {"origin_input_ids": [*prompt], "fill_ids": [*prompt], "output_ids": []}
+    about = {"extra_key": None, "return_logprob": True, "logprob_start_len": len(prompt) - 1}
+    return SimpleNamespace(rid=rid, **{**ids, **about, "prefix_indices": [], **given})
+
+
+def computed(
+    queue: list[Any], running: Sequence[Any] = (), disabled: bool = False, page_size: int = 1
+) -> list[str]:
+    """The requests that a pass takes from the queue."""
+    environment.prepare("auto")
+    from sglang.srt.managers.schedule_policy import AddReqResult
+
+    from _inf.backends.verl.child.equal_prompts import wait_for_equal_prompt
+
+    def add(adder: Any, request: Any) -> Any:
+        adder.can_run_list.append(request)
+        return AddReqResult.CONTINUE
+
+    adder = SimpleNamespace(can_run_list=[], page_size=page_size)
+    adder.tree_cache = SimpleNamespace(disable=disabled)
+    adder.running_batch = SimpleNamespace(reqs=list(running))
+    for each in queue:
+        assert wait_for_equal_prompt(add, adder, each) is AddReqResult.CONTINUE
+    queue[:] = [each for each in queue if each not in adder.can_run_list]
+    return [each.rid for each in adder.can_run_list]
+
+
+def test_first_of_equal_prompts_is_computed_and_the_others_are_next() -> None:
+    queue = [request(f"a{row}") for row in range(3)] + [request("b0", PROMPT[1:])]
+    assert computed(queue) == ["a0", "b0"]
+    for each in queue:
+        each.prefix_indices = PROMPT[:-1]
+    assert computed(queue) == ["a1", "a2"]
+
+
+def test_other_adapters_and_salts_are_other_prompts() -> None:
+    queue = [request("plain"), request("one", extra_key="one"), request("two", extra_key="two")]
+    assert computed(queue) == ["plain", "one", "two"]
+
+
+def test_without_a_prefix_cache_none_waits() -> None:
+    assert computed([request("a0"), request("a1")], disabled=True) == ["a0", "a1"]
+
+
+def test_request_waits_for_one_other_at_most() -> None:
+    """Whatever the cache keeps of it."""
+    queue = [request(f"a{row}") for row in range(4)]
+    assert computed(queue) == ["a0"]
+    assert computed(queue) == ["a1", "a2", "a3"]
+
+
+def test_request_waits_for_all_parts_of_a_long_prompt() -> None:
+    first, queue = request("a0"), [request("a1")]
+    for _ in range(3):
+        assert computed([first, *queue]) == ["a0"]
+    queue[0].prefix_indices = PROMPT[:-1]
+    assert computed(queue) == ["a1"]
+
+
+def test_request_waits_for_one_that_runs_and_has_no_token_yet() -> None:
+    """As it is with the overlap schedule: the cache gets a prompt with its first token."""
+    first, queue = request("a0"), [request("a1")]
+    assert computed(queue, [first]) == []
+    first.output_ids = [7]
+    queue[0].prefix_indices = PROMPT[:-1]
+    assert computed(queue, [first]) == ["a1"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"logprob_start_len": 0},  # all of its log probs are asked for, so it is computed whole
+        {"logprob_start_len": 10, "prefix_indices": PROMPT[:10]},
+        {"prefix_indices": PROMPT[:39]},
+        {"return_logprob": False, "prefix_indices": PROMPT[:39]},
+    ],
+    ids=str,
+)
+def test_request_of_which_the_cache_would_have_no_more_does_not_wait(given: dict[str, Any]) -> None:
+    assert computed([request("a0"), request("a1", **given)]) == ["a0", "a1"]
+
+
+def test_cache_holds_whole_pages() -> None:
+    rest = {"prefix_indices": PROMPT[:32]}
+    assert computed([request("a0"), request("a1", **rest)], page_size=16) == ["a0", "a1"]
+    assert computed([request("a0"), request("a1", **rest)]) == ["a0"]
