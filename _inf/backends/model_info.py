@@ -108,9 +108,9 @@ def with_dtype(config: Config, on_cpu: bool, hf_config: Any) -> Config:
     """The config with a dtype in place of `auto`.
 
     On a CPU it is float32, in which alone rows are exact; so it is for the embedded model, whose
-    answers in bfloat16 are gibberish. On a GPU it is the
-    checkpoint's, and bfloat16 for one of float32, where SGLang 0.5.9 takes float16, whose range is
-    smaller. Of quantized weights it stays the backend's choice.
+    answers in bfloat16 are gibberish. On a GPU it is the checkpoint's, and bfloat16 for one of
+    float32, where SGLang 0.5.9 takes float16, whose range is smaller. For quantized weights the
+    backend chooses.
     """
     if config.rollout.dtype != "auto" or getattr(hf_config, "quantization_config", None):
         return config
