@@ -5,6 +5,7 @@ that has lost a file is built again.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -34,6 +35,11 @@ def cache_root() -> Path:
     except OSError as error:
         raise _unwritable(root, error) from None
     return root
+
+
+def by_transformers() -> str:
+    """Return a part of the key of what Transformers writes: 4 cannot read all that 5 writes."""
+    return "transformers" + importlib.metadata.version("transformers").partition(".")[0]
 
 
 def build_once(key: str, build: Callable[[Path], None]) -> Path:

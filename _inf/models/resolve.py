@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
-from _inf.models.cache import build_once
+from _inf.models.cache import build_once, by_transformers
 from _inf.runtime import quiet
 
 FORMAT = 1  # increase it when the written files of a converted model change
@@ -113,9 +112,7 @@ def _converted(kind: str, digest: str, write: Callable[[Path], None], fault: str
             why = " ".join(error_text(error).removeprefix("ValueError: ").split())[:320]
             raise ConfigError(f"{fault}: {why}") from error
 
-    # Transformers 4 cannot read all that 5 writes.
-    major = importlib.metadata.version("transformers").partition(".")[0]
-    return build_once(f"{kind}{FORMAT}-transformers{major}-{digest}", build)
+    return build_once(f"{kind}{FORMAT}-{by_transformers()}-{digest}", build)
 
 
 def _dequantized(gguf: Path) -> Path:

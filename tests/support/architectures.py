@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-from _inf.models.cache import build_once
-from tests.support.tiny import FORMAT, VOCABULARY, save_tiny
+from tests.support.tiny import VOCABULARY, built_once, save_tiny
 
 WINDOW = 24
 CONTEXT = 1024
@@ -139,9 +136,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 def architecture(name: str, seed: int = 0) -> Path:
     """The folder of a tiny random model of that architecture."""
     kind, own = MODELS[name]
-    text = json.dumps([kind, {**PLAIN, **own}, seed, FORMAT], sort_keys=True)
-    key = f"tiny-{name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
-    return build_once(key, lambda folder: save_tiny(config(name), seed, folder, CONTEXT))
+    spec = [kind, {**PLAIN, **own}, seed]
+    return built_once(name, spec, lambda folder: save_tiny(config(name), seed, folder, CONTEXT))
 
 
 def config(name: str) -> Any:

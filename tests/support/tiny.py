@@ -8,12 +8,12 @@ answers vary from token to token and are not nearly tied, so comparing token ids
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from _inf.models.cache import build_once
+from _inf.models.cache import build_once, by_transformers
 
 FORMAT = 1  # raise it when what is built here changes
 VOCABULARY = 384
@@ -63,16 +63,20 @@ def tiny_model(
     )
     spec |= {"layers": layers} if layers != 2 else {}
     spec |= {"tied": True} if tied else {}
-    major = importlib.metadata.version("transformers").split(".")[0]  # 4 cannot read what 5 wrote
-    text = json.dumps({**spec, "format": FORMAT, "transformers": major}, sort_keys=True)
-    key = f"tiny-{kind}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
     def build(folder: Path) -> None:
         tokenizer = _tokenizer(spec)
         tokenizer.save_pretrained(folder)
         _model(spec, tokenizer).save_pretrained(folder)
 
-    return build_once(key, build)
+    return built_once(kind, spec, build)
+
+
+def built_once(name: str, spec: Any, build: Callable[[Path], None]) -> Path:
+    """The folder of the tiny model of this specification, filled by `build` if it is missing."""
+    text = json.dumps([spec, FORMAT], sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    return build_once(f"tiny-{name}-{by_transformers()}-{digest}", build)
 
 
 def _tokenizer(spec: dict[str, Any]) -> Any:
