@@ -16,7 +16,7 @@ from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
 from _inf.types import Limits, ModelInfo, Tokenizer
 
-FOUR_BYTES = ("float32", "float")
+FLOAT32 = ("float32", "float")
 ORIGINAL = "original_max_position_embeddings"
 # Kinds of scaling beside which `max_position_embeddings` is the context after scaling.
 ALREADY_EXTENDED = ("llama3", "longrope")
@@ -125,7 +125,7 @@ def _half(hf_config: Any) -> str:
 
 
 def item_bytes(dtype: str) -> int:
-    return 4 if dtype.removeprefix("torch.") in FOUR_BYTES else 2
+    return 4 if dtype.removeprefix("torch.") in FLOAT32 else 2
 
 
 def file_bytes(folder: Path) -> int:

@@ -243,10 +243,9 @@ class CompletionResponses(Responses[CompletionBody]):
         return decoded_text(ids, self._tokenizer, skip_special_tokens=False)
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
-        begins = not choice.output.token_ids
+        begins, start = not choice.output.token_ids, len(choice.text)
         choice.add(chunk)
-        text = chunk.text if chunk.whole_text is None else chunk.whole_text
-        part = {"text": text, **self._named(choice, chunk)}
+        part = {"text": choice.text[start:], **self._named(choice, chunk)}
         if self.body.return_token_ids and begins:
             part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
         tops = chunk.top_logprobs or [{} for _ in chunk.token_ids]

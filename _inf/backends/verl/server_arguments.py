@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from _inf.backends.model_info import FLOAT32
 from _inf.backends.verl.environment import Device, free_ports
 from _inf.config import Config
 from _inf.errors import ConfigError
@@ -23,7 +24,6 @@ CPU_KV_ROWS = 4
 CPU_KV_TOKENS = 16_384
 NEVER = 1e9
 ATTENTION, TRITON = "attention_backend", "triton"
-FLOAT32 = ("float32", "float")
 HOPPER = 9  # the compute capability of H100 and H200, where FlashAttention 3 is SGLang's choice
 # These have kernels for half precision only.
 HALF_PRECISION = "fa3 fa4 flashinfer flashmla cutlass_mla trtllm_mha trtllm_mla".split()

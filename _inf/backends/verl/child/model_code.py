@@ -27,9 +27,9 @@ from sglang.srt.layers.rotary_embedding import RotaryEmbedding
 from sglang.srt.server_args import get_global_server_args
 from torch.nn.functional import embedding, rms_norm
 
+from _inf.backends.model_info import FLOAT32
 from _inf.backends.verl.child.kernels import Kernels
 from _inf.backends.verl.patch_table import Replace, Wrap
-from _inf.backends.verl.server_arguments import FLOAT32
 
 # Where a file says which of its classes are models: one name, or a list of names.
 ENTRY_CLASS = re.compile(r"^EntryClass\s*=\s*(\w+|\[[^\]]*\])", re.MULTILINE)
