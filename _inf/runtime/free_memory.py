@@ -7,6 +7,7 @@ engines will take. Each of their processes says in a file of its engine's folder
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import tempfile
@@ -41,9 +42,12 @@ def reserve(folder: Path, count: int) -> None:
 
 def _unwritten() -> Iterator[int]:
     """What each process has reserved, less what it has grown by since."""
-    for file in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_FILE.format('*')}"):
+    folder = Path(tempfile.gettempdir())
+    # pathlib's own glob (Python 3.11) raises for a folder that its engine removes meanwhile.
+    for found in glob.iglob(f"{PREFIX}*/{_FILE.format('*')}", root_dir=folder):
         # Its process may have ended, or be writing it.
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            file = folder / found
             if file.stat().st_uid != os.geteuid():
                 continue
             note = json.loads(file.read_text())

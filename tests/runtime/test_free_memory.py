@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,21 @@ def test_engine_that_was_killed_reserves_nothing(engine: subprocess.Popen[str]) 
     engine.kill()
     engine.wait()
     assert free_megabytes() == 1000
+
+
+def test_engine_that_ends_while_its_folder_is_read_reserves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def scan(path: Any) -> Any:
+        if isinstance(path, str | Path) and Path(path) == folder:
+            folder.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert free_megabytes() == 1000
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("note", ["", "[]", {"bytes": 5}, {"pid": "x"}, {"started": "1"}])
