@@ -162,7 +162,8 @@ class SamplingParams:
     whether to score the prompt's tokens; top_prompt_logprobs: how many of the likeliest tokens to
     return there. sampling_mask, return_routed_experts: whether to return the tokens that the
     filters left, and the experts of each token. num_beams: above 1, beam search; `beam` is the
-    row's rank, 0 is best. adapter: the name of the LoRA adapter that answers.
+    row's rank, 0 is best. adapter: the name of the LoRA adapter that answers. bad_word_ids: what
+    `bad_words` are as token ids.
     """
 
     max_tokens: int
@@ -178,6 +179,10 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = field(default_factory=list)
+    bad_word_ids: Sequence[Sequence[int]] = field(default_factory=list)
+    logprob_token_ids: Sequence[int] | None = None
     seed: int | None = None
     json_schema: str | None = None
     regex: str | None = None
@@ -199,6 +204,16 @@ class SamplingParams:
     def constrained(self) -> bool:
         """Whether a grammar makes the answer."""
         return self.json_schema is not None or self.regex is not None
+
+    @property
+    def masked(self) -> bool:
+        """Whether it has allowed_token_ids or bad_words."""
+        return self.allowed_token_ids is not None or bool(self.bad_words)
+
+    @property
+    def asks_for_top_logprobs(self) -> bool:
+        """Whether the log probs of other tokens than the generated ones are to be returned."""
+        return bool(self.logprobs or self.logprob_token_ids)
 
 
 @dataclass(frozen=True)

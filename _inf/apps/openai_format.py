@@ -106,6 +106,8 @@ class Keywords(RequestBody):
     response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprob_token_ids: list[int] | None = None
+    continue_final_message: bool | None = None
     # Not supported; accepted only at the value without effect.
     stream: Literal[False] | None = None
     parallel_tool_calls: Literal[True] | None = None
@@ -119,6 +121,8 @@ class Keywords(RequestBody):
             raise ConfigError.of("max_completion_tokens", reason)
         if self.top_logprobs and not self.logprobs:
             raise ConfigError.of("top_logprobs", 'it needs "logprobs": true')
+        if self.logprob_token_ids and (self.logprobs is None or self.logprobs is False):
+            raise ConfigError.of("logprob_token_ids", "it needs logprobs, too")
         if self._schema() is not None and "json_schema" in given:
             raise ConfigError.of("response_format", "json_schema is set too; remove one of them")
         return self
@@ -128,7 +132,7 @@ class Keywords(RequestBody):
         same = {name: value for name, value in self if name in KEYWORDS and name != "logprobs"}
         none = self.tool_choice == "none" and not same.get("tools")  # not the config's either
         renamed: dict[str, Any] = {
-            "logprobs": self.top_logprobs or None,
+            "logprobs": None if self.logprob_token_ids else self.top_logprobs or None,
             "max_tokens": self.max_completion_tokens,
             "json_schema": self._schema(),
             "tools": [] if none else None,
@@ -164,8 +168,10 @@ class ChatRequest(Keywords):
 
     @property
     def likeliest(self) -> int | None:
-        """How many of the likeliest tokens to list with each sampled one; None: no log probs."""
-        return (self.top_logprobs or 0) if self.logprobs else None
+        """How many other tokens to list with each sampled one; None: no log probs."""
+        if not self.logprobs:
+            return None
+        return len(self.logprob_token_ids or ()) or self.top_logprobs or 0
 
 
 # What other servers' fields are here.

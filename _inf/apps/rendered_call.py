@@ -17,6 +17,7 @@ from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError
 from _inf.request.keywords import GenerateParams, checked
 from _inf.request.prompts import Form, LaterTurn, normalize
+from _inf.request.sampling import Sampling
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize
@@ -29,6 +30,7 @@ from _inf.types import Side
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
+OF_TEMPLATES = ("chat_template", "chat_template_kwargs", "continue_final_message")
 Place: TypeAlias = Callable[[Sequence[Form], Template], Sequence[Form]]
 
 
@@ -131,7 +133,8 @@ def rendered_call(
 def shown_rules(engine: InferenceEngine, params: dict[str, Any]) -> Rules:
     """Return the rules with the call's tools; takes the keywords of its template out of
     `params`."""
-    kwargs = checked("chat_template_kwargs", params.pop("chat_template_kwargs", {}))
+    given = {name: checked(name, params.pop(name)) for name in OF_TEMPLATES if name in params}
+    kwargs = Sampling(n=1, params=[], turns=[], **given).template_kwargs
     if not params.pop("add_generation_prompt", True):
         kwargs = {**kwargs, "add_generation_prompt": False}
     tools = shown_tools(params.pop("tools", []))

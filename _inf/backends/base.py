@@ -42,13 +42,22 @@ for _name, _keyword in KEYWORDS.items():
         FEATURES.setdefault(_keyword.feature, {})[_name] = NEUTRAL.get(_name)
 
 
-def check_finite(logprobs: Sequence[float | None], row: int | None) -> None:
+def check_finite(
+    logprobs: Sequence[float | None], row: int | None, *, masked: bool = False
+) -> None:
     """Raise if a log prob is NaN or infinite: the logits were too. row: its place in the call; None
-    if it is the turn of a conversation, which knows its own."""
+    if it is the turn of a conversation, which knows its own. masked: whether it has
+    allowed_token_ids or bad_words, which can leave no token."""
     if math.isfinite(sum(value for value in logprobs if value is not None)):
         return
     index = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
     what = "It" if row is None else f"Row {row} of this call"
+    if masked:
+        raise RequestFailure(
+            f"{what} has no token left for token {index}: allowed_token_ids, bad_words and a "
+            "grammar together rule all of them out; allow more.",
+            row=row,
+        )
     raise RequestFailure(
         f"{what} has the log prob {logprobs[index]} at token {index}: the model's "
         "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "

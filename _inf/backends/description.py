@@ -36,7 +36,8 @@ OF_A_LOCAL_MODEL = OF_TOKENS | {
 # Features (`base.FEATURES`) of the backends that load the model themselves.
 SUPPORTED_LOCALLY = frozenset(
     "stream turn agent_loop score token_ids json_schema regex seed logit_bias more_sampling"
-    " repetition_penalty top_logprobs prompt_logprobs sampling_mask update_weights".split()
+    " repetition_penalty token_masks top_logprobs logprob_token_ids prompt_logprobs sampling_mask"
+    " update_weights".split()
 )
 
 

@@ -64,7 +64,7 @@ def plan_call(sampling: Sampling, config: Config, configured: Configured, model:
     """
     tools = configured.tools if sampling.tools is None else sampling.tools
     if not (tools or sampling.asks_for_turns):
-        rules = rules_for((), sampling.chat_template_kwargs, config, model)
+        rules = rules_for((), sampling.template_kwargs, config, model)
         return Plan(rules, [rules] * len(sampling.turns))
     return _plan_turns(tools, sampling, config, configured, model)
 
@@ -103,7 +103,7 @@ def _plan_turns(
 
 
 def _rules(tools: Sequence[Tool], sampling: Sampling, config: Config, model: ModelInfo) -> Rules:
-    rules = rules_for(tools, sampling.chat_template_kwargs, config, model)
+    rules = rules_for(tools, sampling.template_kwargs, config, model)
     if rules.template is not None and any(tool.executable for tool in tools):
         rules.template.check_turns()
     return rules

@@ -56,7 +56,7 @@ class Rules:
 def rules_for(
     tools: Sequence[Tool], kwargs: Mapping[str, Any], config: Config, model: ModelInfo
 ) -> Rules:
-    """Return the rules of a call with these tools. kwargs: `chat_template_kwargs`."""
+    """Return the rules of a call with these tools. kwargs: of `apply_chat_template`."""
     template = None
     if model.tokenizer is not None:
         shown = _shown_to_the_model(tools, config, model) if tools else {}

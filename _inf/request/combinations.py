@@ -23,8 +23,8 @@ _NO_LOOP_IN_CHAT = "this chat streams, and so runs no agent loop; start inf chat
 # "": what the caller of `refuse` says, who knows more.
 _TURNS = dict.fromkeys(
     (
-        *("json_schema", "regex", "num_beams", "logprobs", "prompt_logprobs"),
-        *("sampling_mask", "return_routed_experts"),
+        *("json_schema", "regex", "num_beams", "logprobs", "logprob_token_ids"),
+        *("prompt_logprobs", "sampling_mask", "return_routed_experts", "continue_final_message"),
     ),
     "",
 )
@@ -42,6 +42,7 @@ REFUSED: Mapping[CallKind | ChatKind, Mapping[str, str]] = {
         "max_tokens_per_turn": "cannot be used with agent_loop; max_tokens is of each request of a"
         " loop",
         "environment_factory": "cannot be used with agent_loop; a loop has its own",
+        "chat_template": "cannot be used with agent_loop, which renders by the model's own",
     },
     "loop request": {**_TURNS, "seed": ""},
     "stream": {
@@ -63,9 +64,14 @@ REFUSED: Mapping[CallKind | ChatKind, Mapping[str, str]] = {
         "environment_factory": "a chat has no environments; leave it out",
         "environment_kwargs": "a chat has no environments; leave it out",
         "adapter": "a chat loads no adapters; set adapter_path, or leave it out",
+        "chat_template": "a chat has the model's; change the one in the model's folder",
+        "continue_final_message": "a chat's last message is yours; leave it out",
     },
     "text chat": dict.fromkeys(
-        ("logprobs", "prompt_logprobs", "sampling_mask", "return_routed_experts"),
+        (
+            *("logprobs", "logprob_token_ids", "prompt_logprobs"),
+            *("sampling_mask", "return_routed_experts"),
+        ),
         "only inf chat --json shows it",
     ),
     "streamed chat": {

@@ -8,9 +8,10 @@ import inspect
 import pkgutil
 import re
 import threading
+import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args, get_origin
 
 from _inf.config.schema import MAX_SAMPLES
 from _inf.errors import at_fault
@@ -24,6 +25,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 Floats: TypeAlias = "float | Sequence[float | None] | None"
 Ints: TypeAlias = "int | Sequence[int | None] | None"
 Flags: TypeAlias = "bool | Sequence[bool | None] | None"
+IdLists: TypeAlias = "Sequence[int] | Sequence[Sequence[int] | None] | None"
 Kwargs: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
 
 
@@ -58,6 +60,13 @@ class GenerateParams(TypedDict, total=False):
             default 1: none (as Transformers).
         logit_bias: Added to logits, before all else: {"TOKEN ID": NUMBER}. In [-100, 100] (as
             OpenAI).
+        allowed_token_ids: The only ids that may be generated. The model's EOS only if it is among
+            them (as vLLM).
+        bad_words: Words that are not generated. Their last token is ruled out where it would
+            complete one, with or without a space before the word (as vLLM).
+        logprob_token_ids: Ids whose log probs to return per position (`top_logprobs`). At most 128,
+            in their order, instead of the likeliest ones; logprobs may only be their number (as
+            vLLM).
         seed: Gives the same answer each time. The same tokens in any batch (float32 on a CPU); from
             0 to 2**63 - 1. One seed for all prompts gives prompt i
             (seed + i * 0x9E3779B97F4A7C15) % 2**63.
@@ -85,11 +94,17 @@ class GenerateParams(TypedDict, total=False):
         tools: Python functions, verl tools or schemas. Functions and verl tools are run inside the
             rollout, and a call of a schema ends the row; default the config's, [] means none
             (docs/tools.md).
+        chat_template: A Jinja template in place of the model's own. A text; it renders messages,
+            also of later turns (as vLLM).
         chat_template_kwargs: Variables for the chat template, such as `{"enable_thinking": False}`.
+        continue_final_message: Go on with the last message, which is the assistant's. It is left
+            open, and the row has only what follows it; default False (as vLLM).
         truncate_prompt: left or right: where a prompt above `rollout.prompt_length` is cut. Default
             the config's `truncate_prompt`; without either such a prompt is refused.
         skip_special_tokens: Leave special tokens out of the text. Default True; False keeps them,
             and the stop token.
+        include_stop_str_in_output: End the text with the stop string. Or with the stop token, if
+            it is no special one; default False (as vLLM).
         logprobs: How many of the likeliest tokens to return per position (`top_logprobs`). From
             0, the default, to the vocabulary's size.
         prompt_logprobs: Also score the prompt's tokens. True, or how many of the likeliest tokens
@@ -112,12 +127,15 @@ class GenerateParams(TypedDict, total=False):
     max_tokens: Ints
     min_tokens: Ints
     stop: str | Sequence[str] | Sequence[Sequence[str] | None] | None
-    stop_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
+    stop_token_ids: IdLists
     ignore_eos: Flags
     presence_penalty: Floats
     frequency_penalty: Floats
     repetition_penalty: Floats
     logit_bias: Mapping[Any, float] | Sequence[Mapping[Any, float] | None] | None
+    allowed_token_ids: IdLists
+    bad_words: Sequence[str] | Sequence[Sequence[str] | None] | None
+    logprob_token_ids: IdLists
     seed: Ints
     json_schema: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str | None] | None
     regex: str | Sequence[str | None] | None
@@ -132,9 +150,12 @@ class GenerateParams(TypedDict, total=False):
     n: int | None
     num_beams: int | None
     tools: Sequence[Any] | None
+    chat_template: str | None
     chat_template_kwargs: dict[str, Any] | None
+    continue_final_message: bool | None
     truncate_prompt: Literal["left", "right"] | None
     skip_special_tokens: bool | None
+    include_stop_str_in_output: bool | None
     logprobs: int | None
     prompt_logprobs: bool | int | None
     sampling_mask: bool | None
@@ -162,6 +183,16 @@ class Keyword:
     filters: bool = False
     in_body: bool = True
 
+    @property
+    def value_type(self) -> Any:
+        """The type of an option's values: the last of a union."""
+        return get_args(self.kind)[-1] if isinstance(self.kind, types.UnionType) else self.kind
+
+    @property
+    def is_list(self) -> bool:
+        """Whether one prompt's value is a list, and values per prompt are a list of lists."""
+        return get_origin(self.value_type) is list
+
 
 def _imported(function: str) -> Callable[[str, Any], Any]:
     """Return a check that is imported for the first call that has the keyword: calls without it do
@@ -169,10 +200,12 @@ def _imported(function: str) -> Callable[[str, Any], Any]:
     return lambda _, value: pkgutil.resolve_name(function)(value)
 
 
+MAX_LOGPROB_IDS = 128  # as vLLM
 MORE = "more_sampling"  # the feature of parameters that OpenAI's API lacks
 Json: TypeAlias = dict[str, Any]
 _fraction = partial(values.number, most=1.0)
 _penalty = partial(values.number, least=-2.0, most=2.0)
+_some_ids = partial(values.token_ids, least=1)
 _seed = partial(values.count, least=0, most=MAX_SEED - 1)
 _seconds = partial(values.number, above=0.0, most=threading.TIMEOUT_MAX)
 
@@ -188,7 +221,7 @@ PER_PROMPT: Mapping[str, Keyword] = {
     "min_tokens": Keyword(partial(values.count, least=0), int, "0", MORE),
     "stop": Keyword(values.stop_strings, str | list[str], ""),
     "stop_token_ids": Keyword(
-        values.stop_ids, list[int], "the model's EOS", "token_ids", of_tokens=True
+        values.token_ids, list[int], "the model's EOS", "token_ids", of_tokens=True
     ),
     "ignore_eos": Keyword(values.flag, bool, "rollout.ignore_eos", MORE),
     "presence_penalty": Keyword(_penalty, float, "0"),
@@ -197,6 +230,11 @@ PER_PROMPT: Mapping[str, Keyword] = {
         partial(values.number, least=1e-6), float, "1", "repetition_penalty"
     ),
     "logit_bias": Keyword(values.logit_bias, dict[str, float], "", "logit_bias", of_tokens=True),
+    "allowed_token_ids": Keyword(_some_ids, list[int], "", "token_masks", of_tokens=True),
+    "bad_words": Keyword(values.words, list[str], "", "token_masks"),
+    "logprob_token_ids": Keyword(
+        partial(_some_ids, most=MAX_LOGPROB_IDS), list[int], "", "logprob_token_ids", of_tokens=True
+    ),
     "seed": Keyword(_seed, int, "", "seed"),
     "json_schema": Keyword(
         _imported("_inf.request.grammar:json_schema_text"), Json | str, "", "json_schema"
@@ -215,9 +253,13 @@ PER_CALL: Mapping[str, Keyword] = {
     "n": Keyword(partial(values.count, most=MAX_SAMPLES), int),
     "num_beams": Keyword(values.count, int, "1: none", "beams", of_tokens=True, in_body=False),
     "tools": Keyword(_imported("_inf.tools.definition:as_tools"), list[Json], feature="turn"),
+    # Not in a request: a template is a program, whose loops could keep a thread busy for ever.
+    "chat_template": Keyword(values.template, feature="token_ids"),
     "chat_template_kwargs": Keyword(values.template_kwargs, Json, "", "token_ids"),
+    "continue_final_message": Keyword(values.flag, bool, "no", "token_ids"),
     "truncate_prompt": Keyword(values.side, Side, "", "token_ids"),
     "skip_special_tokens": Keyword(values.flag, bool, "yes", "token_ids"),
+    "include_stop_str_in_output": Keyword(values.flag, bool, "no", "token_ids"),
     "logprobs": Keyword(partial(values.count, least=0), feature="top_logprobs", of_tokens=True),
     "prompt_logprobs": Keyword(values.flag_or_count, feature="prompt_logprobs", of_tokens=True),
     "sampling_mask": Keyword(values.flag, feature="sampling_mask"),
@@ -231,7 +273,8 @@ NEUTRAL: Mapping[str, Any] = {
     **vars(SamplingParams(max_tokens=1)),
     **vars(TurnOptions()),
     **{"stop": [], "stop_token_ids": [], "tools": []},
-    **{"chat_template_kwargs": {}, "skip_special_tokens": True},
+    **{"chat_template": None, "chat_template_kwargs": {}, "continue_final_message": False},
+    **{"skip_special_tokens": True, "include_stop_str_in_output": False},
 }
 
 

@@ -8,9 +8,12 @@ from typing import Any
 
 from _inf.config import RolloutConfig
 from _inf.errors import ConfigError, did_you_mean
+from _inf.request.bad_words import bad_word_ids
 from _inf.request.combinations import refuse_beside_agent_loop
+from _inf.request.contradictions import FILTERS, refuse_contradictions
 from _inf.request.keywords import KEYWORDS, NEUTRAL, PER_PROMPT, checked
 from _inf.request.seeds import prompt_seed, sample_seed
+from _inf.request.template import CONTINUED
 from _inf.request.values import MAX_INT32
 from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
@@ -18,15 +21,12 @@ from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOption
 GREEDY_BELOW = 1e-6
 # Used where no model is known: any token id is accepted, and none ends an answer.
 ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MAX_INT32))
-FILTERS = [name for name, keyword in KEYWORDS.items() if keyword.filters]
 ASK_TO_SAMPLE = ("temperature", *FILTERS, "seed")
 # What a report of a call shows at its neutral value too.
 ALWAYS_SHOWN = (
     *("max_tokens", "temperature", *FILTERS, "min_tokens", "ignore_eos"),
     *("presence_penalty", "frequency_penalty"),
 )
-# One prompt's value is already a list, so values per prompt are a list of lists.
-LISTS = ("stop", "stop_token_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,10 @@ class Sampling:
     params: list[SamplingParams]
     turns: list[TurnOptions]
     skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    chat_template: str | None = None  # None: the model's
     chat_template_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    continue_final_message: bool = False
     timeout: float | None = None
     progress: bool | None = None
     tools: list[Tool] | None = None  # None: the config's
@@ -67,6 +70,24 @@ class Sampling:
             f"n: the {self.n} samples of prompt {likeliest.index(True)} are all the same, because "
             "it is answered greedily; give a temperature above 0, or n=1."
         )
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """What `apply_chat_template` gets besides messages and tools."""
+        kwargs = dict(self.chat_template_kwargs)
+        if self.chat_template is not None:
+            kwargs["chat_template"] = self.chat_template
+        if self.continue_final_message:
+            kwargs |= {CONTINUED: True, "add_generation_prompt": False}
+        return kwargs
+
+    @property
+    def text_options(self) -> dict[str, bool]:
+        """How the text of an answer is made of its ids."""
+        return {
+            "skip_special_tokens": self.skip_special_tokens,
+            "include_stop": self.include_stop_str_in_output,
+        }
 
     def rows(self) -> list[SamplingParams]:
         """Return each row's parameters, prompt-major; each sample gets its own seed, or beam. The
@@ -175,7 +196,8 @@ def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
     for name, value in given.items():
         if name not in PER_PROMPT or not isinstance(value, list | tuple):
             continue
-        if name in LISTS and not (value and all(isinstance(v, list | tuple | None) for v in value)):
+        lists = value and all(isinstance(each, list | tuple | None) for each in value)
+        if PER_PROMPT[name].is_list and not lists:
             continue
         if len(value) != prompts:
             raise ConfigError.of(
@@ -188,15 +210,13 @@ def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
 
 
 def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -> SamplingParams:
-    if "json_schema" in given or "regex" in given:
-        _check_grammar(given)
     ignore_eos = given.get("ignore_eos", config.ignore_eos)
     stop_ids = {*given.get("stop_token_ids", ()), *(() if ignore_eos else model.eos_token_ids)}
     values = {
         "max_tokens": config.response_length,
         "top_p": config.top_p,
         "top_k": config.top_k,
-        "stop": [],
+        **{"stop": [], "bad_words": []},
         **_fields_of(SamplingParams, given),
         "temperature": _temperature(given, config),
         "ignore_eos": ignore_eos,
@@ -207,38 +227,10 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
         values["prompt_logprobs"] = scored is not False
         values["top_prompt_logprobs"] = 0 if isinstance(scored, bool) else scored
     params = SamplingParams(**values)
-    if params.min_tokens > params.max_tokens:
-        raise ConfigError.of(
-            "min_tokens", f"{params.min_tokens} is above max_tokens, {params.max_tokens}."
-        )
-    if params.sampling_mask:
-        _check_sampling_mask(params)
+    if params.bad_words:
+        params = dataclasses.replace(params, bad_word_ids=bad_word_ids(params.bad_words, model))
+    refuse_contradictions(params, model)
     return params
-
-
-def _check_grammar(given: Mapping[str, Any]) -> None:
-    """Refuse two grammars, and beams that would have to follow one."""
-    if "json_schema" in given and "regex" in given:
-        raise ConfigError.of(
-            "regex", "an answer can follow one grammar only, and json_schema is set too."
-        )
-    if given.get("num_beams", 1) > 1:
-        name = "json_schema" if "json_schema" in given else "regex"
-        raise ConfigError.of("num_beams", f"beams follow no grammar; leave {name} out.")
-
-
-def _check_sampling_mask(params: SamplingParams) -> None:
-    """Refuse a mask of what is not sampled, and one of the whole vocabulary."""
-    if params.greedy:
-        raise ConfigError.of("sampling_mask", "a greedy answer is not sampled; give a temperature.")
-    if all(getattr(params, name) == NEUTRAL[name] for name in FILTERS):
-        raise ConfigError.of(
-            "sampling_mask",
-            "without top_k, top_p or min_p every token is left, and the log probs "
-            "over them are `logprobs`; set a filter, or leave sampling_mask out.",
-        )
-    if params.logprobs:
-        raise ConfigError.of("sampling_mask", "logprobs is set too; leave one of the two out.")
 
 
 def _temperature(given: Mapping[str, Any], config: RolloutConfig) -> float:

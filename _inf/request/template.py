@@ -21,6 +21,7 @@ from _inf.types import Tokenizer
 
 Message = Mapping[str, Any]
 
+CONTINUED = "continue_final_message"
 _QUESTION: Message = {"role": "user", "content": "Hi"}
 
 
@@ -45,8 +46,10 @@ class Template:
         self._schemas = list(schemas)
         self._instructions = instructions
         self._eos_ids = set(eos_token_ids)
+        own = self._kwargs.get("chat_template", tokenizer.chat_template)
+        self._has_template = own is not None
         self._instructed_role = ""  # the role whose message gets the instructions
-        if schemas and tokenizer.chat_template is not None and not self._shows_schemas():
+        if schemas and self._has_template and not self._shows_schemas():
             self._instructed_role = self._role_to_instruct()
 
     @functools.cached_property
@@ -73,11 +76,14 @@ class Template:
 
     def prompt(self, messages: Sequence[Message], index: int) -> list[int]:
         """Render a conversation with a generation prompt; `index`: of the prompt, for errors."""
-        if self._tokenizer.chat_template is None:
+        if not self._has_template:
             raise PromptError(
                 f"prompt {index}: the model's tokenizer has no chat template to render messages "
-                'with; send {"prompt_token_ids": [...]} or {"text": "..."}.'
+                'with; give one (chat_template), or send {"prompt_token_ids": [...]} or '
+                '{"text": "..."}.'
             )
+        if self._kwargs.get(CONTINUED):
+            _check_continued(messages[-1], index)
         with _refusal(f"prompt {index}: the model's chat template or tokenizer refused it"):
             ids = self._ids(self._text(messages))
         if not ids:
@@ -204,6 +210,15 @@ class Template:
         text.encode()  # raises for a lone surrogate with a clearer message than the tokenizer's
         ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
+
+
+def _check_continued(last: Message, index: int) -> None:
+    if last["role"] != "assistant" or not last["content"].strip():
+        has = "no text" if last["role"] == "assistant" else f"the role {last['role']}"
+        raise PromptError(
+            f"prompt {index}: {CONTINUED} goes on with an assistant's text, and the last message "
+            f"has {has}."
+        )
 
 
 @contextlib.contextmanager

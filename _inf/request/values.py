@@ -11,11 +11,15 @@ from _inf.errors import ConfigError, did_you_mean, shown
 
 MAX_INT32 = 2**31 - 1
 MAX_BIAS = 100.0  # OpenAI's bound
+ENGINES_OWN = "the engine sets it itself."
 MAX_NAMED = 5  # wrong keys in a message
-TEMPLATE_OWN = (
-    *("conversation", "tools", "tokenize", "add_generation_prompt"),
-    *("return_tensors", "return_dict"),
-)
+# Variables of a chat template that are set otherwise.
+TEMPLATE_OWN = {
+    **dict.fromkeys(("conversation", "tools", "tokenize", "add_generation_prompt"), ENGINES_OWN),
+    **dict.fromkeys(("return_tensors", "return_dict"), ENGINES_OWN),
+    "chat_template": "a template is generate()'s own keyword chat_template, which no request has.",
+    "continue_final_message": "it is a keyword of its own; set it beside chat_template_kwargs.",
+}
 # verl's keyword arguments for each tool of a row.
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 
@@ -100,11 +104,17 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def template(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError.of(name, f"{shown(value)} is not the text of a Jinja template.")
+    return value
+
+
 def template_kwargs(name: str, value: Any) -> dict[str, Any]:
     kwargs = mapping(name, value)
-    for key in TEMPLATE_OWN:
+    for key, why in TEMPLATE_OWN.items():
         if key in kwargs:
-            raise ConfigError.of(f"{name}.{key}", "the engine sets it itself.")
+            raise ConfigError.of(f"{name}.{key}", why)
     return kwargs
 
 
@@ -120,11 +130,24 @@ def tools_kwargs(name: str, value: Any) -> dict[str, Any]:
 
 
 def stop_strings(name: str, value: Any) -> list[str]:
+    strings = _strings(name, value)
+    if "" in strings:
+        raise ConfigError.of(name, "an empty string stops everything; leave it out.")
+    return strings
+
+
+def words(name: str, value: Any) -> list[str]:
+    strings = _strings(name, value)
+    for index, string in enumerate(strings):
+        if not string.strip():
+            raise ConfigError.of(f"{name}[{index}]", f"{shown(string)} has no letter of a word.")
+    return strings
+
+
+def _strings(name: str, value: Any) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
         raise ConfigError.of(name, f"{shown(value)} is neither a string nor a list of strings.")
-    if "" in strings:
-        raise ConfigError.of(name, "an empty string stops everything; leave it out.")
     for string in strings:
         try:
             string.encode()
@@ -135,9 +158,18 @@ def stop_strings(name: str, value: Any) -> list[str]:
     return list(strings)
 
 
-def stop_ids(name: str, value: Any, *, vocabulary: int) -> list[int]:
+def token_ids(
+    name: str, value: Any, *, vocabulary: int, least: int = 0, most: int = MAX_INT32
+) -> list[int]:
     if not isinstance(value, list | tuple):
         raise ConfigError.of(name, f"{shown(value)} is not a list of token ids.")
+    if not least <= len(value) <= most:
+        reason = (
+            "an empty list has no token; leave it out"
+            if not value
+            else (f"{len(value)} ids are too many; at most {most} can be given")
+        )
+        raise ConfigError.of(name, f"{reason}.")
     return [_token(f"{name}[{index}]", token, vocabulary) for index, token in enumerate(value)]
 
 

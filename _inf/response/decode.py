@@ -34,10 +34,10 @@ def decode(
 ) -> GenerationOutput:
     """Decode `len(prompts) * sampling.n` outputs. response_length: the width of padded rows.
     thoughts: how the answers are split; None: they are not."""
-    skip, n = sampling.skip_special_tokens, sampling.n
+    n, how = sampling.n, sampling.text_options
     shown = {} if thoughts is None else thoughts.shown
     answers = list(map(_last_turn, outputs))
-    texts = _answer_texts(answers, tokenizer, skip_special_tokens=skip, shown=shown)
+    texts = _answer_texts(answers, tokenizer, shown=shown, **how)
     stop_texts = {
         stop: decoded_text([stop], tokenizer, skip_special_tokens=False)
         if isinstance(stop, int)
@@ -110,7 +110,7 @@ def _asked_for(
         fields["prompt_logprobs"] = output.prompt_logprobs
     if asks("top_prompt_logprobs"):
         fields["top_prompt_logprobs"] = [None, *scored_tokens(output, prompt.token_ids[1:])[1]]
-    if asks("logprobs"):
+    if asks("logprobs") or asks("logprob_token_ids"):
         fields["top_logprobs"] = output.top_logprobs or []
     if asks("return_routed_experts"):
         fields["routed_experts"] = output.routed_experts
@@ -180,6 +180,7 @@ def _answer_texts(
     *,
     skip_special_tokens: bool,
     shown: Mapping[int, str],
+    include_stop: bool,
 ) -> list[str]:
     """Return each row's `answer_text`; rows without a stop string are decoded together."""
 
@@ -187,21 +188,23 @@ def _answer_texts(
         apart = output.text is not None or isinstance(output.matched_stop, str)
         return apart or not shown.keys().isdisjoint(output.token_ids)
 
-    skip = skip_special_tokens
-    together = [_shown_ids(row, skip_special_tokens=skip) for row in outputs if not alone(row)]
+    skip, cut = skip_special_tokens, skip_special_tokens and not include_stop
+    together = [_shown_ids(row, without_stop=cut) for row in outputs if not alone(row)]
     decoded = _decoded_texts(together, tokenizer, skip_special_tokens=skip) if together else []
     texts = iter(decoded)
     return [
-        answer_text(row, tokenizer, skip_special_tokens=skip, shown=shown)
+        answer_text(
+            row, tokenizer, skip_special_tokens=skip, shown=shown, include_stop=include_stop
+        )
         if alone(row)
         else next(texts)
         for row in outputs
     ]
 
 
-def _shown_ids(output: RequestOutput, *, skip_special_tokens: bool) -> list[int]:
-    """Return the ids of an answer's text: without the stop token if special tokens are skipped."""
-    stopped = output.matched_stop is not None and skip_special_tokens
+def _shown_ids(output: RequestOutput, *, without_stop: bool) -> list[int]:
+    """Return the ids of an answer's text, perhaps without the stop token."""
+    stopped = output.matched_stop is not None and without_stop
     return output.token_ids[:-1] if stopped else output.token_ids
 
 
@@ -211,9 +214,11 @@ def answer_text(
     *,
     skip_special_tokens: bool,
     shown: Mapping[int, str] = NONE_SHOWN,
+    include_stop: bool = False,
 ) -> str:
     """Return an answer's text, which ends before the stop token or stop string, as in SGLang and at
-    OpenAI; `skip_special_tokens=False` keeps the token. shown: as in `decoded_text`."""
+    OpenAI. `skip_special_tokens=False` keeps the token; `include_stop` keeps the string, and a
+    token that is not special. shown: as in `decoded_text`."""
     if output.text is not None:
         return output.text
     ids, stop = output.token_ids, output.matched_stop
@@ -226,8 +231,9 @@ def answer_text(
         # The last token completed the stop string; earlier ones came before min_tokens.
         before = text(ids[:-1]).rstrip("\N{REPLACEMENT CHARACTER}")
         start = text(ids).find(stop, max(0, len(before) - len(stop) + 1))
-        return text(ids)[: start if start >= 0 else None]
-    return text(_shown_ids(output, skip_special_tokens=skip_special_tokens))
+        end = start + len(stop) if include_stop else start
+        return text(ids)[: end if start >= 0 else None]
+    return text(_shown_ids(output, without_stop=skip_special_tokens and not include_stop))
 
 
 def overlap(text: str, word: str) -> int:

@@ -55,8 +55,8 @@ class GenerationOutput:
     `i // n`.
 
     completions: the text, without special tokens and without the stop token
-        (`skip_special_tokens=False` keeps both), and, with the config's `reasoning_parser`, without
-        the thought before it.
+        (`skip_special_tokens=False` keeps both) or stop string (`include_stop_str_in_output`), and,
+        with the config's `reasoning_parser`, without the thought before it.
     reasoning: the thought, without its marks; None for a row that has none.
     token_ids: the generated ids, including the stop token, without padding; None for a row if a
         server (`rollout.name: openai`) gives none.
@@ -65,7 +65,8 @@ class GenerationOutput:
         rows. Penalties and a logit bias are applied to the logits first. None for a row if a server
         gives none, or defines them differently.
     top_logprobs: only with `logprobs=k`: a dict per generated token, from the k likeliest ids and
-        the sampled id to their log probs, the likeliest first.
+        the sampled id to their log probs, the likeliest first. With `logprob_token_ids`, of these
+        ids and the sampled one. Ids that are ruled out have none.
     sampling_mask, sampling_logprobs: only with `sampling_mask=True`: per generated token, the ids
         that top_k, top_p and min_p left, sorted, and the sampled id's log prob among them.
     routed_experts: only with `return_routed_experts=True`: an int32 array per row, tokens x layers

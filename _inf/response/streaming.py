@@ -74,14 +74,14 @@ class Stream:
     thoughts: Thoughts | None = None
 
     def __post_init__(self) -> None:
-        request, skip = self.request, self.sampling.skip_special_tokens
+        request = self.request
         shown: Mapping[int, str] = {}
         self._cancel, self._splitter = CancelToken(), None
         if (thoughts := self.thoughts) is not None:
             inside = thoughts.inside(request.token_ids, constrained=request.params.constrained)
             self._splitter, shown = thoughts.stream(inside=inside), thoughts.shown
         self._text = TextStream(
-            self.tokenizer, request.params.stop, skip_special_tokens=skip, shown=shown
+            self.tokenizer, request.params.stop, shown=shown, **self.sampling.text_options
         )
         self._thought = ""  # so far
 
@@ -169,9 +169,11 @@ class TextStream:
         *,
         skip_special_tokens: bool = True,
         shown: Mapping[int, str] = NONE_SHOWN,
+        include_stop: bool = False,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._stops, self._shown = stops, shown
+        self._tokenizer, self._shown = tokenizer, shown
+        self._include_stop = include_stop
+        self._stops = () if include_stop else stops  # whose beginnings are held back
         self._skip_special_tokens = skip_special_tokens
         hidden = tokenizer is not None and skip_special_tokens
         self._hidden = {*tokenizer.all_special_ids} - {*shown} if hidden else set()
@@ -187,8 +189,13 @@ class TextStream:
             new = row.text[self._length :]
             return self._chunk(row, new, 0) if new or last else None
         if last:
-            skip, shown = self._skip_special_tokens, self._shown
-            text = answer_text(row, self._tokenizer, skip_special_tokens=skip, shown=shown)
+            text = answer_text(
+                row,
+                self._tokenizer,
+                skip_special_tokens=self._skip_special_tokens,
+                shown=self._shown,
+                include_stop=self._include_stop,
+            )
             return self._chunk(row, text[self._length :], len(ids))
         end, text = self._settled(ids)
         if end == self._sent:

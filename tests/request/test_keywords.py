@@ -8,6 +8,9 @@ from typing import get_args
 
 import pytest
 
+from _inf.apps.batch.lines import ConversationLine, PromptLine
+from _inf.apps.cli.options import SAMPLING
+from _inf.apps.serve.bodies import ChatBody, CompletionBody
 from _inf.backends.base import FEATURES
 from _inf.backends.registry import MODES
 from _inf.request.combinations import REFUSED, CallKind
@@ -39,7 +42,11 @@ def test_rows_types_and_documentation_have_the_same_names_in_the_same_order() ->
 def test_every_keyword_is_a_field_of_what_is_resolved() -> None:
     resolved = fields(SamplingParams) | fields(TurnOptions) | fields(Sampling)
     assert KEYWORDS.keys() - resolved == {"do_sample"}  # it becomes a temperature
-    assert fields(SamplingParams) - KEYWORDS.keys() == {"beam", "top_prompt_logprobs"}
+    assert fields(SamplingParams) - KEYWORDS.keys() == {
+        "beam",
+        "bad_word_ids",
+        "top_prompt_logprobs",
+    }
     assert fields(TurnOptions) <= PER_PROMPT.keys()
 
 
@@ -55,6 +62,15 @@ def test_neutral_value_is_one_that_the_keyword_takes(name: str) -> None:
         assert neutral is None or checked(name, neutral) == neutral
     for kind in get_args(CallKind):
         assert name not in REFUSED[kind] or name in NEUTRAL
+
+
+@pytest.mark.parametrize("name", [name for name, row in KEYWORDS.items() if row.kind])
+def test_keyword_of_requests_is_in_every_form_of_them_and_an_option(name: str) -> None:
+    if KEYWORDS[name].in_body:
+        for form in (PromptLine, ConversationLine, ChatBody, CompletionBody):
+            assert name in form.model_fields, form
+    if KEYWORDS[name].default is not None:
+        assert name in SAMPLING
 
 
 def test_table_of_combinations_names_keywords_only() -> None:

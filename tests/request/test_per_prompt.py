@@ -10,12 +10,13 @@ import pytest
 
 from _inf.request import keywords
 from _inf.request.keywords import GenerateParams
-from _inf.request.sampling import LISTS, Sampling
+from _inf.request.sampling import Sampling
 from _inf.request.seeds import MAX_SEED, prompt_seed, sample_seed, turn_seed
 from _inf.types import TurnOptions
 from tests.support.sampling import DEFAULT, fault, greedy, refusal, sampled
 
 PER_CALL = keywords.PER_CALL.keys()
+LISTS = {name for name, keyword in keywords.PER_PROMPT.items() if keyword.is_list}
 TURNS = {field.name for field in dataclasses.fields(TurnOptions)}
 
 
@@ -37,6 +38,9 @@ PER_PROMPT: dict[str, tuple[Any, Any]] = {
     "ignore_eos": (True, False),
     "json_schema": ({"type": "integer"}, '{"type": "boolean"}'),
     "logit_bias": ({7: 1}, {"8": -100}),
+    "allowed_token_ids": ([7], [8, 9]),
+    "bad_words": (["a", "b"], ["b"]),
+    "logprob_token_ids": ([7, 8], [9]),
     "regex": ("a+", "b+"),
     "adapter": ("first", "second"),
 }

@@ -28,6 +28,7 @@ from _inf.response.scores import scored_sequences
 from _inf.types import Limits, ModelInfo, Prompt
 from tests.support.fuzz_cases import PROMPTS
 from tests.support.refusals import refused
+from tests.support.sampling import sampled
 from tests.support.tiny import VOCABULARY, tiny_model
 
 LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
@@ -417,7 +418,10 @@ def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ({"rag": "x"}, "no default"),
         ("", "renders it to nothing"),
-        (None, 'no chat template to render messages with; send {"prompt_token_ids": [...]}'),
+        (
+            None,
+            "no chat template to render messages with; give one (chat_template), or send",
+        ),
     ],
 )
 def test_template_that_fails_is_an_error_with_the_prompts_index(
@@ -435,11 +439,31 @@ def test_template_kwargs_reach_the_template(tokenizer: Any) -> None:
     assert not_thinking == thinking + tokenizer.encode("<think>\n\n</think>\n\n")
 
 
+def test_final_message_is_left_open_and_only_an_assistants_text_can_be(tokenizer: Any) -> None:
+    kwargs = sampled(continue_final_message=True).template_kwargs
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": " So "}]
+    [open_ended] = ids([talk], tokenizer, kwargs=kwargs)
+    [closed] = ids([talk], tokenizer, kwargs={"add_generation_prompt": False})
+    assert tokenizer.decode(open_ended).endswith("assistant\n So ")
+    assert tokenizer.decode(closed).startswith(tokenizer.decode(open_ended))
+    assert len(closed) > len(open_ended)
+    assert "has the role user" in refusal("hi", tokenizer, kwargs=kwargs)
+    silent = [*talk[:1], {**talk[1], "content": " "}]
+    said = refusal([silent], tokenizer, kwargs=kwargs)
+    assert "the last message has no text" in said
+
+
+def test_template_of_a_call_stands_in_for_the_models(tokenizer: Any) -> None:
+    kwargs = sampled(chat_template="{{ messages[0].content }}!").template_kwargs
+    for own in (tokenizer, templated(tokenizer, None)):
+        assert ids("hi", own, kwargs=kwargs) == [tokenizer.encode("hi!")]
+
+
 @pytest.mark.parametrize(
     "kwargs",
     [
         *({"messages": []}, {"self": 1}, {"tools": 3}, {"documents": 3}, {"chat_template": 3}),
-        *({"continue_final_message": True}, {"return_assistant_tokens_mask": True}),
+        {"return_assistant_tokens_mask": True},
     ],
 )
 def test_template_kwargs_that_collide_are_refused_by_name(

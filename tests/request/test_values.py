@@ -141,7 +141,8 @@ def test_timeout_longer_than_any_wait_is_as_good_as_none_or_refused() -> None:
             assert resolved is None or resolved <= threading.TIMEOUT_MAX
 
 
-PLAIN = {"logit_bias": dict, "stop": list, "stop_token_ids": list}
+OF_LISTS = "stop stop_token_ids bad_words bad_word_ids allowed_token_ids logprob_token_ids".split()
+PLAIN = {"logit_bias": dict, **dict.fromkeys(OF_LISTS, list)}
 HINTS = typing.get_type_hints(SamplingParams)
 
 
@@ -164,17 +165,32 @@ def test_any_values_end_in_plain_types_or_a_refusal_by_name(params: dict[str, An
 # ── Ids, biases and strings ──────────────────────────────────────────────────────────────────────
 
 
-def test_stop_ids_that_are_no_ids_are_refused_by_their_place() -> None:
+@pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logprob_token_ids"])
+def test_ids_that_are_no_ids_are_refused_by_their_place(name: str) -> None:
     for value in (5, "5", {5}, {5: 1}, range(3), np.array([5]), iter([5]), b"5"):
-        assert fault(stop_token_ids=value).key == "stop_token_ids"
+        assert fault(**{name: value}).key == name
     for odd in (-1, VOCABULARY, 2**63, HUGE, True, 5.0, math.nan, "5", None, np.bool_(True)):
         for given_ids, index in (([5, odd], None), ([[5, odd]], 0)):
-            failure = fault(stop_token_ids=given_ids)
-            assert (failure.key, failure.index) == ("stop_token_ids[1]", index)
+            failure = fault(**{name: given_ids})
+            assert (failure.key, failure.index) == (f"{name}[1]", index)
     for prompts in (1, 2):  # a list that mixes both is neither one list nor one per prompt
         for mixed, place in (([5, [5]], 1), ([[5], 5], 0), ([5, None], 1), ([None, 5], 0)):
-            said = refusal(_prompts=prompts, stop_token_ids=mixed)
-            assert said.startswith(f"stop_token_ids[{place}]: {mixed[place]!r} is not an int")
+            said = refusal(_prompts=prompts, **{name: mixed})
+            assert said.startswith(f"{name}[{place}]: {mixed[place]!r} is not an int")
+
+
+def test_lists_of_ids_that_leave_or_ask_for_none_are_refused() -> None:
+    for name in ("allowed_token_ids", "logprob_token_ids"):
+        assert fault(**{name: []}).key == name
+    assert fault(logprob_token_ids=[5] * 129).key == "logprob_token_ids"
+    assert fault(logprob_token_ids=[5, 6], logprobs=3).key == "logprobs"
+    assert sampled(logprob_token_ids=[5, 6], logprobs=2).params[0].logprobs == 2
+    asked = {"logprob_token_ids": [5], "temperature": 1, "top_k": 3}
+    assert fault(sampling_mask=True, **asked).key == "sampling_mask"
+    assert fault(allowed_token_ids=[2, 0], min_tokens=1).key == "min_tokens"  # the EOS ids
+    assert sampled(allowed_token_ids=[2, 0, 5], min_tokens=1).params
+    for word in ("", " ", "\n"):
+        assert fault(bad_words=["a", word]).key == "bad_words[1]"
 
 
 def test_logit_bias_is_sent_as_ids_and_floats_and_an_empty_one_not_at_all() -> None:

@@ -264,6 +264,8 @@ def test_any_stop_string_at_its_first_place_is_where_the_text_ends(
     last = next(k for k in range(1, len(ids) + 1) if stop in tokenizer.decode(ids[:k]))
     ended = row(ids[:last], "stop", stop)
     assert answer_text(ended, tokenizer, skip_special_tokens=True) == text[: text.index(stop)]
+    whole = answer_text(ended, tokenizer, skip_special_tokens=True, include_stop=True)
+    assert whole == text[: text.index(stop) + len(stop)]
 
 
 def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_character() -> None:

@@ -133,6 +133,18 @@ def test_beginning_of_a_stop_string_waits_until_it_is_none(
     assert texts(streamed("gemma", spelled("gemma", *tokens.split()), stops)) == shown
 
 
+def test_included_stop_string_ends_the_text_and_its_beginning_need_not_wait() -> None:
+    ids = spelled("gemma", "a", "b", "▁the")
+    stream = TextStream(tokenizer("gemma"), ["b t"], include_stop=True)
+    ends = [row(ids[:1]), row(ids[:2]), row(ids, "stop", "b t")]
+    assert texts([stream.feed(each) for each in ends]) == ["a", "b", " t"]
+    ended = row([*spelled("gemma", "a"), 0], "stop", 0)  # by a special token, which is skipped
+    how = {"skip_special_tokens": True, "include_stop": True}
+    assert answer_text(ended, tokenizer("gemma"), **how) == "a"
+    ended = row(ids, "stop", ids[-1])
+    assert answer_text(ended, tokenizer("gemma"), **how) == "ab the"
+
+
 def test_stop_string_and_what_stands_after_it_in_its_token_do_not_come() -> None:
     ids = spelled("gemma", "a", "b", "▁the")
     chunks = streamed("gemma", ids, ["b t"], row(ids, "stop", "b t"))
@@ -144,16 +156,17 @@ def test_stop_string_and_what_stands_after_it_in_its_token_do_not_come() -> None
 
 
 @settings(max_examples=400, deadline=None, derandomize=True, database=None)
-@example("llama", [0xC3 + 1, 0xA9 + 1, 0xF0 + 1, 0, 0x9F + 1, 258], [], [], True)
+@example("llama", [0xC3 + 1, 0xA9 + 1, 0xF0 + 1, 0, 0x9F + 1, 258], [], [], True, False)
 @given(
     st.sampled_from(["qwen", "llama", "gemma"]),
     st.lists(st.integers(0, 383), max_size=24),
     st.lists(st.text(f"ab .e{HALF}", min_size=1, max_size=4), max_size=2),
     st.lists(st.integers(1, 4), max_size=24),
     st.booleans(),
+    st.booleans(),
 )
 def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answers(
-    kind: str, ids: list[int], stops: list[str], steps: list[int], skip: bool
+    kind: str, ids: list[int], stops: list[str], steps: list[int], skip: bool, include: bool
 ) -> None:
     ids = [i if kind == "qwen" else i % len(tokenizer(kind)) for i in ids]
 
@@ -165,7 +178,8 @@ def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answe
         if found := [stop for stop in stops if stop in decoded(ids[:n])]:
             last = row(ids[:n], "stop", found[0])
             break
-    stream = TextStream(tokenizer(kind), stops, skip_special_tokens=skip)
+    how = {"skip_special_tokens": skip, "include_stop": include}
+    stream = TextStream(tokenizer(kind), stops, **how)
     sent_ids: list[int] = []
     sent, seen = "", 0
     for step in [*steps, *[1] * len(ids)]:
@@ -179,7 +193,7 @@ def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answe
             assert sent == decoded(sent_ids)
     end = stream.feed(last)
     assert end is not None and sent_ids + end.token_ids == last.token_ids
-    assert sent + end.text == answer_text(last, tokenizer(kind), skip_special_tokens=skip)
+    assert sent + end.text == answer_text(last, tokenizer(kind), **how)
 
 
 def test_cost_of_a_chunk_does_not_grow_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from _inf.apps.cli.options import SAMPLING, Options, option_type, takes_options
+from _inf.apps.cli.options import SAMPLING, Options, takes_options
 from _inf.apps.openai_format import assistant
 from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
@@ -43,7 +43,7 @@ A message that begins with / is written with a space before it.
 A line that ends with \\ continues in the next; so does all between two lines of \"\"\".
 Ctrl-C stops an answer, Ctrl-D leaves."""
 # Values of these are text; values of all others are parsed as JSON if possible.
-TEXTS = [name for name, keyword in SAMPLING.items() if option_type(keyword) is str]
+TEXTS = [name for name, keyword in SAMPLING.items() if keyword.value_type is str]
 
 
 @takes_options(*LIMITS)

@@ -8,7 +8,6 @@ import functools
 import inspect
 import itertools
 import json
-import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import (
@@ -17,7 +16,6 @@ from typing import (
     Any,
     ClassVar,
     cast,
-    get_args,
     get_origin,
     get_type_hints,
 )
@@ -43,12 +41,6 @@ SHOWN_ERRORS = 10
 
 CONFIG_HELP = "A YAML file; without one, the embedded model, greedy, at most 512 tokens."
 SAMPLING = {name: row for name, row in KEYWORDS.items() if row.default is not None}
-
-
-def option_type(keyword: Keyword) -> Any:
-    """The type of an option's values: the last of a union."""
-    kind = keyword.kind
-    return get_args(kind)[-1] if isinstance(kind, types.UnionType) else kind
 
 
 def takes_options(*embedded: str, sampling: bool = True) -> Callable[[Callable[..., None]], Any]:
@@ -106,9 +98,9 @@ def _shared(keywords: Mapping[str, Keyword]) -> list[inspect.Parameter]:
     ]
     helps = first_sentences()
     for name, keyword in keywords.items():
-        kind, text = option_type(keyword), helps.get(name, "")
+        kind, text = keyword.value_type, helps.get(name, "")
         how: dict[str, Any] = {"help": text, "show_default": keyword.default or False}
-        if get_origin(kind) is list:
+        if keyword.is_list:
             how["help"] += " May be repeated."
         if get_origin(kind) is dict:
             kind, how["metavar"], how["parser"] = dict, "JSON", _json_object

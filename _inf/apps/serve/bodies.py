@@ -99,17 +99,6 @@ class ServedKeywords(Keywords):
             raise ConfigError.of("structured_outputs", f"{reason}; remove one of them")
         return self
 
-    @field_validator("chat_template_kwargs", check_fields=False)
-    @classmethod
-    def _refuse_templates(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """A template is a program: its loops could keep a thread busy for ever."""
-        if "chat_template" in kwargs:
-            raise ConfigError.of(
-                "chat_template",
-                "a request cannot bring a template; change the one in the model's folder",
-            )
-        return kwargs
-
     @property
     def scored(self) -> int | None:
         """How many of the likeliest tokens to list with each of the prompt's; None: none."""
@@ -166,11 +155,19 @@ def _without_parsed(call: Any) -> Any:
 
 class ChatBody(ServedKeywords, ChatRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None  # True, unless the final message is continued
     # vLLM's and SGLang's: thoughts are given where `reasoning_parser` finds them, apart.
     include_reasoning: Literal[True] | None = None
     separate_reasoning: Literal[True] | None = None
     stream_reasoning: Literal[True] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_two_ends(self) -> ChatBody:
+        if self.add_generation_prompt and self.continue_final_message:
+            raise ConfigError.of(
+                "add_generation_prompt", "continue_final_message is set too; leave one of them out"
+            )
+        return self
 
     @field_validator("messages")
     @classmethod
@@ -178,13 +175,18 @@ class ChatBody(ServedKeywords, ChatRequest):
         return [_as_answered(message) for message in messages]
 
     def keywords(self) -> dict[str, Any]:
-        return super().keywords() | {"add_generation_prompt": self.add_generation_prompt}
+        return super().keywords() | {
+            "add_generation_prompt": self.add_generation_prompt is not False
+        }
 
     def prompts(self) -> list[Any]:
         return [self.messages]
 
 
-OF_CHATS = ("tools", "tool_choice", "chat_template_kwargs", "parallel_tool_calls")
+OF_CHATS = (
+    *("tools", "tool_choice", "parallel_tool_calls"),
+    *("chat_template_kwargs", "continue_final_message"),
+)
 
 
 class CompletionBody(ServedKeywords):
@@ -206,8 +208,8 @@ class CompletionBody(ServedKeywords):
 
     @property
     def likeliest(self) -> int | None:
-        """How many of the likeliest tokens to list with each sampled one; None: no log probs."""
-        return self.logprobs
+        """How many other tokens to list with each sampled one; None: no log probs."""
+        return len(self.logprob_token_ids or ()) or self.logprobs
 
     @property
     def scored(self) -> int | None:
@@ -215,7 +217,8 @@ class CompletionBody(ServedKeywords):
         return max((count for count in asked if count is not None), default=None)
 
     def keywords(self) -> dict[str, Any]:
-        return super().keywords() | ({"logprobs": self.logprobs} if self.logprobs else {})
+        asked = self.logprobs and not self.logprob_token_ids
+        return super().keywords() | ({"logprobs": self.logprobs} if asked else {})
 
     def prompts(self) -> list[Any]:
         given: list[Any] = [self.prompt]

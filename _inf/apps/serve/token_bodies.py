@@ -18,11 +18,13 @@ _SAME = (
     "temperature top_p top_k min_p stop stop_token_ids ignore_eos presence_penalty "
     "frequency_penalty repetition_penalty logit_bias skip_special_tokens"
 ).split()
+OF_VLLM = ("seed allowed_token_ids bad_words logprob_token_ids include_stop_str_in_output").split()
 VLLM = {**{name: name for name in _SAME}, "max_tokens": "max_tokens", "min_tokens": "min_tokens"}
-VLLM |= {"seed": "seed"}
+VLLM |= {name: name for name in OF_VLLM}
 SGLANG = {**{name: name for name in _SAME}, "max_new_tokens": "max_tokens"}
 SGLANG |= {"min_new_tokens": "min_tokens", "sampling_seed": "seed"}
 SGLANG |= {"json_schema": "json_schema", "regex": "regex"}
+SGLANG |= {"no_stop_trim": "include_stop_str_in_output"}
 
 
 class _Sampling(RequestBody):
@@ -41,6 +43,7 @@ class _Sampling(RequestBody):
 class VllmSampling(_Sampling):
     names = VLLM
     logprobs: Likeliest | None = None
+    logprob_token_ids: list[int] | None = None
     prompt_logprobs: Scored | None = None
     structured_outputs: StructuredOutputs | None = None
     # They concern the text and the experts, which are not in the response, the ids, which always
@@ -53,7 +56,7 @@ class VllmSampling(_Sampling):
 
     def keywords(self) -> dict[str, Any]:
         given = super().keywords()
-        if self.logprobs:
+        if self.logprobs and not self.logprob_token_ids:
             given["logprobs"] = self.logprobs
         if self.prompt_logprobs is not None:
             given["prompt_logprobs"] = self.prompt_logprobs or True
@@ -65,7 +68,6 @@ class SglangSampling(_Sampling):
     names = SGLANG
     # Accepted only at the value without effect.
     spaces_between_special_tokens: Literal[True] | None = None
-    no_stop_trim: Literal[False] | None = None
 
 
 class _TokensIn(RequestBody):
@@ -109,7 +111,8 @@ class TokensBody(_TokensIn):
 
     @property
     def likeliest(self) -> int | None:
-        return self.sampling_params.logprobs
+        sampling = self.sampling_params
+        return len(sampling.logprob_token_ids or ()) or sampling.logprobs
 
     @property
     def prompt_logprobs(self) -> int | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import model_validator
 
@@ -32,20 +32,22 @@ class TokenizeBody(RequestBody):
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
     add_generation_prompt: bool = True
-    # Accepted only at the value without effect.
-    continue_final_message: Literal[False] | None = None
+    continue_final_message: bool = False
 
     @model_validator(mode="after")
     def _refuse_two_prompts(self) -> TokenizeBody:
         if (self.prompt is None) == (self.messages is None):
             raise ConfigError.of("prompt", "give either prompt or messages")
-        for name in ("tools", "chat_template_kwargs", "add_generation_prompt"):
-            if self.prompt is not None and getattr(self, name) not in (None, True):
+        of_chats = {
+            name: getattr(self, name)
+            for name in ("tools", "chat_template_kwargs", "continue_final_message")
+        }
+        of_chats["add_generation_prompt"] = not self.add_generation_prompt
+        for name, value in of_chats.items():
+            if self.prompt is not None and value not in (None, False):
                 raise ConfigError.of(name, "only messages have it")
         if self.messages is not None and self.add_special_tokens:
             raise ConfigError.of("add_special_tokens", "the chat template writes its own")
-        if "chat_template" in (self.chat_template_kwargs or {}):
-            raise ConfigError.of("chat_template_kwargs", "a request cannot bring a template")
         return self
 
 
@@ -64,6 +66,7 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
             "tools": body.tools or [],
             "chat_template_kwargs": body.chat_template_kwargs or {},
             "add_generation_prompt": body.add_generation_prompt,
+            "continue_final_message": body.continue_final_message,
         }
         rules = shown_rules(engine, asked)
         assert rules.template is not None  # an engine without a tokenizer is not served

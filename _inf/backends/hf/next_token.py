@@ -16,6 +16,7 @@ import torch
 from _inf.backends import draws
 from _inf.backends.base import check_finite
 from _inf.backends.hf.grammar_masks import Grammar
+from _inf.backends.masks import rule_out
 from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, Tokenizer
 
 
@@ -56,7 +57,7 @@ class Row:
             completion_tokens=len(self.token_ids),
             cached_tokens=self.cached_tokens,
             weight_version=self.weight_version,
-            top_logprobs=list(self.top_logprobs) if self.params.logprobs else None,
+            top_logprobs=list(self.top_logprobs) if self.params.asks_for_top_logprobs else None,
             kept=list(self.kept) if self.params.sampling_mask else None,
         )
 
@@ -85,9 +86,14 @@ class Chooser:
             tokens[drawn] = self._drawn(logprobs[drawn].exp(), [rows[index] for index in drawn])
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         tops = top_tokens(logprobs, max(row.params.logprobs for row in rows))
-        for row, token, logprob, top in zip(rows, tokens.tolist(), chosen, tops, strict=True):
+        for index, (row, token, logprob) in enumerate(
+            zip(rows, tokens.tolist(), chosen, strict=True)
+        ):
+            top = tops[index][: row.params.logprobs]
+            if named := row.params.logprob_token_ids:
+                top = list(zip(named, logprobs[index, named].tolist(), strict=True))
             try:
-                self._add(row, token, logprob, top[: row.params.logprobs])
+                self._add(row, token, logprob, top)
             except Exception as failure:  # of its grammar or its numbers: other rows go on
                 if not row.done.done():
                     row.done.set_exception(failure)
@@ -111,8 +117,8 @@ class Chooser:
         row.token_ids.append(token)
         row.logprobs.append(logprob)
         if not math.isfinite(logprob):
-            check_finite(row.logprobs, row.request.row)
-        if row.params.logprobs:
+            check_finite(row.logprobs, row.request.row, masked=row.params.masked)
+        if row.params.asks_for_top_logprobs:
             row.top_logprobs.append(
                 {each: value for each, value in [*top, (token, logprob)] if math.isfinite(value)}
             )
@@ -153,6 +159,7 @@ class Chooser:
         if params.logit_bias:
             bias = torch.tensor([*params.logit_bias.values()], device=device)
             scores[list(params.logit_bias)] += bias
+        rule_out(scores, params.allowed_token_ids, params.bad_word_ids, row.token_ids)
         if row.grammar is not None:
             scores[~row.grammar.allowed(len(scores)).to(device)] = -math.inf
         if len(row.token_ids) < params.min_tokens:

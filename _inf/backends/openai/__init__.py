@@ -28,7 +28,9 @@ TOKEN_MODE = Mode(
 SCORES = frozenset({"score", "top_logprobs", "prompt_logprobs"})
 VLLM_MODE = Mode(
     "openai on vLLM or inf serve",
-    supports=TOKEN_MODE.supports | SCORES | {"regex", "adapters"},
+    supports=TOKEN_MODE.supports
+    | SCORES
+    | {"regex", "adapters", "token_masks", "logprob_token_ids"},
     reads=TOKEN_MODE.reads,
 )
 # SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them. It updates

@@ -33,6 +33,8 @@ SCORED = SamplingParams(
     max_tokens=1, temperature=0, logprobs=2, prompt_logprobs=True, top_prompt_logprobs=2
 )
 DIGITS = SamplingParams(max_tokens=1, temperature=0, regex="7{3}")
+ONLY = SamplingParams(max_tokens=1, temperature=0, allowed_token_ids=[0])
+NAMED = SamplingParams(max_tokens=1, temperature=0, logprob_token_ids=[0])
 ROUNDING = 1e-2  # of a sum of probabilities, computed in bfloat16
 
 
@@ -53,7 +55,7 @@ class NotLogprobs(ConfigError):
 
 
 async def find(server: Server, config: Config, model: ModelInfo) -> Findings:
-    """Send one to six small requests; raises `ConfigError` if no form fits to the tokenizer.
+    """Send one to eight small requests; raises `ConfigError` if no form fits to the tokenizer.
 
     Without a tokenizer the list of models is asked for, which finds a server that is not there and
     a wrong key before the first call. With one the first route that answers with token ids is used;
@@ -113,6 +115,11 @@ async def _find_completions(
     row = await _or_none(_answered(server, form, ids, DIGITS))
     if row and set(model.tokenizer.decode(row.token_ids)) == {"7"}:
         supports |= {"regex"}
+    if (row := await _or_none(_answered(server, form, ids, ONLY))) and row.token_ids == [0]:
+        supports |= {"token_masks"}
+    row = await _or_none(_answered(server, form, ids, NAMED))
+    if row and row.top_logprobs and 0 in row.top_logprobs[0]:
+        supports |= {"logprob_token_ids"}
     if await _takes_adapters(server):
         supports |= {"adapters"}
     return Findings(form, supports, tokens=tokens)

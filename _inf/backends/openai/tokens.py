@@ -16,8 +16,9 @@ from _inf.types import Request, RequestOutput, SamplingParams
 ALWAYS = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")
 ADJUST_LOGITS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
-    *("min_tokens", "json_schema", "regex"),
+    *("min_tokens", "json_schema", "regex", "allowed_token_ids", "bad_words"),
 )
+OWN = ("allowed_token_ids", "bad_words", "logprob_token_ids")  # of vLLM, sent only if they are set
 FILTERS = ("top_p", "top_k", "min_p")
 TOKEN = "token_id:"  # before an id where a token's text would stand
 MINUS_INFINITY = -9999.0  # in vLLM's JSON
@@ -62,23 +63,25 @@ class TokenForm:
 
     def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
         params = request.params
-        if params.logprobs and not self.logprobs.are_ours(params):
+        asked = "logprob_token_ids" if params.logprob_token_ids else "logprobs"
+        if getattr(params, asked) and not self.logprobs.are_ours(params):
             raise ConfigError.of(
-                "logprobs",
+                asked,
                 "this server's log probs are those of other logits under these parameters "
-                "(docs/backends.md); leave logprobs out, or what changes the logits.",
+                "(docs/backends.md); leave it out, or what changes the logits.",
             )
         body = {
             "model": params.adapter or self.model,
             "prompt": request.token_ids,
             "max_tokens": params.max_tokens,
-            "logprobs": params.logprobs,  # 0: of the sampled token only
+            "logprobs": len(params.logprob_token_ids or ()) or params.logprobs,  # 0: of the sampled
             "return_token_ids": True,
             **openai_params(params),
             **{name: getattr(params, name) for name in ALWAYS},
+            **{name: getattr(params, name) for name in OWN if not _neutral(params, [name])},
             "stop_token_ids": list(params.stop_token_ids),
         }
-        if params.logprobs:
+        if params.asks_for_top_logprobs:
             body["return_tokens_as_token_ids"] = True
         if params.prompt_logprobs:
             body["prompt_logprobs"] = params.top_prompt_logprobs
@@ -119,7 +122,7 @@ class TokenAnswer(OpenAIAnswer):
         row = RequestOutput(
             token_ids=ids,
             logprobs=list(self.logprobs),
-            top_logprobs=list(self.tops) if params.logprobs else None,
+            top_logprobs=list(self.tops) if params.asks_for_top_logprobs else None,
             finish_reason=self.finish_reason,
             matched_stop=stop if self.finish_reason == "stop" else None,
             prompt_tokens=len(self.request.token_ids),
@@ -130,17 +133,21 @@ class TokenAnswer(OpenAIAnswer):
         return self._with_prompt(row) if params.prompt_logprobs else row
 
     def _add(self, new: Sequence[int], choice: Mapping[str, Any]) -> None:
-        most = self.request.params.logprobs
+        params = self.request.params
+        tops = choice["logprobs"]["top_logprobs"] if params.asks_for_top_logprobs else []
         logprobs = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(new)
         if len(logprobs) != len(new):
             raise ValueError("it has not one log prob per token")
         self.token_ids += new
         self.logprobs += logprobs
-        for token, logprob, top in zip(
-            new, logprobs, choice["logprobs"]["top_logprobs"] if most else (), strict=bool(most)
-        ):
+        for token, logprob, top in zip(new, logprobs, tops, strict=bool(tops)):
             named = {_id(name): value for name, value in top.items()}
-            self.tops.append({**_likeliest(named, most), token: logprob})
+            if params.logprob_token_ids:
+                found = _likeliest(named, len(named))
+                chosen = {each: found[each] for each in params.logprob_token_ids if each in found}
+            else:
+                chosen = _likeliest(named, params.logprobs)
+            self.tops.append({**chosen, token: logprob})
 
     def _with_prompt(self, row: RequestOutput) -> RequestOutput:
         """Add the log probs of the prompt's tokens, from the raw logits; the first token has

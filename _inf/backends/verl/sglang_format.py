@@ -15,7 +15,10 @@ from _inf.backends.base import check_finite
 from _inf.errors import RequestFailure
 from _inf.types import RequestOutput, SamplingParams
 
-REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "sampling_mask"  # of ours
+# Of our own code in the scheduler's process, in `custom_params`:
+REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "sampling_mask"
+ALLOWED, BAD_WORDS, LOGPROB_IDS = "allowed_token_ids", "bad_word_ids", "logprob_token_ids"
+LISTED = {SAMPLING_MASK, LOGPROB_IDS}  # a row with one of them has other tokens than the likeliest
 SAME = "temperature top_p top_k min_p presence_penalty frequency_penalty ignore_eos".split()
 ROUTED_EXPERTS = "return_routed_experts"
 # Below it are the log probs of tokens that are ruled out: -inf, or on a GPU the smallest number of
@@ -38,9 +41,13 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
         REPETITION_PENALTY: None if penalty == 1.0 else penalty,
         SEED: params.seed,
         SAMPLING_MASK: params.sampling_mask or None,
+        ALLOWED: params.allowed_token_ids,
+        BAD_WORDS: params.bad_word_ids or None,
+        LOGPROB_IDS: params.logprob_token_ids,
     }
+    custom = _given(custom)
     optional = {
-        "custom_params": _given(custom) or None,
+        "custom_params": custom or None,
         "logit_bias": dict(params.logit_bias) or None,
         "json_schema": params.json_schema,
         "regex": params.regex,
@@ -48,7 +55,7 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
         LOGPROB_START: 0 if params.prompt_logprobs else None,
         ROUTED_EXPERTS: params.return_routed_experts or None,
         TOP_PROMPT_LOGPROBS: params.top_prompt_logprobs or None,
-        TOP_LOGPROBS: params.logprobs or (1 if params.sampling_mask else None),
+        TOP_LOGPROBS: 1 if LISTED & custom.keys() else params.logprobs or None,
     }
     return request | _given(optional)
 
@@ -94,11 +101,12 @@ def output_row(
         finish = {"type": "stop", "matched": ids[-1]}
     logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
     prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
-    for scored in (logprobs, prompt_logprobs):
-        check_finite(scored, row)
-    masked = params.get("custom_params", {}).get(SAMPLING_MASK, False)
+    custom = params.get("custom_params", {})
+    check_finite(logprobs, row, masked=bool({ALLOWED, BAD_WORDS} & custom.keys()))
+    check_finite(prompt_logprobs, row)
+    masked, listed = SAMPLING_MASK in custom, LISTED & custom.keys()
     most, of_prompt = params.get(TOP_LOGPROBS, 0), params.get(TOP_PROMPT_LOGPROBS, 0)
-    tops = _top_logprobs(meta, None if masked else most) if most else None
+    tops = _top_logprobs(meta, None if listed else most) if most else None
     return RequestOutput(
         token_ids=ids,
         logprobs=logprobs,

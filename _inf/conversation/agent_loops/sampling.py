@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.request.bad_words import bad_word_ids
 from _inf.request.combinations import REFUSED
 from _inf.request.keywords import KEYWORDS, checked
 from _inf.types import ModelInfo, SamplingParams
@@ -57,4 +58,6 @@ def request_params(
         own = values.get("stop_token_ids", set(row.stop_token_ids) - model.eos_token_ids)
         ends = () if values.get("ignore_eos", row.ignore_eos) else model.eos_token_ids
         values["stop_token_ids"] = sorted({*own, *ends})
+    if "bad_words" in values:
+        values["bad_word_ids"] = bad_word_ids(values["bad_words"], model)
     return dataclasses.replace(row, **values)

@@ -65,6 +65,20 @@ def test_log_probs_name_tokens_by_their_ids(http: httpx.Client) -> None:
         assert top[name] == own and 2 <= len(top) <= 3
 
 
+def test_log_probs_of_named_ids_are_listed_in_their_place(
+    http: httpx.Client, tiny: InferenceEngine
+) -> None:
+    asked = {"return_tokens_as_token_ids": True, "logprob_token_ids": [9, 300], **SAMPLED}
+    [row] = tiny.generate([ASK], logprob_token_ids=[9, 300], max_tokens=8, **SAMPLED)
+    [choice] = post(http, CHAT, logprobs=True, top_logprobs=1, **asked)["choices"]
+    for entry, top in zip(choice["logprobs"]["content"], row.top_logprobs or [], strict=True):
+        listed = {each["token_id"]: each["logprob"] for each in entry["top_logprobs"]}
+        assert listed == pytest.approx({token: top[token] for token in (9, 300)}, abs=1e-4)
+    [choice] = post(http, COMPLETION, logprobs=0, **asked)["choices"]
+    for top in choice["logprobs"]["top_logprobs"]:
+        assert {"token_id:9", "token_id:300"} <= top.keys()
+
+
 def test_prompts_likeliest_tokens_have_ranks(http: httpx.Client, tiny: InferenceEngine) -> None:
     [greedy] = tiny.generate([{"text": TEXT}], max_tokens=4, temperature=0)
     ids = tiny.tokenizer(TEXT)["input_ids"] + greedy.token_ids
@@ -196,6 +210,31 @@ def test_prompt_without_the_beginning_of_an_answer(
 
 
 # ─── Sampling and grammars ───
+
+
+def test_final_message_is_continued_and_only_what_follows_it_comes(
+    http: httpx.Client, tiny: InferenceEngine
+) -> None:
+    talk = [*ASK, {"role": "assistant", "content": "The answer"}]
+    [row] = tiny.generate([talk], continue_final_message=True, max_tokens=8, **SAMPLED)
+    whole = post(
+        http, CHAT, messages=talk, continue_final_message=True, return_token_ids=True, **SAMPLED
+    )
+    assert whole["choices"][0]["message"]["content"] == row.completion
+    root = str(http.base_url).rstrip("/").removesuffix("/v1")
+    found = httpx.post(f"{root}/tokenize", json={"messages": talk, "continue_final_message": True})
+    assert found.json()["tokens"] == whole["prompt_token_ids"] == row.prompt_token_ids
+
+
+def test_texts_end_with_the_stop_string_that_is_asked_for(
+    http: httpx.Client, tiny: InferenceEngine
+) -> None:
+    free = post(http, COMPLETION, **SAMPLED)["choices"][0]["text"]
+    stop = {"stop": [free[2:4]], "include_stop_str_in_output": True}
+    end = free[: free.index(free[2:4]) + 2]
+    assert post(http, COMPLETION, **SAMPLED, **stop)["choices"][0]["text"] == end
+    parts = [each["choices"][0]["text"] for each in events(http, COMPLETION, **SAMPLED, **stop)]
+    assert "".join(parts) == end
 
 
 def test_top_k_of_0_or_minus_1_is_all_tokens(http: httpx.Client) -> None:

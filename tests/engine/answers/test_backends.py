@@ -23,6 +23,7 @@ import torch
 
 import inf
 from _inf.backends.hf import decoding
+from _inf.errors import RequestFailure
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support.architectures import architecture
 from tests.support.pages import blocks
@@ -41,6 +42,8 @@ ADJUSTED: list[dict[str, Any]] = [
     {"presence_penalty": 1.2, "frequency_penalty": 0.6},
     {"logit_bias": {5: 8.0, 77: -30.0}, "repetition_penalty": 0.8},
     {"min_tokens": 24},
+    {"allowed_token_ids": [*range(40, 90), 2]},
+    {"bad_words": ["a", "e", "th"]},
 ]
 SAMPLED: list[dict[str, Any]] = [
     {"temperature": 1.0},
@@ -184,6 +187,56 @@ def test_likeliest_tokens_of_prompts_are_transformers(
         assert {len(top or []) for top in (more.top_prompt_logprobs or [])[1:]} <= {1, 2}
         assert [len(top) for top in more.top_logprobs or []] == [6]
         assert engine.generate("a", max_tokens=1, prompt_logprobs=True).top_prompt_logprobs is None
+
+
+def test_log_probs_of_named_ids_are_the_models_beside_rows_without(
+    tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine
+) -> None:
+    named = [[9, 300, 9 + VOCABULARY // 2], None, [300]]
+    for engine in (tiny, hf, remote):
+        output = engine.generate(
+            as_ids(PROMPTS[:3]), logprob_token_ids=named, temperature=1.0, seed=5, max_tokens=6
+        )
+        logits = hf.get_logits(as_ids(PROMPTS[:3]), output.token_ids)
+        for row, ids, scores in zip(output, named, logits.log_softmax(-1), strict=True):
+            if ids is None:
+                assert not row.top_logprobs
+                continue
+            assert row.token_ids and row.logprobs and row.top_logprobs
+            for token, logprob, table, top in zip(
+                row.token_ids, row.logprobs, scores, row.top_logprobs, strict=False
+            ):
+                assert list(top) == list(dict.fromkeys([*ids, token])) and top[token] == logprob
+                assert [*top.values()] == pytest.approx(table[[*top]].tolist(), abs=WITHIN)
+
+
+def test_only_allowed_tokens_come_and_have_the_whole_probability(
+    backend: InferenceEngine,
+) -> None:
+    allowed = [5, 6, 300]
+    sampled = {"temperature": 1.3, "seed": 2, "max_tokens": 9}
+    ids = {"allowed_token_ids": [allowed, None, allowed]}
+    row, free, same = backend.generate(as_ids([PROMPTS[0], *PROMPTS[:2]]), **ids, **sampled)
+    assert set(row.token_ids or ()) <= set(allowed) and not {*free.token_ids} <= {*allowed}
+    for top in (
+        backend.generate(
+            as_ids(PROMPTS[:2]), allowed_token_ids=allowed, logprobs=8, max_tokens=4
+        ).top_logprobs
+        or []
+    ):
+        for each in top:
+            assert set(each) == set(allowed)
+            assert math.fsum(map(math.exp, each.values())) == pytest.approx(1, abs=WITHIN)
+
+
+def test_row_without_a_token_left_fails_by_the_name_of_what_rules_them_out(
+    tiny: InferenceEngine, hf: InferenceEngine
+) -> None:
+    [ids] = [tiny.tokenizer("aa", add_special_tokens=False)["input_ids"]]
+    assert len(ids) == 2 and ids[0] == ids[1]
+    for engine in (tiny, hf):
+        with refused(RequestFailure, "no token left for token 1: allowed_token_ids, bad_words"):
+            engine.generate("x", allowed_token_ids=ids[:1], bad_words=["aa"], max_tokens=5)
 
 
 def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any) -> None:

@@ -16,7 +16,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends import draws
 from _inf.backends.verl.patch_table import Replace, Wrap
-from _inf.backends.verl.sglang_format import SAMPLING_MASK, SEED
+from _inf.backends.verl.sglang_format import LOGPROB_IDS, SAMPLING_MASK, SEED
 
 SMALLEST = torch.finfo(torch.float32).tiny  # of normal numbers, 1.2e-38
 KEPT = "inf_kept"  # on SGLang's record of a batch: what the filters left, for rows that ask for it
@@ -140,6 +140,26 @@ def return_kept(
         output.next_token_top_logprobs_idx[row] = tokens.tolist()
 
 
+def return_named(
+    attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
+) -> None:
+    """Return the log probs of the ids that rows ask for in the place of the likeliest ones."""
+    attach(self, output, logprobs, *args)
+    named = [
+        (row, ids)
+        for row, req in enumerate(args[2].penalizer_orchestrator.reqs())
+        if (ids := (req.sampling_params.custom_params or {}).get(LOGPROB_IDS))
+    ]
+    if not named:
+        return
+    rows = _placed([row for row, ids in named for _ in ids], logprobs)
+    columns = _placed([token for _, ids in named for token in ids], logprobs)
+    values = logprobs[rows, columns].cpu().split([len(ids) for _, ids in named])
+    for (row, ids), of_row in zip(named, values, strict=True):
+        output.next_token_top_logprobs_val[row] = of_row.tolist()
+        output.next_token_top_logprobs_idx[row] = ids
+
+
 def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
     info = build(batch, vocab_size)
     # SGLang gives a greedy row temperature 1.
@@ -176,6 +196,9 @@ def patches() -> list[Replace]:
              "tokens the filters leave, and beside min_p a GPU filters one after the other"),
         Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_kept,
              "it does not say which tokens the filters leave"),
+        Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_named,
+             "with token_ids_logprob, its own parameter, a row without it that begins beside one "
+             "with it gets the log probs of the whole vocabulary (layers/utils/logprob.py)"),
         Wrap(f"{module}:Sampler._sample_from_probs", sample_beside_nan,
              "a row whose logits are NaN ends the whole process when it is sampled"),
         Wrap(f"{module}:Sampler._sample_from_probs", raise_zeros,
