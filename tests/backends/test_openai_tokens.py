@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from _inf.apps.batch.lines import choices
-from _inf.backends.openai import SCORES, TOKEN_MODE, VLLM_MODE
+from _inf.backends.openai import SCORES, VLLM_MODE
 from _inf.backends.openai.http import httpx
 from _inf.errors import RequestFailure
 from inf import ConfigError, PromptError
@@ -196,14 +196,19 @@ def test_answer_without_a_log_prob_for_each_token_is_a_failure(
 
 
 def test_start_finds_out_what_a_server_offers(server: ScriptedServer, vllm: Vllm) -> None:
-    base, grammar = TOKEN_MODE.supports, {"regex"}
+    everything = VLLM_MODE.supports - {"adapters"}
     with connected(server) as engine:
-        assert engine.supports == base | SCORES | grammar == VLLM_MODE.supports - {"adapters"}
-    for lacks, offered in (("prompt_logprobs", grammar), ("structured_outputs", SCORES)):
+        assert engine.supports == everything
+    for lacks, missing in {
+        "prompt_logprobs": SCORES,
+        "structured_outputs": {"regex"},
+        "allowed_token_ids": {"token_masks"},
+        "logprob_token_ids": {"logprob_token_ids"},
+    }.items():
         for how in ("lacks", "ignores"):
             setattr(vllm, how, {lacks})
             with connected(server) as engine:
-                assert engine.supports == base | offered
+                assert engine.supports == everything - missing
             setattr(vllm, how, set())
     vllm.lacks = {"prompt_logprobs"}
     with connected(server) as engine:
@@ -250,9 +255,9 @@ def test_likeliest_tokens_are_in_their_order_and_the_sampled_one_is_among_them(
         assert sent["return_tokens_as_token_ids"] is True
         server.seen.clear()
         for changed in ({"temperature": 0.7}, {"temperature": 1.0, "presence_penalty": 0.5}):
-            with refused(ConfigError, "leave logprobs out", key="logprobs"):
+            with refused(ConfigError, "leave it out", key="logprobs"):
                 engine.generate("Hi", logprobs=2, **changed)
-            with refused(ConfigError, "leave logprobs out", key="logprobs"):
+            with refused(ConfigError, "leave it out", key="logprobs"):
                 list(engine.stream("Hi", logprobs=2, **changed))
         assert server.seen == []
 

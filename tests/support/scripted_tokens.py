@@ -75,7 +75,8 @@ class Vllm:
         prompt, constrained = body["prompt"], body.get("structured_outputs")
         read = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
         digits = self.tokenizer("777")["input_ids"] + [IM_END]
-        ids = (digits if constrained else self.answer)[: body["max_tokens"]]
+        free = body.get("allowed_token_ids") or self.answer
+        ids = (digits if constrained else free)[: body["max_tokens"]]
         choice = {
             "text": "?",
             "token_ids": ids,
@@ -103,6 +104,8 @@ class Vllm:
             {f"token_id:{each}": value + rest for each, value in _tops(i, body["logprobs"]).items()}
             for i in ids
         ]
+        for top in tops if "logprob_token_ids" in body else ():
+            top.update({f"token_id:{each}": SECOND for each in body["logprob_token_ids"]})
         return {"token_logprobs": [own for _ in ids], "top_logprobs": tops}
 
     def entry(self, token: int, most: int) -> dict[str, Any]:

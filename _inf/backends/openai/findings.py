@@ -33,8 +33,6 @@ SCORED = SamplingParams(
     max_tokens=1, temperature=0, logprobs=2, prompt_logprobs=True, top_prompt_logprobs=2
 )
 DIGITS = SamplingParams(max_tokens=1, temperature=0, regex="7{3}")
-ONLY = SamplingParams(max_tokens=1, temperature=0, allowed_token_ids=[0])
-NAMED = SamplingParams(max_tokens=1, temperature=0, logprob_token_ids=[0])
 ROUNDING = 1e-2  # of a sum of probabilities, computed in bfloat16
 
 
@@ -115,10 +113,13 @@ async def _find_completions(
     row = await _or_none(_answered(server, form, ids, DIGITS))
     if row and set(model.tokenizer.decode(row.token_ids)) == {"7"}:
         supports |= {"regex"}
-    if (row := await _or_none(_answered(server, form, ids, ONLY))) and row.token_ids == [0]:
+    other = 0 if token else 1  # than it answers by itself
+    only = SamplingParams(max_tokens=1, temperature=0, allowed_token_ids=[other])
+    if (row := await _or_none(_answered(server, form, ids, only))) and row.token_ids == [other]:
         supports |= {"token_masks"}
-    row = await _or_none(_answered(server, form, ids, NAMED))
-    if row and row.top_logprobs and 0 in row.top_logprobs[0]:
+    named = SamplingParams(max_tokens=1, temperature=0, logprob_token_ids=[other])
+    row = await _or_none(_answered(server, form, ids, named))
+    if row and row.top_logprobs and other in row.top_logprobs[0]:
         supports |= {"logprob_token_ids"}
     if await _takes_adapters(server):
         supports |= {"adapters"}
