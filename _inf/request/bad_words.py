@@ -1,4 +1,5 @@
-"""Turns `bad_words` into token ids as vLLM does (0.32, `SamplingParams.update_from_tokenizer`)."""
+"""Turns `bad_words` into token ids as vLLM does (main at 00388f6, `sampling_params.py`,
+`update_from_tokenizer`)."""
 
 from __future__ import annotations
 

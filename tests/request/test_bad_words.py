@@ -1,4 +1,4 @@
-"""`bad_words` become the ids that vLLM bans (0.32, `SamplingParams.update_from_tokenizer`)."""
+"""`bad_words` become the ids that vLLM bans (main at 00388f6, `sampling_params.py`)."""
 
 from __future__ import annotations
 
