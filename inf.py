@@ -93,7 +93,7 @@ class InferenceEngine:
     Use it as a context manager; it also stops with `shutdown`, when garbage-collected and at
     interpreter exit. Threads, `async` code and notebooks can share it; a call in a fork raises.
 
-    Attributes: `config` (frozen); `supports`, the backend's features besides `generate`
+    Attributes: `config` (frozen); `supports`, the backend's features, `generate` aside
     (docs/backends.md); `on_cpu`, whether it computes there; `tokenizer` (Transformers'; None if a
     server tokenizes); `model`, its EOS ids and limits; `model_folder`, with the model's files; and
     verl's `model_config` (`HFModelConfig`) and `rollout` (`SGLangRollout`), None without verl.

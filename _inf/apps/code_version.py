@@ -85,8 +85,8 @@ def version_of(
 ) -> CodeVersion:
     """Describe a function, class or object, "FILE.py:NAME", or None for verl's reward.
 
-    folder: where its modules are too, besides Python's path. imports: modules that it uses and that
-    are not seen in its code; scripts: such files, which a program of their own runs.
+    folder: where its modules are, in addition to Python's path. imports: modules that it uses and
+    that are not seen in its code; scripts: such files, which a program of their own runs.
     """
     modules = _OwnModules(folder)
     for module in imports:
@@ -113,7 +113,7 @@ def version_of(
 
 def depends_on(versions: Iterable[CodeVersion]) -> dict[str, str]:
     """The versions as entries of what a run's answers depend on. One that could not be read whole
-    is that of this run alone."""
+    holds for this run alone."""
     entries = {}
     for version in versions:
         alone = f", of this run alone ({secrets.token_hex(4)}): cannot compare "
@@ -249,6 +249,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if isinstance(value, type) and reduced is not NotImplemented:
                 own = [each for each in vars(value).items() if each[0] not in NOT_BEHAVIOUR]
                 return _parts, (value.__qualname__,), [value.__bases__, *own]
-        elif (behind := getattr(value, "__wrapped__", None)) is not None:  # of functools.cache
-            return _parts, (type(value).__qualname__,), [behind]
+        elif (wrapped := getattr(value, "__wrapped__", None)) is not None:  # of functools.cache
+            return _parts, (type(value).__qualname__,), [wrapped]
         return reduced

@@ -44,7 +44,7 @@ def of_file(name: str, path: Path) -> CodeVersion:
 
 
 def of_tools(tools: Sequence[Tool]) -> dict[str, str]:
-    """What answers depend on besides the schemas of a call's `tools`: the code that runs them."""
+    """The code that runs a call's `tools`: answers depend on it as they do on the schemas."""
     runs = [tool.function or tool.verl for tool in tools if tool.executable]
     versions = [version_of(code) for code in runs]
     return depends_on([CodeVersion.of_all(OF_TOOLS, versions)] if versions else [])

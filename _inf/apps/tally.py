@@ -15,7 +15,7 @@ class Tally:
     """Counts what a run has done, and shows it in a bar, or where there can be none in a line now
     and then.
 
-    total: rows of the whole file. done, answered: at first those of an earlier run. line: a line's
+    total: rows of the whole file. done, answered: at first an earlier run's. line: a line's
     text, with the attributes of this object. tell: what prints it. Attributes of this run alone:
     `rows`, `tokens`, and the `seconds` until the last answer.
     """

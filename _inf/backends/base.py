@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from _inf.backends.loaded_adapters import LoadedAdapters
     from _inf.runtime.host import Host
 
-# The features besides `generate` that calls need; a keyword names the one that it needs.
+# The features that calls need in addition to `generate`; a keyword names the one that it needs.
 CALLS: Mapping[str, Sequence[str]] = {
     "stream": ["stream()"],
     "score": ["score()"],

@@ -18,7 +18,7 @@ from _inf.types import Limits, ModelInfo, Tokenizer
 
 FLOAT32 = ("float32", "float")
 ORIGINAL = "original_max_position_embeddings"
-# Kinds of scaling beside which `max_position_embeddings` is the context after scaling.
+# Kinds of scaling with which `max_position_embeddings` is the context after scaling.
 ALREADY_EXTENDED = ("llama3", "longrope")
 
 

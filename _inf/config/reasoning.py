@@ -1,7 +1,7 @@
 """Names how models mark their thoughts, so that a config is checked without importing a parser.
 
 The names are those of vLLM's parsers (main at 0064cc9, `vllm/reasoning/__init__.py`) whose models
-mark a thought by a text before it and one behind it. vLLM reads the others by rules of their own.
+mark a thought by a text before it and one after it. vLLM reads the others by rules of their own.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def parser_fault(name: str) -> str:
     hint = did_you_mean(name, PARSERS) or "."
     return (
         f"{shown(name)} is not a reasoning parser{hint} They are {', '.join(PARSERS)}; for other "
-        "models give {start: ..., end: ...}, the texts before and behind a thought"
+        "models give {start: ..., end: ...}, the texts before and after a thought"
     )

@@ -146,7 +146,7 @@ class Agent(Section):
 
 
 class ReasoningMarks(Section):
-    """The texts before and behind a model's thoughts, or the name of a parser. unopened: whether an
+    """The texts before and after a model's thoughts, or the name of a parser. unopened: whether an
     answer begins with a thought though neither the prompt nor the answer opens one."""
 
     start: Text

@@ -67,7 +67,7 @@ def environment_kinds(turns: Sequence[TurnOptions], timeout: float) -> list[Envi
 
 
 def _kind(timeout: float, factory: Callable[[], Any], where: str) -> EnvironmentKind:
-    thread = CallThread()  # one that hangs is left behind
+    thread = CallThread()  # one that hangs is abandoned
     try:
         making = thread.submit(factory)
         if not concurrent.futures.wait([making], timeout).done:

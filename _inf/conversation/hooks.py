@@ -1,4 +1,4 @@
-"""The hooks of the tool loop: what a row has besides its plain tools.
+"""The hooks of the tool loop: what a row has in addition to its plain tools.
 
 An environment, verl's tools and an interaction each implement the few of these methods that they
 need. The tool loop calls them in the order of verl 0.6.1 (`workers/rollout/sglang_rollout/
@@ -33,7 +33,7 @@ class Reply:
 class Hook:
     """A part of one row that the user wrote. What `start` raises ends the row."""
 
-    replies = False  # whether `reply` answers the model, so that a conversation goes on
+    replies = False  # whether `reply` answers the model, so that a conversation continues
     one_call_at_a_time = False  # whether the calls of one turn run one after the other
 
     def __init__(self, episode: Episode) -> None:

@@ -18,8 +18,8 @@ PATH_KEY = "rollout.multi_turn.interaction_config_path"
 
 
 def load_interactions(path: str) -> dict[str, Any]:
-    """Load verl's `BaseInteraction`s by name. Their modules may be beside the file; verl itself
-    uses only modules already imported (`interactions/utils/interaction_registry.py`)."""
+    """Load verl's `BaseInteraction`s by name. Their modules may be in the file's folder; verl
+    itself uses only modules already imported (`interactions/utils/interaction_registry.py`)."""
     from verl.interactions.utils.interaction_registry import initialize_interactions_from_config
 
     try:

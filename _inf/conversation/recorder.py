@@ -1,9 +1,9 @@
 """Records what the engine sampled for one row, and derives the row's mask and log probs from it.
 
 A trainer takes each id with mask 1 for one that the model sampled after the ids before it. So an
-id counts as sampled exactly where a recorded answer has it, behind the very ids of that request's
-prompt. The built-in tool loop has no other mask; the mask that a user's agent loop returns is
-compared with this one.
+id counts as sampled exactly where a recorded answer has it, directly after the ids of that
+request's prompt. The built-in tool loop has no other mask; the mask that a user's agent loop
+returns is compared with this one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The built-in loop of a conversation: the model answers, then tools or a user reply, and so on.
 
 No prompt is rendered again after its first turn, so the returned ids are those that were sampled.
-What a row has besides its tools is called through its hooks (`hooks.py`).
+What a row has in addition to its tools is called through its hooks (`hooks.py`).
 """
 
 from __future__ import annotations

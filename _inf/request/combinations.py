@@ -20,7 +20,7 @@ _ONE_TURN = "stream() has one turn; use generate()"
 _NO_LOOP = "stream() runs no agent loop; use generate()"
 _LATER = "stream() does not give it; use generate()"
 _NO_LOOP_IN_CHAT = "this chat streams, and so runs no agent loop; start inf chat --json"
-# "": what the caller of `refuse` says, who knows more.
+# "": the caller of `refuse` gives the reason, because it knows more.
 _TURNS = dict.fromkeys(
     (
         *("json_schema", "regex", "num_beams", "logprobs", "logprob_token_ids"),
@@ -60,7 +60,7 @@ REFUSED: Mapping[CallKind | ChatKind, Mapping[str, str]] = {
     "chat": {
         "n": "a chat has one answer to each message; leave it out",
         "progress": "a chat shows no bar; leave it out",
-        "tools": "a chat has those of its config; set rollout.multi_turn.tool_config_path",
+        "tools": "a chat uses the tools of its config; set rollout.multi_turn.tool_config_path",
         "environment_factory": "a chat has no environments; leave it out",
         "environment_kwargs": "a chat has no environments; leave it out",
         "adapter": "a chat loads no adapters; set adapter_path, or leave it out",

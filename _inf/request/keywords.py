@@ -50,7 +50,7 @@ class GenerateParams(TypedDict, total=False):
         min_tokens: The fewest tokens to generate. From 0, the default, to max_tokens: no EOS, stop
             id or stop string comes earlier (as Transformers).
         stop: A string that ends the answer. Or several: the first one found counts (as OpenAI).
-        stop_token_ids: Ids that end an answer, besides the model's own EOS ids. Such an id is in
+        stop_token_ids: Ids that end an answer, in addition to the model's EOS ids. Such an id is in
             `token_ids`, not in the text (as vLLM).
         ignore_eos: Continue after EOS. `stop` and `stop_token_ids` still count (as vLLM); default
             `rollout.ignore_eos`.
@@ -83,7 +83,7 @@ class GenerateParams(TypedDict, total=False):
         agent_kwargs: Columns of the row for the agent loop's run(), as verl passes them.
         environment_factory: Makes an environment for each row, whose methods are its tools. Or a
             dict, from which the column `environment` selects (as TRL; docs/environments.md).
-        environment_kwargs: Columns of the row for the environment's reset(), besides `prompt`.
+        environment_kwargs: Columns of the row for the environment's reset(), next to `prompt`.
         adapter: The LoRA adapter that answers. A name in `engine.adapters` (docs/adapters.md).
     One value for the whole call:
         n: Samples per prompt. From 1 to 65536; default `rollout.n`. Greedy ones are all the same,
@@ -166,7 +166,8 @@ class GenerateParams(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class Keyword:
-    """A keyword besides its type and its documentation, whose first sentence is the option's help.
+    """A keyword's row. (Its type and its documentation, whose first sentence is the option's help,
+    are in `GenerateParams`.)
 
     check: takes the name, a value and, with of_tokens, the vocabulary's size; returns plain Python
     types or raises `ConfigError`. kind: the type in a request's body (unless not in_body), and of

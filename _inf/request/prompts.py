@@ -31,7 +31,7 @@ FORMS = (
 
 
 class LaterTurn(list[Any]):
-    """Messages or token ids of a conversation that goes on: only `max_model_len` bounds them, and
+    """Messages or token ids of a conversation that continues: only `max_model_len` bounds them, and
     not `prompt_length`."""
 
 

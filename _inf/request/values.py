@@ -219,7 +219,7 @@ def agent_loop(name: str, value: Any) -> Any:
 def agent_kwargs(name: str, value: Any) -> dict[str, Any]:
     columns = mapping(name, value)
     if "raw_prompt" in columns:
-        raise ConfigError.of(f"{name}.raw_prompt", "the messages are those of the prompt.")
+        raise ConfigError.of(f"{name}.raw_prompt", "the prompt has the messages; leave it out.")
     return columns
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 # What PyTorch reads when it is imported, for a model on a CPU. An OpenMP thread without work spins
 # before it sleeps for as long as the small operators between two products take; the default is 3
-# times slower beside other work. Large tensors are in pages of 2 MB, so that reading the weights
+# times slower on a busy machine. Large tensors are in pages of 2 MB, so that reading the weights
 # looks up fewer addresses; where the machine has none, nothing changes.
 TORCH_VARIABLES = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 _METRICS = "sklearn.metrics"

@@ -98,7 +98,7 @@ class Worker:
         environment = state.pop("environment")
         self.__dict__.update(state)
         die_with(self.parent)
-        if environment != os.environ:  # a fork has that of an earlier moment
+        if environment != os.environ:  # a fork has an earlier one
             os.environ.clear()
             os.environ.update(environment)
         signal.signal(signal.SIGINT, signal.SIG_IGN)

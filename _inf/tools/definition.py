@@ -119,7 +119,7 @@ def _checked_parameters(value: object) -> Any:
     text = json.dumps(parameters)
     if all(f'"{word}":' in text for word in ("unevaluatedProperties", "patternProperties")):
         # jsonschema would search the patterns by `re`, which can take hours.
-        raise ValueError("unevaluatedProperties beside patternProperties is not supported")
+        raise ValueError("unevaluatedProperties together with patternProperties is not supported")
     try:
         fault = schema_fault(parameters)
     except RecursionError:

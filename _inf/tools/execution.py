@@ -32,7 +32,7 @@ NOTHING = "(no output)"  # a chat template may drop an empty turn
 @dataclass(frozen=True)
 class Executed:
     """The result of a call. text: what the model reads; it begins with "Error:" if `error` is set.
-    seconds: wall time. reward, metrics: returned by a verl tool besides its text. truncated:
+    seconds: wall time. reward, metrics: returned by a verl tool in addition to its text. truncated:
     whether the text was cut to the limit; the text then says so."""
 
     text: str = ""
@@ -223,7 +223,7 @@ def executed(value: Any, *, verl: bool) -> Executed:
     text = _as_text(value.text if response else value)
     reward = None if reward is None else float(reward)
     try:
-        metrics = copied(metrics)  # the tool may go on counting in them
+        metrics = copied(metrics)  # the tool may keep counting in them
     except RecursionError:
         return Executed(error="its metrics contain themselves, or are nested too deeply")
     return Executed(text, reward=reward, metrics=metrics)

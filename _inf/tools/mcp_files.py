@@ -1,4 +1,4 @@
-"""What a tools file says of MCP servers: entries of `type: mcp`, and those of verl's own form.
+"""What a tools file says of MCP servers: entries of `type: mcp`, and entries of verl's own form.
 
 verl 0.6.1's form names a JSON file of servers, and `MCPBaseTool` or a subclass
 (`tools/utils/tool_registry.py`, `tools/mcp_base_tool.py`; the wheel lacks their `mcp_clients`).
@@ -28,8 +28,9 @@ class _Fields(BaseModel):
 
 
 class Address(_Fields):
-    """A program that is started as a server on its stdin and stdout, with variables besides the few
-    that `mcp` passes on; or the URL of a streamable HTTP server, with headers of each request."""
+    """A program that is started as a server on its stdin and stdout, with variables in addition to
+    the few that `mcp` passes on; or the URL of a streamable HTTP server, with headers of each
+    request."""
 
     command: str | None = Field(None, min_length=1)
     args: list[str] = []

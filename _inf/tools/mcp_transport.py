@@ -1,4 +1,4 @@
-"""The transports to MCP servers: those of version 2 of the package `mcp`, with two corrections.
+"""The transports to MCP servers, from version 2 of the package `mcp`, with two corrections.
 
 - The package reads a line of a program (`client/stdio.py`) and the JSON answer of a URL
   (`client/streamable_http.py`) as long as the server sends. A message, or a
@@ -40,7 +40,7 @@ class MessageTooLarge(Exception):
 
 class Transport:
     """The streams to one server. on_failure: called if a program sends too much; the package would
-    go on reading until the program ends."""
+    keep reading until the program ends."""
 
     def __init__(
         self, address: Address, log: IO[bytes], on_failure: Callable[[Exception], None]

@@ -92,8 +92,8 @@ def test_bounds_follow_the_dtype_and_the_caller() -> None:
     ("metric", "value", "says"),
     [
         ("prefill_decode/logprobs_diff_max", 0.1, "its prefill and its decode"),
-        ("alone_in_batch/logprobs_diff_max", 0.1, "the rows beside it"),
-        ("alone_in_batch/same_tokens", 0.0, "the rows beside it"),
+        ("alone_in_batch/logprobs_diff_max", 0.1, "the other rows of its batch"),
+        ("alone_in_batch/same_tokens", 0.0, "the other rows of its batch"),
         ("update_weights/logprobs_diff_max", 0.1, "an update with the model folder's weights"),
         ("multi_turn/logprobs_diff_max", 0.1, "only conversations of several turns differ"),
         ("logprobs_diff_max", math.nan, ""),

@@ -13,7 +13,7 @@ import pytest
 
 from _inf.apps.check import turns_report
 from _inf.apps.check.turns_conversation import Conversation, built_in, read_conversation
-from _inf.apps.check.turns_differences import BEHIND_EOS, BOS, BROKEN, EOS_TWICE, THINKING, TOKENS
+from _inf.apps.check.turns_differences import AFTER_EOS, BOS, BROKEN, EOS_TWICE, THINKING, TOKENS
 from _inf.apps.check.turns_paths import Paths
 from _inf.apps.check.turns_report import TurnsReport, compare_paths
 from _inf.apps.cli import main
@@ -93,8 +93,8 @@ def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) ->
     report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
     ours, verl = report.paths
     assert ours.ids == report.whole and ours.equal and not verl.equal and not report.passed
-    [lost] = [each for each in verl.differences if each.cause == BEHIND_EOS]
-    assert (lost.place, lost.expected, lost.got_ids) == ("behind answer 4", "\n", [])
+    [lost] = [each for each in verl.differences if each.cause == AFTER_EOS]
+    assert (lost.place, lost.expected, lost.got_ids) == ("after answer 4", "\n", [])
     assert lost.before.endswith("It is 84.<|im_end|>")
     assert verl.ids[lost.position - 1] == embedded.convert_tokens_to_ids("<|im_end|>")
 
@@ -147,7 +147,7 @@ def test_tokenizer_that_adds_a_bos_gives_verl_a_second_one(embedded: Any) -> Non
     adding = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", bos)])
     tokenizer.backend_tokenizer.post_processor = adding
     report = compare_paths(model, Config(), Conversation(TALK))
-    assert causes(report, 0) == [] and causes(report, 1) == [BOS, BEHIND_EOS]
+    assert causes(report, 0) == [] and causes(report, 1) == [BOS, AFTER_EOS]
 
 
 def test_special_token_in_a_tools_text_is_broken_in_our_path_only(embedded: Any) -> None:
@@ -239,7 +239,7 @@ def test_command_reports_a_file_by_a_template_of_ones_own(
     assert main(["check", "turns", str(file), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     [lost] = report["paths"][1]["differences"]
-    assert not report["passed"] and lost["cause"] == BEHIND_EOS and lost["expected"] == "\n"
+    assert not report["passed"] and lost["cause"] == AFTER_EOS and lost["expected"] == "\n"
     assert [path["ids"] == report["whole"] for path in report["paths"]] == [True, False]
 
 

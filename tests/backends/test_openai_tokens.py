@@ -298,5 +298,5 @@ def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(
 ) -> None:
     vllm.sampled = vllm.hot = sampled
     monkeypatch.setattr(vllm, "entry", lambda token, most: {str(token): {"logprob": own}})
-    with refused(ConfigError, "cannot be those of a softmax", key="base_url"):
+    with refused(ConfigError, "do not come from a softmax", key="base_url"):
         connected(server)

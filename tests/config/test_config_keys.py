@@ -210,7 +210,7 @@ def test_keys_that_depend_on_one_another() -> None:
     assert read_config({"rollout": sizes}, {}).rollout.expert_parallel_size == 4
     assert faults({"rollout": {**sizes, "expert_parallel_size": 2}})[0].endswith("= 4, not 2")
     of_one = {"rollout": {"tensor_model_parallel_size": 2}}
-    says = "generation_cache: must be 0 beside rollout.tensor_model_parallel_size 2"
+    says = "generation_cache: must be 0 with rollout.tensor_model_parallel_size 2"
     assert faults(of_one | {"generation_cache": 9}) == [says]
     assert read_config(of_one, {}).generation_cache == 0
     assert faults({"hang_timeout": 0}) == ["hang_timeout: must be greater than 0, not 0"]

@@ -82,6 +82,6 @@ def test_first_sentence_is_what_the_option_shows() -> None:
     shown = first_sentences()
     assert shown["do_sample"] == "Sample, or decode greedily."
     assert shown["presence_penalty"] == shown["frequency_penalty"]
-    assert shown["stop_token_ids"] == "Ids that end an answer, besides the model's own EOS ids."
+    assert shown["stop_token_ids"] == "Ids that end an answer, in addition to the model's EOS ids."
     for name, text in shown.items():
         assert text.endswith(".") and len(text) < 130, name

@@ -255,7 +255,7 @@ def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
     with vllm(python, model, tmp_path, "--logprobs-mode", "raw_logits") as address:
-        with refused(ConfigError, "cannot be those of a softmax", key="base_url"):
+        with refused(ConfigError, "do not come from a softmax", key="base_url"):
             connected(address, tokenizer_path=str(model))
 
 

@@ -447,7 +447,7 @@ def test_patterns_and_other_properties_are_held_to_the_schema() -> None:
 def test_schema_whose_patterns_would_be_searched_without_a_limit_is_refused() -> None:
     parts = {"patternProperties": {"^(a+)+$": {}}}
     parameters = {"type": "object", "allOf": [parts], "unevaluatedProperties": False}
-    with pytest.raises(ToolError, match="unevaluatedProperties beside patternProperties"):
+    with pytest.raises(ToolError, match="unevaluatedProperties together with patternProperties"):
         as_tools([{"name": "f", "parameters": parameters}])
 
 

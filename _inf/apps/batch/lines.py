@@ -63,7 +63,7 @@ def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Answering:
-    """What the row of an answer is made of besides the answer: its line, and who answers."""
+    """What a row of the output needs in addition to the answer: its line and the model."""
 
     line: int
     value: dict[str, Any]
@@ -72,7 +72,7 @@ class Answering:
     tokenizer: Tokenizer
 
 
-ALSO = ("tool_calls", "reasoning")  # what a message may have besides its content
+ALSO = ("tool_calls", "reasoning")  # what a message may have in addition to its content
 
 
 class _Line(RequestBody):

@@ -1,5 +1,5 @@
 """Turns the numbers of a check into findings, what is off and its likely cause, by tables of simple
-rules. docs/parity.md says what each rule can and cannot tell, and has the measurements behind the
+rules. docs/parity.md says what each rule can and cannot tell, and has the measurements for the
 bounds.
 """
 
@@ -25,8 +25,8 @@ IN_HALF = (
 MEANINGS = {
     "prefill_decode/": "the rollout scores its own tokens differently: its prefill and its decode "
     "do not compute the same (attention backend, KV cache)",
-    "alone_in_batch/": "a row's log probs depend on the rows beside it (kernels that change with "
-    "the batch, or padding)",
+    "alone_in_batch/": "a row's log probs depend on the other rows of its batch (kernels "
+    "that change with the batch, or padding)",
     "prefix_reuse/": "stale or wrong prefix cache: rows that start from cached prefixes differ "
     "from the same rows computed from their beginning; if the weights were updated, the cache was "
     "not emptied",

@@ -18,21 +18,21 @@ TAGS = re.compile(r"</?think>|[</>\s]")
 THINKING, NO_TOOLS, REWRITTEN = "thinking", "no tools shown", "rewritten"
 TOKENS, BROKEN = "other tokens", "special tokens broken"
 BOS, SCHEMA = "BOS twice", "tool schema"
-CALLS, BEHIND_EOS, EOS_TWICE, FIXED = "calls again", "behind EOS", "EOS twice", "fixed conversation"
+CALLS, AFTER_EOS, EOS_TWICE, FIXED = "calls again", "after EOS", "EOS twice", "fixed conversation"
 CAUSES = {
     THINKING: "the template leaves out the thinking of earlier answers, which the model sampled",
     NO_TOOLS: "the template shows no tools; ours explains them in a message, and verl does not",
-    REWRITTEN: "the template writes earlier messages otherwise once later ones follow",
-    TOKENS: "the same text in other tokens: a whole text is cut otherwise than its parts",
+    REWRITTEN: "the template renders earlier messages differently once later ones follow",
+    TOKENS: "the same text in other tokens: a whole text is tokenized differently from its parts",
     BROKEN: "special tokens in a tool's or a user's text would end its message; ours breaks them",
     BOS: "verl lets the tokenizer add its BOS to the text of a template that may have written one",
     SCHEMA: "verl's OpenAIFunctionToolSchema adds keys to the tools (enum: null) or drops some",
     CALLS: "verl renders an answer with calls again; its sampled ids are dropped, its mask stays 1",
-    BEHIND_EOS: "what the template writes behind an EOS is missing: verl goes on from sampled ids",
+    AFTER_EOS: "what the template writes after an EOS is missing: verl continues from sampled ids",
     EOS_TWICE: "the template begins the next message with the EOS, which verl has already",
-    FIXED: "verl renders what follows an answer behind a fixed conversation of its own, not yours",
+    FIXED: "verl renders what follows an answer after a fixed conversation of its own, not yours",
 }
-PLACES = {"prompt": "in the prompt", "answer": "in answer {}", "after": "behind answer {}"}
+PLACES = {"prompt": "in the prompt", "answer": "in answer {}", "after": "after answer {}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _cause_of_verl(segment: Segment, expected: str, got: str, paths: Paths) -> s
         called = paths.conversation.messages[segment.answer].get("tool_calls")
         return CALLS if called else REWRITTEN
     if segment.kind == "after":
-        return FIXED if got or expected.strip() else BEHIND_EOS
+        return FIXED if got or expected.strip() else AFTER_EOS
     if not expected and got == paths.decode(paths.tokenizer("")["input_ids"]):
         return BOS
     return SCHEMA if paths.schemas and paths.shows_tools() else REWRITTEN

@@ -1,6 +1,6 @@
 """Renders one conversation to ids by two paths: the template whole, and ours turn by turn.
 
-An answer's own ids are what the model would have sampled: the template's text of it right behind
+An answer's own ids are what the model would have sampled: the template's text of it right after
 its generation prompt, up to its EOS.
 """
 
@@ -42,7 +42,7 @@ class Paths:
         special = {*self.tokenizer.get_added_vocab(), *self.tokenizer.all_special_tokens}
         longest_first = sorted(special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._tail = ""  # what the template writes behind the EOS of a last message
+        self._tail = ""  # what the template writes after the EOS of a last message
         self.answers = {index: self._answer(index) for index in conversation.answers}
 
     def whole(self) -> list[int]:
@@ -95,7 +95,7 @@ class Paths:
         before = self._text(messages[:index], prompts=True)
         upto = self._text(messages[: index + 1], prompts=False)
         start = len(os.path.commonprefix([before, upto]))
-        if start < len(before):  # it goes on otherwise: begin at a token or line, not inside one
+        if start < len(before):  # it continues differently: begin at a token or line
             ends = [match.end() for match in self._special.finditer(before)]
             ends += [match.end() for match in re.finditer("\n", before)]
             start = max((end for end in ends if end <= start), default=start)

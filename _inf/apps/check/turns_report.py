@@ -156,7 +156,7 @@ def _path_lines(path: PathReport) -> list[str]:
     lines = [
         f"{path.name}: {len(path.ids)} ids; differences: {count}, the first at id "
         f"{first.position}, {first.place}:",
-        f"  behind        {first.before!r}",
+        f"  after         {first.before!r}",
         f"  the template  {_shown(first.expected, first.expected_ids)}",
         f"  {path.name:13} {_shown(first.got, first.got_ids)}",
         f"  likely cause: {first.cause}: {CAUSES[first.cause]}",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines: the rollouts.")],
     other: Annotated[
-        Path | None, typer.Argument(metavar="[OTHER]", help="Shown beside FILE, row by row.")
+        Path | None, typer.Argument(metavar="[OTHER]", help="Shown next to FILE, row by row.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The page.", show_default="FILE with .html")

@@ -27,8 +27,8 @@ class AgentRows:
     """The agent loops of an evaluation.
 
     default: that of rows without an `agent_name`, as it was asked for; None: none. default_name:
-    its name. kwargs: what all loops get besides their row's columns. versions: of all loops, by
-    their names.
+    its name. kwargs: what all loops get in addition to their row's columns. versions: of all
+    loops, by their names.
     """
 
     default: Any

@@ -237,7 +237,7 @@ class RewardWorker:
 
 
 def reward_workers(workers: int | None) -> int:
-    """Return the number of processes: by default that of the cores, at most 8."""
+    """Return the number of processes: by default the number of cores, at most 8."""
     if workers is None:
         return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:

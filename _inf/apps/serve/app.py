@@ -78,7 +78,7 @@ class Service:
         self._model_card |= {"root": self.model, "parent": None}  # vLLM's, as `max_model_len`
         limits = engine.model.limits
         self._model_card |= {"owned_by": "inf", "max_model_len": limits.total}
-        # Ours: the limit of a first prompt, and that of an answer without `max_tokens`.
+        # Ours: the limits of a first prompt and of an answer without `max_tokens`.
         self._model_card |= {"prompt_length": limits.prompt}
         self._model_card |= {"response_length": engine.config.rollout.response_length}
 

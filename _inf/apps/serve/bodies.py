@@ -63,7 +63,7 @@ class StructuredOutputs(RequestBody):
 
 
 class ServedKeywords(Keywords):
-    """The fields that both routes have besides the sampling parameters."""
+    """The fields that both routes have in addition to the sampling parameters."""
 
     model: str | None = None
     n: Choices | None = None

@@ -113,7 +113,7 @@ class Choice:
     def _before_calls(self, growing: Growing) -> str:
         start = 0
         if self.call.rules.thoughts is None:
-            # A call begins behind the last thought; one character after the tag's first, because
+            # A call begins after the last thought; one character after the tag's first, because
             # that one would look like a call's beginning.
             start = growing.text.rfind(THOUGHT_ENDS) + 1
             if not start and growing.text.startswith(THOUGHT_BEGINS):

@@ -1,4 +1,4 @@
-"""The totals of a server in Prometheus's text form: its own, and those of its engine."""
+"""The totals of a server in Prometheus's text form: its own and its engine's."""
 
 from __future__ import annotations
 

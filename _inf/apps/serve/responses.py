@@ -75,7 +75,7 @@ class Responses(Generic[BodyT]):
         return self._part(choice, whole_chunk(row))
 
     def _of_prompt(self, row: GenerationRow) -> JSON:
-        """What a response says of its one prompt, besides its choices."""
+        """What a response says of its one prompt, in addition to its choices."""
         return self._prompt_logprobs(self.choices[0], row)
 
     def first_events(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs the server on a thread of its own, beside a running engine."""
+"""Runs the server on a thread of its own, for a running engine."""
 
 from __future__ import annotations
 

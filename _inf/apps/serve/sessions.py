@@ -1,6 +1,6 @@
 """Sessions: conversations over HTTP whose sampled ids are kept.
 
-A request's prompt begins with the recorded ids wherever it goes on from an earlier answer. One that
+A request's prompt begins with the recorded ids wherever it continues an earlier answer. One that
 does not begins a new trace, which says where it left the nearest other one.
 """
 
@@ -51,7 +51,7 @@ class Answer:
 @dataclasses.dataclass(frozen=True)
 class Start:
     """Where a request's answers belong. ids: the prompt's, None if its messages are to be rendered.
-    answer: the one they go on from. forked_from: of a new trace, as of `Trace`."""
+    answer: the one they continue. forked_from: of a new trace, as of `Trace`."""
 
     messages: list[Message] = dataclasses.field(default_factory=list)
     context: str = ""
@@ -63,7 +63,7 @@ class Start:
 class Session:
     """The traces of one session and its answers. An answer replaces its trace by a longer one.
 
-    Requests that run at once may go on from the same answer; the first one to end continues its
+    Requests that run at once may continue the same answer; the first one to end continues its
     trace, and the others begin new ones.
     """
 
@@ -89,7 +89,7 @@ class Session:
     # ─── A request begins ───
 
     def chat(self, messages: list[Message], context: str, template: Template) -> Start:
-        """Find the answer that a conversation goes on from, and the ids of its prompt."""
+        """Find the answer that a conversation continues, and the ids of its prompt."""
         recorded = [pair for pair in self._newest_first() if pair[0].context == context]
         found = [
             (answer, trace)
@@ -107,7 +107,7 @@ class Session:
         return Start(messages, context, forked_from=fork)
 
     def completion(self, ids: list[int]) -> Start:
-        """Find the answer that a prompt of ids goes on from."""
+        """Find the answer that a prompt of ids continues."""
         found = [
             (len(recorded), answer)
             for answer, trace in self._newest_first()

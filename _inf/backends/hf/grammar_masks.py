@@ -36,7 +36,7 @@ class Grammar:
         self._matcher.consume_token(self._end if token in self.ends else token)
         if error := self._matcher.get_error():
             reason = str(error).partition("\n")[0]
-            raise RequestFailure(f"llguidance cannot go on with its grammar: {reason}")
+            raise RequestFailure(f"llguidance cannot continue its grammar: {reason}")
 
 
 class Grammars:

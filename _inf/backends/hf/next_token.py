@@ -94,7 +94,7 @@ class Chooser:
                 top = list(zip(named, logprobs[index, named].tolist(), strict=True))
             try:
                 self._add(row, token, logprob, top)
-            except Exception as failure:  # of its grammar or its numbers: other rows go on
+            except Exception as failure:  # of its grammar or its numbers: other rows continue
                 if not row.done.done():
                     row.done.set_exception(failure)
 

@@ -119,7 +119,7 @@ class Pace:
             waiting = self._waiting.pop(call)
             admitted = waiting.popleft()
             if waiting:
-                self._waiting[call] = waiting  # behind the other calls
+                self._waiting[call] = waiting  # after the other calls
             if not admitted.done():  # its row may have been cancelled
                 admitted.set_result(None)
                 self._running += 1

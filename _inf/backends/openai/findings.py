@@ -162,7 +162,7 @@ def _check_logprobs(tables: list[dict[int, float]], vocabulary: int | None = Non
         if total > 1 + ROUNDING or too_small:
             raise NotLogprobs.of(
                 "base_url",
-                f"the server's log probs cannot be those of a softmax ({shown(table)}); start vLLM "
+                f"the server's log probs do not come from a softmax ({shown(table)}); start vLLM "
                 "with --logprobs-mode raw_logprobs or processed_logprobs.",
             )
 

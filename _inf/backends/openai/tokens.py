@@ -67,7 +67,7 @@ class TokenForm:
         if getattr(params, asked) and not self.logprobs.are_ours(params):
             raise ConfigError.of(
                 asked,
-                "this server's log probs are those of other logits under these parameters "
+                "this server computes log probs from other logits under these parameters "
                 "(docs/backends.md); leave it out, or what changes the logits.",
             )
         body = {

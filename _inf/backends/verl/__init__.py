@@ -64,17 +64,17 @@ def _prepare(config: Config) -> None:
 
 
 def _faults(config: Config) -> Faults:
-    """Refuse all where verl is not installed; a cache beside tensor parallelism, because the turns
-    of conversations are in that of a group's first rank only, so the ranks would not ask the engine
-    for the same rows; and adapters there, whose shares were never computed."""
+    """Refuse all where verl is not installed; a cache with tensor parallelism, because only the
+    first rank's would have the turns of conversations, so the ranks would not ask the engine for
+    the same rows; and adapters there, whose shares were never computed."""
     if fault := without_verl("rollout.name"):
         yield "rollout.name", f"{fault}, or use rollout.name: hf"
     size = config.rollout.tensor_model_parallel_size
     if config.generation_cache and size > 1:
-        yield "generation_cache", f"must be 0 beside rollout.tensor_model_parallel_size {size}"
+        yield "generation_cache", f"must be 0 with rollout.tensor_model_parallel_size {size}"
     if _has_adapters(config) and size > 1:
         key = "rollout.engine_kwargs.sglang.enable_lora"
-        yield key, f"must be false beside rollout.tensor_model_parallel_size {size}"
+        yield key, f"must be false with rollout.tensor_model_parallel_size {size}"
 
 
 SGLANG = BackendDescription(

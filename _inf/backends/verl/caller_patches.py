@@ -126,7 +126,7 @@ PATCHES = (
          "in the parent it replaces the root logger's handlers"),
     Replace("sglang.srt.server_args:tempfile",
             _Module(tempfile, NamedTemporaryFile=_temporary_file),
-            "PortArgs.init_new leaves six socket files per engine behind"),
+            "PortArgs.init_new never removes an engine's six socket files"),
     Replace("sglang.srt.utils.common:get_nvgpu_memory_capacity", _gpu_memory,
             "it needs nvidia-smi, which some containers lack, and asks for the smallest GPU of the "
             "machine, also one that is hidden, and for a whole one where this is a part (MIG)"),

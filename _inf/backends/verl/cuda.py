@@ -1,4 +1,4 @@
-"""What an NVIDIA GPU needs beside its driver, and what the log of an engine on it means.
+"""What an NVIDIA GPU needs in addition to its driver, and what the log of an engine on it means.
 
 Triton compiles a launcher for its kernels with a C compiler and Python's headers. SGLang 0.5.9 has
 most of its own kernels compiled in its wheels; those that it would compile at first use with CUDA's
@@ -63,7 +63,7 @@ def set_variables(libcuda: str) -> None:
         folders.append(str(Path(package, "lib")))
     os.environ["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
     # Where the machine has a toolkit, tvm-ffi calls ninja by its name to compile with it; pip has
-    # put ninja beside this Python, which need not be on PATH.
+    # put ninja in the folder of this Python, which need not be on PATH.
     if not shutil.which("ninja"):
         path = os.environ.get("PATH", os.defpath)
         os.environ["PATH"] = f"{path}:{sysconfig.get_path('scripts')}"

@@ -67,7 +67,7 @@ def refused(log: str, config: Config) -> str | None:
         return None
     return (
         f"{SHARE}: at {config.rollout.gpu_memory_utilization} of the free memory nothing is left "
-        "beside the weights: 0 tokens of KV cache fit; raise it, or free some memory."
+        "after the weights: 0 tokens of KV cache fit; raise it, or free some memory."
     )
 
 

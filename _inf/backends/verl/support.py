@@ -189,7 +189,7 @@ def _check_values(name: str, text: Any) -> None:
     heads, kept = text.num_attention_heads, getattr(text, "num_key_value_heads", None)
     if name in NO_GROUPED_HEADS and kept not in (None, heads):
         raise ConfigError(
-            f"model_path: SGLang 0.5.9 does not run {name} with num_key_value_heads {kept} beside "
+            f"model_path: SGLang 0.5.9 does not run {name} with num_key_value_heads {kept} and "
             f"{heads} heads; it has no grouped heads for it."
         )
     for names, key, right in UNREAD:

@@ -1,4 +1,4 @@
-"""Keeps the ranks of a tensor-parallel group in step: an answer or an error of one is that of all.
+"""Keeps the ranks of a tensor-parallel group in step: all get the answer or the error of one.
 
 Every rank makes the same calls in the same order. Only the first has an engine; the others wait for
 it, so a rank that failed without a word would be answered, at its next call, with the rows of this

@@ -35,7 +35,7 @@ GIVEN = "trainer_config server_manager tokenizer processor".split()  # by verl, 
 @dataclasses.dataclass(frozen=True)
 class AgentLoop:
     """An agent loop as it was asked for. name: for messages and rows. kind: its class. kwargs: of
-    its constructor, besides those that verl gives to each. file: the YAML file that lists it."""
+    its constructor, in addition to what verl gives to each. file: the YAML file that lists it."""
 
     name: str
     kind: type
@@ -73,7 +73,7 @@ class KnownLoops:
                 why = error_text(failure).splitlines()[0]
                 raise ConfigError.of(
                     key,
-                    f"{why}; its values must be those of a YAML file. Give objects in "
+                    f"{why}; its values must be of types that a YAML file has. Give objects in "
                     "agent_kwargs, or a class that knows them.",
                 ) from failure
             return _loop(entry, None, key, None)

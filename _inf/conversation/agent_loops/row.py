@@ -1,7 +1,7 @@
 """One row of a call, which an agent loop answers.
 
-The loop runs on a thread of its own, which it may block; the engine's thread goes on. When the row
-ends, by itself or with its call, its requests end too.
+The loop runs on a thread of its own, which it may block; the engine's thread does not wait. When
+the row ends, by itself or with its call, its requests end too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from _inf.types import Prompt, RequestOutput, SamplingParams, Transcript
 
 @dataclasses.dataclass(frozen=True)
 class AskedLoop:
-    """The agent loop of one prompt's rows. kwargs: what `run` gets besides the messages. template:
-    `chat_template_kwargs`. thread: where all loops of an engine run."""
+    """The agent loop of one prompt's rows. kwargs: what `run` gets in addition to the messages.
+    template: `chat_template_kwargs`. thread: where all loops of an engine run."""
 
     loop: AgentLoop
     kwargs: Mapping[str, Any]

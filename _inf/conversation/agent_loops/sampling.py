@@ -52,7 +52,8 @@ def request_params(
             values[name] = checked(name, value, model.limits.vocabulary)
     if isinstance(logprobs := given.get("logprobs"), int) and logprobs > 1:
         raise ConfigError.of(
-            "sampling_params.logprobs", f"{shown(logprobs)}: an answer has those of its own ids."
+            "sampling_params.logprobs",
+            f"{shown(logprobs)}: an answer has only its own ids' log probs.",
         )
     if "stop_token_ids" in values or "ignore_eos" in values:
         own = values.get("stop_token_ids", set(row.stop_token_ids) - model.eos_token_ids)

@@ -358,10 +358,10 @@ def test_call_that_cannot_run_its_loop_is_refused_before_anything_is_sent(
     says("cannot be made: SystemExit: 4", agent_loop=loops.Exits, timeout=30)
     says("cannot be made: TypeError.*'tag'", agent_loop=loops.TaggedLoop)
     target = {"_target_": "tests.support.agent_loops.Columns", "limit": object()}
-    says("Value 'object' is not .*; its values must be those of a YAML", agent_loop=target)
+    says("Value 'object' is not .*; its values must be of types that a YAML", agent_loop=target)
     says("no agent loop runs", key="agent_kwargs", agent_kwargs={"index": 1})
     says(
-        "messages are those of the prompt",
+        "the prompt has the messages",
         "agent_kwargs.raw_prompt",
         agent_kwargs={"raw_prompt": []},
     )

@@ -126,6 +126,6 @@ def test_a_grammar_that_becomes_too_complex_is_an_error_of_its_call_alone(
 ) -> None:
     hard = r"(?:.{0,99}a){0,99}(?:.{0,99}b){0,99}"
     wide = {token: 20 for token in tiny.tokenizer.encode("ababab", add_special_tokens=False)}
-    with pytest.raises(InferenceError, match="llguidance cannot go on with its grammar"):
+    with pytest.raises(InferenceError, match="llguidance cannot continue its grammar"):
         tiny.generate(ASK, regex=hard, logit_bias=wide, temperature=1, seed=1, max_tokens=128, n=8)
     assert tiny.generate(ASK, regex="fine", max_tokens=16).completions == ["fine"]

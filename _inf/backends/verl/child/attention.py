@@ -37,7 +37,7 @@ from _inf.runtime.free_memory import reserve
 NAME = "torch_native"
 # Tokens of a group, so that its copy is still in the processor's cache when it is read.
 GROUP_TOKENS = 2048
-# New tokens whose queries are computed at once beside a cached prefix or under a window.
+# New tokens whose queries are computed at once, after a cached prefix or under a window.
 BLOCK = 256
 
 Caches: TypeAlias = tuple[torch.Tensor, torch.Tensor]  # a layer's keys and values

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from llguidance import LLMatcher
 
 logger = logging.getLogger(__name__)
-MAX_GRAMMARS = 64  # kept; rows of one that is no longer kept go on with their copies
+MAX_GRAMMARS = 64  # kept; rows of one that is no longer kept continue with their copies
 MAX_CHARACTERS = 4_000_000  # of their texts: a matcher takes up to fifty bytes for each
 Key = tuple[str, str]
 

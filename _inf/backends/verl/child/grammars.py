@@ -43,7 +43,7 @@ from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.types import Tokenizer
 
 logger = logging.getLogger(__name__)
-MAX_THREADS = 32  # that compute masks beside a GPU
+MAX_THREADS = 32  # that compute masks for a GPU
 MAX_MATCHERS = 8  # of one grammar
 # Of each byte of a mask the biases of its eight tokens: 0, or -inf where the bit is 0.
 _BIASES = torch.zeros(256, 8).masked_fill_(
@@ -171,11 +171,11 @@ class _Backend(GuidanceBackend):
 
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
-    """Check whether a row ends; it ends when its grammar ends or cannot go on."""
+    """Check whether a row ends; it ends when its grammar ends or cannot continue."""
     grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
     if grammar is not None and (error := grammar.matcher.get_error()) and not req.finished():
         reason = error.partition("\n")[0]
-        req.to_finish = FINISH_ABORT(f"llguidance cannot go on with its grammar: {reason}")
+        req.to_finish = FINISH_ABORT(f"llguidance cannot continue its grammar: {reason}")
     check(*args)
     if grammar is None or req.finished() or not req.output_ids:
         return

@@ -79,7 +79,7 @@ class Kernels:
         return rows.view(x.shape)
 
     def step_of(self, batch: ForwardBatch) -> DecodingStep | None:
-        """None if the batch does not decode, or its cache is another than that of float32."""
+        """None if the batch does not decode, or its cache is not in float32."""
         pool, table = batch.token_to_kv_pool, batch.req_to_token_pool.req_to_token
         if not batch.forward_mode.is_decode() or type(pool) is not MHATokenToKVPool:
             return None

@@ -87,7 +87,7 @@ def unpinned_without_a_gpu(
 
 
 class CheckedReq(Req):
-    """A request with a grammar, with stop strings, or with stop tokens beside `ignore_eos`; no
+    """A request with a grammar, with stop strings, or with stop tokens and `ignore_eos`; no
     other, because these checks for its end are made for each row and step."""
 
     tokenizer: Any
