@@ -153,6 +153,9 @@ class Transcript:
     extra_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
+GRAMMARS = ("json_schema", "regex")  # the keywords of which one makes a row's whole answer
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How one row is sampled: complete and checked, under OpenAI's and vLLM's names.
@@ -203,7 +206,7 @@ class SamplingParams:
     @property
     def constrained(self) -> bool:
         """Whether a grammar makes the answer."""
-        return self.json_schema is not None or self.regex is not None
+        return any(getattr(self, name) is not None for name in GRAMMARS)
 
     @property
     def masked(self) -> bool:

@@ -96,8 +96,19 @@ def with_keywords(names: Mapping[str, str]) -> Callable[[type[FormT]], type[Form
     return added
 
 
+class NamesTokens(RequestBody):
+    """What all requests have whose answers can list other tokens than the sampled ones."""
+
+    logprob_token_ids: list[int] | None = None
+
+    def listed(self, likeliest: int | None) -> int | None:
+        """How many other tokens to list with each sampled one: those that are named, or so many of
+        the likeliest; None: no log probs."""
+        return len(self.logprob_token_ids or ()) or likeliest
+
+
 @with_keywords({name: name for name, row in KEYWORDS.items() if row.in_body and row.kind})
-class Keywords(RequestBody):
+class Keywords(NamesTokens):
     """The sampling keys of a request: OpenAI's, and `generate`'s, which are also the names that
     SGLang's and vLLM's servers accept."""
 
@@ -106,8 +117,6 @@ class Keywords(RequestBody):
     response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    logprob_token_ids: list[int] | None = None
-    continue_final_message: bool | None = None
     # Not supported; accepted only at the value without effect.
     stream: Literal[False] | None = None
     parallel_tool_calls: Literal[True] | None = None
@@ -171,7 +180,7 @@ class ChatRequest(Keywords):
         """How many other tokens to list with each sampled one; None: no log probs."""
         if not self.logprobs:
             return None
-        return len(self.logprob_token_ids or ()) or self.top_logprobs or 0
+        return self.listed(self.top_logprobs or 0)
 
 
 # What other servers' fields are here.

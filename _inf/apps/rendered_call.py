@@ -15,7 +15,7 @@ from _inf.apps.openai_format import NamedTool
 from _inf.apps.tool_choice import call_schema, check_strict, forces
 from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError
-from _inf.request.keywords import GenerateParams, checked
+from _inf.request.keywords import OF_CHATS, GenerateParams, checked
 from _inf.request.prompts import Form, LaterTurn, normalize
 from _inf.request.sampling import Sampling
 from _inf.request.seeds import prompt_seed, sample_seed
@@ -30,7 +30,6 @@ from _inf.types import Side
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-OF_TEMPLATES = ("chat_template", "chat_template_kwargs", "continue_final_message")
 Place: TypeAlias = Callable[[Sequence[Form], Template], Sequence[Form]]
 
 
@@ -57,11 +56,6 @@ class RenderedCall:
     @property
     def rows(self) -> int:
         return len(self.prompts) * self.n
-
-    @property
-    def constrained(self) -> bool:
-        """Whether a grammar makes the answers."""
-        return any(self.params.get(name) is not None for name in ("json_schema", "regex"))
 
     def prompt_ids(self, row: int) -> list[int]:
         return self.prompts[row // self.n]
@@ -133,11 +127,11 @@ def rendered_call(
 def shown_rules(engine: InferenceEngine, params: dict[str, Any]) -> Rules:
     """Return the rules with the call's tools; takes the keywords of its template out of
     `params`."""
-    given = {name: checked(name, params.pop(name)) for name in OF_TEMPLATES if name in params}
+    tools = shown_tools(params.pop("tools", []))
+    given = {name: checked(name, params.pop(name)) for name in OF_CHATS if name in params}
     kwargs = Sampling(n=1, params=[], turns=[], **given).template_kwargs
     if not params.pop("add_generation_prompt", True):
         kwargs = {**kwargs, "add_generation_prompt": False}
-    tools = shown_tools(params.pop("tools", []))
     rules = rules_for(tools, kwargs, engine.config, engine.model)
     if rules.template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")

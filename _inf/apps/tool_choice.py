@@ -12,7 +12,7 @@ from _inf.apps.openai_format import NamedTool
 from _inf.errors import ConfigError, shown
 from _inf.request.keywords import checked
 from _inf.tools.json_schemas import strict_fault
-from _inf.types import Tool, ToolCall
+from _inf.types import GRAMMARS, Tool, ToolCall
 
 # The beginning of a forced call, and what there is of its arguments.
 _BEGUN = re.compile(r'\{\s*"name":\s*("(?:[^"\\]|\\.)*"),\s*"arguments":\s*(.*)', re.DOTALL)
@@ -69,7 +69,7 @@ def call_schema(
 ) -> dict[str, Any]:
     """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called;
     several: of a list of them."""
-    for name in ("json_schema", "regex"):
+    for name in GRAMMARS:
         if name in keywords:
             reason = f"an answer can follow one grammar only; remove {name}"
             raise ConfigError.of("tool_choice", reason)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from _inf.errors import ConfigError
-from _inf.request.keywords import KEYWORDS, NEUTRAL
-from _inf.types import ModelInfo, SamplingParams
-
-FILTERS = [name for name, keyword in KEYWORDS.items() if keyword.filters]
+from _inf.request.keywords import FILTERS, NEUTRAL
+from _inf.types import GRAMMARS, ModelInfo, SamplingParams
 
 
 def refuse_contradictions(params: SamplingParams, model: ModelInfo) -> None:
@@ -30,7 +28,7 @@ def refuse_contradictions(params: SamplingParams, model: ModelInfo) -> None:
 
 def _check_grammar(params: SamplingParams) -> None:
     """Refuse two grammars, and beams that would have to follow one."""
-    grammars = [name for name in ("json_schema", "regex") if getattr(params, name) is not None]
+    grammars = [name for name in GRAMMARS if getattr(params, name) is not None]
     if len(grammars) == 2:
         raise ConfigError.of(
             "regex", "an answer can follow one grammar only, and json_schema is set too."

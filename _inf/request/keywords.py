@@ -3,19 +3,18 @@ of which checks, signatures, options, and the keys of requests and batch lines a
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import pkgutil
 import re
 import threading
-import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from _inf.config.schema import MAX_SAMPLES
 from _inf.errors import at_fault
 from _inf.request import values
+from _inf.request.keyword import Keyword
 from _inf.request.seeds import MAX_SEED
 from _inf.types import SamplingParams, Side, TurnOptions
 
@@ -164,37 +163,6 @@ class GenerateParams(TypedDict, total=False):
     progress: bool | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Keyword:
-    """A keyword's row. (Its type and its documentation, whose first sentence is the option's help,
-    are in `GenerateParams`.)
-
-    check: takes the name, a value and, with of_tokens, the vocabulary's size; returns plain Python
-    types or raises `ConfigError`. kind: the type in a request's body (unless not in_body), and of
-    the option, which has the last of a union; None: in neither. default: the option's, as the help
-    shows it; None: no option. feature: what a backend must support. filters: whether it excludes
-    tokens from being sampled. `combinations` has the kinds of call that refuse it.
-    """
-
-    check: Callable[..., Any]
-    kind: Any = None
-    default: str | None = None
-    feature: str = ""
-    of_tokens: bool = False
-    filters: bool = False
-    in_body: bool = True
-
-    @property
-    def value_type(self) -> Any:
-        """The type of an option's values: the last of a union."""
-        return get_args(self.kind)[-1] if isinstance(self.kind, types.UnionType) else self.kind
-
-    @property
-    def is_list(self) -> bool:
-        """Whether one prompt's value is a list, and values per prompt are a list of lists."""
-        return get_origin(self.value_type) is list
-
-
 def _imported(function: str) -> Callable[[str, Any], Any]:
     """Return a check that is imported for the first call that has the keyword: calls without it do
     not need its libraries."""
@@ -212,35 +180,57 @@ _seconds = partial(values.number, above=0.0, most=threading.TIMEOUT_MAX)
 
 PER_PROMPT: Mapping[str, Keyword] = {
     "temperature": Keyword(
-        partial(values.number, least=0.0), float, "rollout.temperature; 0 when greedy"
+        partial(values.number, least=0.0),
+        float,
+        "rollout.temperature; 0 when greedy",
+        sglang="temperature",
     ),
-    "top_p": Keyword(partial(_fraction, above=0.0), float, "rollout.top_p", filters=True),
-    "top_k": Keyword(values.top_k, int, "rollout.top_k", MORE, filters=True),
-    "min_p": Keyword(partial(_fraction, least=0.0), float, "0", MORE, filters=True),
+    "top_p": Keyword(
+        partial(_fraction, above=0.0), float, "rollout.top_p", filters=True, sglang="top_p"
+    ),
+    "top_k": Keyword(values.top_k, int, "rollout.top_k", MORE, filters=True, sglang="top_k"),
+    "min_p": Keyword(partial(_fraction, least=0.0), float, "0", MORE, filters=True, sglang="min_p"),
     "do_sample": Keyword(values.flag, bool, "rollout.do_sample"),
-    "max_tokens": Keyword(values.count, int, "rollout.response_length"),
-    "min_tokens": Keyword(partial(values.count, least=0), int, "0", MORE),
-    "stop": Keyword(values.stop_strings, str | list[str], ""),
+    "max_tokens": Keyword(values.count, int, "rollout.response_length", sglang="max_new_tokens"),
+    "min_tokens": Keyword(partial(values.count, least=0), int, "0", MORE, sglang="min_new_tokens"),
+    "stop": Keyword(values.stop_strings, str | list[str], "", sglang="stop"),
     "stop_token_ids": Keyword(
-        values.token_ids, list[int], "the model's EOS", "token_ids", of_tokens=True
+        values.token_ids,
+        list[int],
+        "the model's EOS",
+        "token_ids",
+        of_tokens=True,
+        sglang="stop_token_ids",
     ),
-    "ignore_eos": Keyword(values.flag, bool, "rollout.ignore_eos", MORE),
-    "presence_penalty": Keyword(_penalty, float, "0"),
-    "frequency_penalty": Keyword(_penalty, float, "0"),
+    "ignore_eos": Keyword(values.flag, bool, "rollout.ignore_eos", MORE, sglang="ignore_eos"),
+    "presence_penalty": Keyword(_penalty, float, "0", sglang="presence_penalty"),
+    "frequency_penalty": Keyword(_penalty, float, "0", sglang="frequency_penalty"),
     "repetition_penalty": Keyword(
-        partial(values.number, least=1e-6), float, "1", "repetition_penalty"
+        partial(values.number, least=1e-6),
+        float,
+        "1",
+        "repetition_penalty",
+        sglang="repetition_penalty",
     ),
-    "logit_bias": Keyword(values.logit_bias, dict[str, float], "", "logit_bias", of_tokens=True),
+    "logit_bias": Keyword(
+        values.logit_bias, dict[str, float], "", "logit_bias", of_tokens=True, sglang="logit_bias"
+    ),
     "allowed_token_ids": Keyword(_some_ids, list[int], "", "token_masks", of_tokens=True),
     "bad_words": Keyword(values.words, list[str], "", "token_masks"),
     "logprob_token_ids": Keyword(
         partial(_some_ids, most=MAX_LOGPROB_IDS), list[int], "", "logprob_token_ids", of_tokens=True
     ),
-    "seed": Keyword(_seed, int, "", "seed"),
+    "seed": Keyword(_seed, int, "", "seed", sglang="sampling_seed"),
     "json_schema": Keyword(
-        _imported("_inf.request.grammar:json_schema_text"), Json | str, "", "json_schema"
+        _imported("_inf.request.grammar:json_schema_text"),
+        Json | str,
+        "",
+        "json_schema",
+        sglang="json_schema",
     ),
-    "regex": Keyword(_imported("_inf.request.grammar:regex_text"), str, "", "regex"),
+    "regex": Keyword(
+        _imported("_inf.request.grammar:regex_text"), str, "", "regex", sglang="regex"
+    ),
     "tools_kwargs": Keyword(values.tools_kwargs),
     "interaction_kwargs": Keyword(values.mapping, feature="turn"),
     "max_tokens_per_turn": Keyword(values.count),
@@ -251,16 +241,22 @@ PER_PROMPT: Mapping[str, Keyword] = {
     "adapter": Keyword(values.text, feature="adapters"),
 }
 PER_CALL: Mapping[str, Keyword] = {
-    "n": Keyword(partial(values.count, most=MAX_SAMPLES), int),
+    "n": Keyword(partial(values.count, most=MAX_SAMPLES), int, sglang="n"),
     "num_beams": Keyword(values.count, int, "1: none", "beams", of_tokens=True, in_body=False),
-    "tools": Keyword(_imported("_inf.tools.definition:as_tools"), list[Json], feature="turn"),
+    "tools": Keyword(
+        _imported("_inf.tools.definition:as_tools"), list[Json], feature="turn", of_chats=True
+    ),
     # Not in a request: a template is a program, whose loops could keep a thread busy for ever.
-    "chat_template": Keyword(values.template, feature="token_ids"),
-    "chat_template_kwargs": Keyword(values.template_kwargs, Json, "", "token_ids"),
-    "continue_final_message": Keyword(values.flag, bool, "no", "token_ids"),
+    "chat_template": Keyword(values.template, feature="token_ids", of_chats=True),
+    "chat_template_kwargs": Keyword(values.template_kwargs, Json, "", "token_ids", of_chats=True),
+    "continue_final_message": Keyword(values.flag, bool, "no", "token_ids", of_chats=True),
     "truncate_prompt": Keyword(values.side, Side, "", "token_ids"),
-    "skip_special_tokens": Keyword(values.flag, bool, "yes", "token_ids"),
-    "include_stop_str_in_output": Keyword(values.flag, bool, "no", "token_ids"),
+    "skip_special_tokens": Keyword(
+        values.flag, bool, "yes", "token_ids", sglang="skip_special_tokens"
+    ),
+    "include_stop_str_in_output": Keyword(
+        values.flag, bool, "no", "token_ids", sglang="no_stop_trim"
+    ),
     "logprobs": Keyword(partial(values.count, least=0), feature="top_logprobs", of_tokens=True),
     "prompt_logprobs": Keyword(values.flag_or_count, feature="prompt_logprobs", of_tokens=True),
     "sampling_mask": Keyword(values.flag, feature="sampling_mask"),
@@ -269,6 +265,8 @@ PER_CALL: Mapping[str, Keyword] = {
     "progress": Keyword(values.flag),
 }
 KEYWORDS: Mapping[str, Keyword] = {**PER_PROMPT, **PER_CALL}
+FILTERS = [name for name, keyword in KEYWORDS.items() if keyword.filters]
+OF_CHATS = [name for name, keyword in KEYWORDS.items() if keyword.of_chats]
 # The values that change nothing.
 NEUTRAL: Mapping[str, Any] = {
     **vars(SamplingParams(max_tokens=1)),

@@ -10,8 +10,8 @@ from _inf.config import RolloutConfig
 from _inf.errors import ConfigError, did_you_mean
 from _inf.request.bad_words import bad_word_ids
 from _inf.request.combinations import refuse_beside_agent_loop
-from _inf.request.contradictions import FILTERS, refuse_contradictions
-from _inf.request.keywords import KEYWORDS, NEUTRAL, PER_PROMPT, checked
+from _inf.request.contradictions import refuse_contradictions
+from _inf.request.keywords import FILTERS, KEYWORDS, NEUTRAL, PER_PROMPT, checked
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import CONTINUED
 from _inf.request.values import MAX_INT32

@@ -11,6 +11,8 @@ import pytest
 from _inf.apps.batch.lines import ConversationLine, PromptLine
 from _inf.apps.cli.options import SAMPLING
 from _inf.apps.serve.bodies import ChatBody, CompletionBody
+from _inf.apps.serve.token_bodies import SglangSampling, VllmSampling
+from _inf.apps.serve.tokenizer_routes import TokenizeBody
 from _inf.backends.base import FEATURES
 from _inf.backends.registry import MODES
 from _inf.request.combinations import REFUSED, CallKind
@@ -24,7 +26,7 @@ from _inf.request.keywords import (
     first_sentences,
 )
 from _inf.request.sampling import Sampling
-from _inf.types import SamplingParams, TurnOptions
+from _inf.types import GRAMMARS, SamplingParams, TurnOptions
 
 
 def fields(kind: type) -> set[str]:
@@ -69,6 +71,11 @@ def test_keyword_of_requests_is_in_every_form_of_them_and_an_option(name: str) -
     if KEYWORDS[name].in_body:
         for form in (PromptLine, ConversationLine, ChatBody, CompletionBody):
             assert name in form.model_fields, form
+        if not (name in GRAMMARS or KEYWORDS[name].of_chats):
+            assert name in VllmSampling.model_fields
+        if KEYWORDS[name].of_chats:
+            assert name in TokenizeBody.model_fields
+            assert name not in SglangSampling.model_fields
     if KEYWORDS[name].default is not None:
         assert name in SAMPLING
 

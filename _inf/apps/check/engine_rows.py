@@ -16,6 +16,7 @@ import numpy as np
 from _inf.apps.check.differences import distances
 from _inf.apps.check.token_rows import TokenRow, as_prompt, encoded, prompt_text
 from _inf.errors import ConfigError
+from _inf.request.keywords import FILTERS, NEUTRAL
 from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
@@ -29,13 +30,7 @@ PROBES = 16  # sequences of two tokens
 PLAIN: dict[str, Any] = {
     "progress": False,
     "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "min_tokens": 0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
+    **{name: NEUTRAL[name] for name in FILTERS},
 }
 
 

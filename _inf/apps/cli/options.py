@@ -25,7 +25,8 @@ from typer.core import TyperGroup
 
 from _inf.backends.registry import read_config
 from _inf.config import Config, parse_assignments
-from _inf.request.keywords import KEYWORDS, Keyword, first_sentences
+from _inf.request.keyword import Keyword
+from _inf.request.keywords import KEYWORDS, first_sentences
 from _inf.request.sampling import check_params
 from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say

@@ -12,6 +12,8 @@ from pydantic import Field, field_validator, model_validator
 from _inf.apps.json_object import json_object
 from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, read
 from _inf.errors import ConfigError
+from _inf.request.keywords import OF_CHATS
+from _inf.types import GRAMMARS
 
 MAX_CHOICES = 128  # of a prompt, as OpenAI's
 MAX_PROMPT_LOGPROBS = 128  # for each token
@@ -93,7 +95,7 @@ class ServedKeywords(Keywords):
         if self.best_of not in (None, self.n or 1):
             reason = f"answers are not ranked, so it can only be n, which is {self.n or 1}"
             raise ConfigError.of("best_of", reason)
-        also = {"json_schema", "regex"} & super().keywords().keys()
+        also = {*GRAMMARS} & super().keywords().keys()
         if self.structured_outputs is not None and also:
             reason = f"{' and '.join(sorted(also & {'regex'}) or ['response_format'])} is set too"
             raise ConfigError.of("structured_outputs", f"{reason}; remove one of them")
@@ -155,6 +157,7 @@ def _without_parsed(call: Any) -> Any:
 
 class ChatBody(ServedKeywords, ChatRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
+    continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None  # True, unless the final message is continued
     # vLLM's and SGLang's: thoughts are given where `reasoning_parser` finds them, apart.
     include_reasoning: Literal[True] | None = None
@@ -183,12 +186,6 @@ class ChatBody(ServedKeywords, ChatRequest):
         return [self.messages]
 
 
-OF_CHATS = (
-    *("tools", "tool_choice", "parallel_tool_calls"),
-    *("chat_template_kwargs", "continue_final_message"),
-)
-
-
 class CompletionBody(ServedKeywords):
     """The body of `/v1/completions`. prompt: text or token ids, or several of them. echo: the text
     and the log probs begin with the prompt's."""
@@ -199,8 +196,8 @@ class CompletionBody(ServedKeywords):
 
     @model_validator(mode="after")
     def _refuse_fields_of_chats(self) -> CompletionBody:
-        for name in (*OF_CHATS, "reasoning_effort"):
-            if getattr(self, name) is not None:
+        for name in (*OF_CHATS, "tool_choice", "parallel_tool_calls", "reasoning_effort"):
+            if getattr(self, name, None) is not None:
                 raise ConfigError.of(name, "only /v1/chat/completions has it")
         if self.echo and self.stream and self.logprobs is not None:
             raise ConfigError.of("echo", "a stream does not give log probs of the prompt")
@@ -209,7 +206,7 @@ class CompletionBody(ServedKeywords):
     @property
     def likeliest(self) -> int | None:
         """How many other tokens to list with each sampled one; None: no log probs."""
-        return len(self.logprob_token_ids or ()) or self.logprobs
+        return self.listed(self.logprobs)
 
     @property
     def scored(self) -> int | None:

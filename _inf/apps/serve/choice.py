@@ -16,7 +16,7 @@ from _inf.apps.tool_choice import cut_calls, forced_calls, takes
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.streaming import StreamChunk
-from _inf.types import RequestOutput, ToolCall
+from _inf.types import GRAMMARS, RequestOutput, ToolCall
 
 THOUGHT_BEGINS = "<think>"
 # What a call, or the brackets around one, begins with, in formats that no special token marks.
@@ -151,7 +151,8 @@ class Choice:
         whole = (self._thought.text, self._content.text, list[ToolCall]())
         if not rules.tools:
             return whole
-        before, constrained = self.call.prompt_ids(self.index), self.call.constrained
+        before = self.call.prompt_ids(self.index)
+        constrained = not self.call.params.keys().isdisjoint(GRAMMARS)
         parsed = answered_calls(self.output, rules, before, constrained=constrained)
         calls = [call for call in parsed.calls if takes(rules.tools, call)]
         if not calls:

@@ -9,22 +9,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from _inf.apps.openai_format import RequestBody, with_keywords
+from _inf.apps.openai_format import NamesTokens, RequestBody, with_keywords
 from _inf.apps.serve.bodies import Choices, Likeliest, Scored, StreamOptions, StructuredOutputs
 from _inf.errors import ConfigError
+from _inf.request.keywords import KEYWORDS
+from _inf.types import GRAMMARS
 
-# Their names of `generate`'s keywords; those that do not begin with another one are the same.
-_SAME = (
-    "temperature top_p top_k min_p stop stop_token_ids ignore_eos presence_penalty "
-    "frequency_penalty repetition_penalty logit_bias skip_special_tokens"
-).split()
-OF_VLLM = ("seed allowed_token_ids bad_words logprob_token_ids include_stop_str_in_output").split()
-VLLM = {**{name: name for name in _SAME}, "max_tokens": "max_tokens", "min_tokens": "min_tokens"}
-VLLM |= {name: name for name in OF_VLLM}
-SGLANG = {**{name: name for name in _SAME}, "max_new_tokens": "max_tokens"}
-SGLANG |= {"min_new_tokens": "min_tokens", "sampling_seed": "seed"}
-SGLANG |= {"json_schema": "json_schema", "regex": "regex"}
-SGLANG |= {"no_stop_trim": "include_stop_str_in_output"}
+# Their names of `generate`'s keywords. vLLM's are the same; a grammar is in `structured_outputs`.
+_OF_IDS = {name for name, row in KEYWORDS.items() if row.kind and row.in_body and not row.of_chats}
+VLLM = {name: name for name in KEYWORDS if name in _OF_IDS - {*GRAMMARS}}
+SGLANG = {row.sglang: name for name, row in KEYWORDS.items() if row.sglang}
 
 
 class _Sampling(RequestBody):
@@ -35,15 +29,14 @@ class _Sampling(RequestBody):
 
     def keywords(self) -> dict[str, Any]:
         """Return `generate`'s keywords."""
-        names = {**self.names, "n": "n"}
-        return {names[name]: value for name, value in self if name in names and value is not None}
+        pairs = ((self.names.get(name), value) for name, value in self)
+        return {name: value for name, value in pairs if name and value is not None}
 
 
 @with_keywords(VLLM)
-class VllmSampling(_Sampling):
+class VllmSampling(_Sampling, NamesTokens):
     names = VLLM
     logprobs: Likeliest | None = None
-    logprob_token_ids: list[int] | None = None
     prompt_logprobs: Scored | None = None
     structured_outputs: StructuredOutputs | None = None
     # They concern the text and the experts, which are not in the response, the ids, which always
@@ -111,8 +104,7 @@ class TokensBody(_TokensIn):
 
     @property
     def likeliest(self) -> int | None:
-        sampling = self.sampling_params
-        return len(sampling.logprob_token_ids or ()) or sampling.logprobs
+        return self.sampling_params.listed(self.sampling_params.logprobs)
 
     @property
     def prompt_logprobs(self) -> int | None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import model_validator
 
-from _inf.apps.openai_format import RequestBody
+from _inf.apps.openai_format import RequestBody, with_keywords
 from _inf.apps.rendered_call import shown_rules
 from _inf.errors import ConfigError
+from _inf.request.keywords import KEYWORDS, OF_CHATS
 from _inf.request.prompts import normalize
 from _inf.response.decode import decoded_text
 from _inf.types import Message
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "model_max_length")
 
 
+@with_keywords({name: name for name in OF_CHATS if KEYWORDS[name].kind})
 class TokenizeBody(RequestBody):
     """prompt: text, or in its place messages for the chat template. add_special_tokens: to text,
     such as a BOS; the template writes its own."""
@@ -27,28 +29,27 @@ class TokenizeBody(RequestBody):
     model: str | None = None
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
     add_generation_prompt: bool = True
-    continue_final_message: bool = False
 
     @model_validator(mode="after")
     def _refuse_two_prompts(self) -> TokenizeBody:
         if (self.prompt is None) == (self.messages is None):
             raise ConfigError.of("prompt", "give either prompt or messages")
-        of_chats = {
-            name: getattr(self, name)
-            for name in ("tools", "chat_template_kwargs", "continue_final_message")
-        }
-        of_chats["add_generation_prompt"] = not self.add_generation_prompt
-        for name, value in of_chats.items():
-            if self.prompt is not None and value not in (None, False):
-                raise ConfigError.of(name, "only messages have it")
+        if self.prompt is not None:
+            of_chats = self.of_chats | {"add_generation_prompt": not self.add_generation_prompt}
+            for name, value in of_chats.items():
+                if value is not False:
+                    raise ConfigError.of(name, "only messages have it")
         if self.messages is not None and self.add_special_tokens:
             raise ConfigError.of("add_special_tokens", "the chat template writes its own")
         return self
+
+    @property
+    def of_chats(self) -> dict[str, Any]:
+        """Return `generate`'s keywords, which only messages have."""
+        return {name: value for name, value in self if name in OF_CHATS and value is not None}
 
 
 class DetokenizeBody(RequestBody):
@@ -63,10 +64,9 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
     else:
         [messages] = cast("list[list[Message]]", normalize([body.messages]))
         asked = {
-            "tools": body.tools or [],
-            "chat_template_kwargs": body.chat_template_kwargs or {},
+            "tools": [],
             "add_generation_prompt": body.add_generation_prompt,
-            "continue_final_message": body.continue_final_message,
+            **body.of_chats,
         }
         rules = shown_rules(engine, asked)
         assert rules.template is not None  # an engine without a tokenizer is not served

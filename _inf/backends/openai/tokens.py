@@ -9,17 +9,16 @@ from typing import Any, ClassVar
 
 from _inf.backends.openai.text import Answer, OpenAIAnswer, TextForm, openai_params
 from _inf.errors import ConfigError
-from _inf.request.keywords import NEUTRAL
-from _inf.types import Request, RequestOutput, SamplingParams
+from _inf.request.keywords import FILTERS, NEUTRAL
+from _inf.types import GRAMMARS, Request, RequestOutput, SamplingParams
 
 # vLLM would take other defaults from the model's generation config.
 ALWAYS = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")
 ADJUST_LOGITS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
-    *("min_tokens", "json_schema", "regex", "allowed_token_ids", "bad_words"),
+    *("min_tokens", "allowed_token_ids", "bad_words", *GRAMMARS),
 )
 OWN = ("allowed_token_ids", "bad_words", "logprob_token_ids")  # of vLLM, sent only if they are set
-FILTERS = ("top_p", "top_k", "min_p")
 TOKEN = "token_id:"  # before an id where a token's text would stand
 MINUS_INFINITY = -9999.0  # in vLLM's JSON
 
@@ -46,10 +45,6 @@ class ServerLogprobs:
 
 def _neutral(params: SamplingParams, names: Sequence[str]) -> bool:
     return all(getattr(params, name) == NEUTRAL[name] for name in names)
-
-
-def _has_grammar(params: SamplingParams) -> bool:
-    return params.json_schema is not None or params.regex is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +82,7 @@ class TokenForm:
             body["prompt_logprobs"] = params.top_prompt_logprobs
         if params.regex is not None:
             body["structured_outputs"] = {"regex": params.regex}
-        if _has_grammar(params):
+        if params.constrained:
             body["ignore_eos"] = False  # with it vLLM's row goes on, freely, when the grammar ends
         return "/completions", body
 
@@ -117,7 +112,7 @@ class TokenAnswer(OpenAIAnswer):
         self.of_prompt = choice.get("prompt_logprobs") or self.of_prompt
         self.weight_version = choice.get("weight_version") or self.weight_version
         ids, stop = list(self.token_ids), self.stop
-        if stop is None and ids and (ids[-1] in params.stop_token_ids or _has_grammar(params)):
+        if stop is None and ids and (ids[-1] in params.stop_token_ids or params.constrained):
             stop = ids[-1]  # vLLM does not name the model's own EOS
         row = RequestOutput(
             token_ids=ids,
