@@ -97,12 +97,14 @@ def rendered_call(
     tool_choice: str | NamedTool | None,
     *,
     parallel: bool | None = None,
+    fits: bool = False,
     place: Place | None = None,
 ) -> RenderedCall:
     """Prepare a call. keywords: `generate`'s, and `add_generation_prompt`; tools are schemas.
     tool_choice: "none" shows the tools, and finds no calls. parallel: whether an answer may have
-    several calls; None: one that is forced has not. place: puts recorded ids in the place of
-    messages. Raises as `generate` does."""
+    several calls; None: one that is forced has not. fits: `max_tokens` above the room that the
+    prompt leaves are cut to it. place: puts recorded ids in the place of messages. Raises as
+    `generate` does."""
     params = {"n": 1, "seed": None, **keywords, "progress": False}
     for name in ("n", "seed", "max_tokens"):
         if params.get(name) is not None:
@@ -111,7 +113,8 @@ def rendered_call(
     template = cast(Template, rules.template)
     most, side = params.pop("max_tokens", None), params.pop("truncate_prompt", None)
     forms = normalize(prompts) if place is None else place(normalize(prompts), template)
-    ids = _tokenized(engine, [*map(_marked, forms)], template, most, side)
+    room = None if fits else most
+    ids = _tokenized(engine, [*map(_marked, forms)], template, room, side)
     if forced := forces(tool_choice):
         several = parallel is True and tool_choice == "required"
         params["json_schema"] = call_schema(tool_choice, rules.tools, params, several=several)
@@ -120,7 +123,8 @@ def rendered_call(
     else:
         check_strict(rules.tools)
     default, total = engine.config.rollout.response_length, engine.model.limits.total
-    params["max_tokens"] = [most or min(default, total - len(prompt)) for prompt in ids]
+    default = most if fits and most else default
+    params["max_tokens"] = [room or min(default, total - len(prompt)) for prompt in ids]
     return RenderedCall(engine, ids, params | {"tools": []}, rules, forced, parallel is False)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import json
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -29,6 +28,8 @@ from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.error_responses import HEADERS, RequestError, by_field, error_of
 from _inf.apps.serve.keeper import EngineKeeper
+from _inf.apps.serve.message_bodies import CountBody
+from _inf.apps.serve.message_responses import MessagesResponses
 from _inf.apps.serve.prometheus import Metrics, WatchRequests
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
 from _inf.apps.serve.sessions import Sessions
@@ -36,6 +37,7 @@ from _inf.apps.serve.token_responses import SglangResponses, TokensResponses
 from _inf.apps.serve.tokenizer_routes import (
     DetokenizeBody,
     TokenizeBody,
+    counted,
     detokenized,
     tokenized,
     tokenizer_info,
@@ -48,12 +50,12 @@ if TYPE_CHECKING:
     from inf import InferenceEngine
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-DONE = "data: [DONE]\n\n"
 NOT_FOUND = 404
 SESSION = "/sessions/{session}"
 ANSWERS: Mapping[str, type[Responses[Any]]] = {
     "/v1/chat/completions": ChatResponses,
     "/v1/completions": CompletionResponses,
+    "/v1/messages": MessagesResponses,
     "/inference/v1/generate": TokensResponses,
     "/generate": SglangResponses,
 }
@@ -120,16 +122,17 @@ class Service:
             return Response(await asyncio.to_thread(unload_adapter, self.engine, body))
 
     async def answer(self, kind: type[Responses[Any]], request: Request) -> Response:
-        body = await _body(kind.form, request)
+        template = str(self.engine.tokenizer.chat_template)
+        body = await asyncio.to_thread(kind.read, await read_bytes(request), template)
         adapter = await self._adapter(body.model)
         self.keeper.check()
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
         keywords = body.keywords() | ({} if adapter is None else {"adapter": adapter})
         asked = (body.prompts(), keywords, body.tool_choice, session)
-        parallel = body.parallel_tool_calls
+        about = {"parallel": body.parallel_tool_calls, "fits": body.fits}
         with by_field(body.fields):
-            call = await asyncio.to_thread(served_call, self.engine, *asked, parallel=parallel)
+            call = await asyncio.to_thread(served_call, self.engine, *asked, **about)
             responses = kind(call, body, adapter or self.model)
             if body.stream:
                 events = self._events(responses, request.url.path)
@@ -165,18 +168,24 @@ class Service:
                     if chunk.metadata is not None:
                         self.keeper.answered()
                     if events:
-                        yield "".join(f"data: {event}\n\n" for event in events)
+                        yield "".join(events)
         except Exception as failure:
             if isinstance(failure, EngineDeadError):
                 _ = self.keeper.status
             if not begun:
                 raise
-            yield f"data: {json.dumps(error_of(failure, path)[1])}\n\n"
+            yield responses.failed(error_of(failure, path)[1])
             return
         responses.record()
-        yield "".join(f"data: {event}\n\n" for event in responses.last_events()) + DONE
+        yield "".join(responses.last_events())
 
     # ─── The tokenizer ───
+
+    async def count_tokens(self, request: Request) -> Response:
+        sent = await _body(CountBody, request)
+        await self._adapter(sent.model)
+        count = await asyncio.to_thread(counted, self.engine, sent)
+        return JSONResponse({"input_tokens": count})
 
     async def tokenize(self, request: Request) -> Response:
         body = await _body(TokenizeBody, request)
@@ -209,6 +218,10 @@ class Service:
 
     # ─── The server's state ───
 
+    async def reached(self) -> Response:
+        """Claude Code asks first whether a server is there."""
+        return Response()
+
     async def health(self) -> Response:
         status = self.keeper.status
         code = 200 if status == "ok" else 503  # whether requests are answered now
@@ -231,6 +244,8 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
         for path in ("/v1/models", "/v1/models/"):
             router.add_api_route(prefix + path, service.models)
         router.add_api_route(f"{prefix}/v1/models/{{name:path}}", service.one_model)
+        counting = f"{prefix}/v1/messages/count_tokens"
+        router.add_api_route(counting, service.count_tokens, methods=["POST"])
         router.add_api_route(f"{prefix}/tokenize", service.tokenize, methods=["POST"])
         router.add_api_route(f"{prefix}/detokenize", service.detokenize, methods=["POST"])
         router.add_api_route(f"{prefix}/tokenizer_info", service.tokenizer_info)
@@ -243,6 +258,7 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     router.add_api_route("/metrics", service.totals)
     for_all = APIRouter()
     for_all.add_api_route("/health", service.health, methods=["GET", "HEAD"])
+    for_all.add_api_route("/", service.reached, methods=["HEAD"])
     refuse = partial(_refuse_route, _named([*router.routes, *for_all.routes]))
     app = FastAPI(openapi_url=None, exception_handlers={HTTPException: refuse})
     app.include_router(router)
@@ -285,13 +301,15 @@ def _guard(api_key: str | None, own_names: Sequence[str]) -> Callable[[Request],
     """Refuse requests without the key. Without a key, refuse those of another site's page: a
     browser sends its POST, if the body is called plain text, without asking first; the header
     `Origin` then says whose page it is."""
-    expected = f"Bearer {api_key}".encode()
     own_page = rf"https?://({'|'.join(map(re.escape, own_names))})(:\d+)?"
 
     async def check(request: Request) -> None:
-        given, origin = request.headers.get("Authorization", ""), request.headers.get("Origin")
+        sent, origin = request.headers, request.headers.get("Origin")
         if api_key is not None:
-            if not hmac.compare_digest(given.encode(), expected):
+            # Anthropic's clients have a header of their own for it.
+            bearer = sent.get("Authorization", "").removeprefix("Bearer ")
+            given = (sent.get("x-api-key") or bearer).encode()
+            if not hmac.compare_digest(given, api_key.encode()):
                 raise RequestError(401, "The API key is missing or wrong.", code="invalid_api_key")
         elif origin is not None and not re.fullmatch(own_page, origin):
             raise RequestError(403, f"A page of {shown(origin)} may not send requests.")

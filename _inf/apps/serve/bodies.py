@@ -5,9 +5,10 @@ are checked there. Fields that OpenAI does not have are vLLM's (main at 002032e,
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from _inf.apps.json_object import json_object
 from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, read
@@ -67,6 +68,7 @@ class StructuredOutputs(RequestBody):
 class ServedKeywords(Keywords):
     """The fields that both routes have in addition to the sampling parameters."""
 
+    fits: ClassVar[bool] = False
     model: str | None = None
     n: Choices | None = None
     best_of: int | None = None
@@ -184,6 +186,35 @@ class ChatBody(ServedKeywords, ChatRequest):
 
     def prompts(self) -> list[Any]:
         return [self.messages]
+
+
+class TranslatedBody(ChatBody):
+    """The chat that a request in another form says. names: that form's, of `generate`'s keywords.
+    sent: the request. A limit of its answer beyond the model's context is cut to the room there
+    is, as both other forms do."""
+
+    names: ClassVar[Mapping[str, str]]
+    fits: ClassVar[bool] = True
+    _sent: Any = PrivateAttr()
+
+    @classmethod
+    def of(cls, sent: Any, template: str) -> TranslatedBody:
+        body = read(cls, sent.chat(template))
+        body._sent = sent
+        return body
+
+    @property
+    def sent(self) -> Any:
+        return self._sent
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return {**self.names, **super().fields}
+
+
+def template_kwargs(wanted: Mapping[str, Any], template: str) -> dict[str, Any] | None:
+    """Those of the keywords that a model's chat template reads; clients send them to any model."""
+    return {name: value for name, value in wanted.items() if name in template} or None
 
 
 class CompletionBody(ServedKeywords):

@@ -50,6 +50,7 @@ def served_call(
     session: Session | None = None,
     *,
     parallel: bool | None = None,
+    fits: bool = False,
 ) -> ServedCall:
     """Prepare a request, as `rendered_call` does. A `top_k` of 0 is all tokens, as -1 is."""
     if keywords.get("top_k") == 0:
@@ -71,7 +72,8 @@ def served_call(
         return forms if start.ids is None else [LaterTurn(start.ids)]
 
     place = recorded if session else None
-    call = rendered_call(engine, prompts, keywords, tool_choice, parallel=parallel, place=place)
+    about: dict[str, Any] = {"parallel": parallel, "fits": fits, "place": place}
+    call = rendered_call(engine, prompts, keywords, tool_choice, **about)
     _check_size(call)
     if session is not None and not starts:
         starts = [session.completion(ids) for ids in call.prompts]

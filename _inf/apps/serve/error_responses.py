@@ -1,4 +1,4 @@
-"""Turns exceptions into OpenAI's error bodies."""
+"""Turns exceptions into error bodies, in OpenAI's form or Anthropic's."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ logger = logging.getLogger("inf.serve")
 
 ABANDONED = 499  # nginx's: the client closed the connection
 HEADERS = {503: {"Retry-After": "5"}, 401: {"WWW-Authenticate": "Bearer"}}
+ANTHROPIC = {  # its names of what went wrong
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 # The field that has the prompt, by the end of the path; of chats it is `messages`.
 PROMPTS = {"/v1/completions": "prompt", "/v1/generate": "token_ids", "/tokenize": "prompt"}
 PROMPTS |= {"/generate": "input_ids", "/detokenize": "tokens"}
@@ -91,8 +99,17 @@ def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
         case _:
             where = "".join(traceback.format_tb(failure.__traceback__))
             logger.error("A request failed with %s:\n%s", type(failure).__name__, where)
+    if "/v1/messages" in path:
+        return status, _anthropic_error(status, message, code)
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _anthropic_error(status: int, message: str, code: str | None) -> dict[str, Any]:
+    if code == "context_length_exceeded":  # Claude Code looks for these words, and compacts
+        message = f"prompt is too long: {message}"
+    kind = ANTHROPIC.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def headers_of(failure: Exception, status: int) -> Mapping[str, str] | None:

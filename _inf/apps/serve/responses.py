@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from _inf.apps.openai_format import token_logprobs, token_name, token_text, usage
-from _inf.apps.serve.bodies import ChatBody, CompletionBody
+from _inf.apps.serve.bodies import ChatBody, CompletionBody, TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
@@ -25,7 +25,12 @@ JSON = dict[str, Any]
 OF_AN_END = ("finish_reason", "stop_reason", "matched_stop", "weight_version")
 
 
-BodyT = TypeVar("BodyT", ChatBody, CompletionBody, TokensBody, SglangBody)
+BodyT = TypeVar("BodyT", ChatBody, TranslatedBody, CompletionBody, TokensBody, SglangBody)
+
+
+def event_text(data: str, name: str | None = None) -> str:
+    """A server-sent event."""
+    return f"data: {data}\n\n" if name is None else f"event: {name}\ndata: {data}\n\n"
 
 
 def list_text(items: Sequence[JSON]) -> str:
@@ -48,6 +53,11 @@ class Responses(Generic[BodyT]):
     name: str  # the `object` of a response
     event_name: str  # and of a stream's events
 
+    @classmethod
+    def read(cls, data: bytes, template: str) -> BodyT:
+        """Read a request's body. template: the model's, of chats."""
+        return read_body(cls.form, data)
+
     def __init__(self, call: ServedCall, body: BodyT, model: str) -> None:
         self.call = call
         self.body: BodyT = body
@@ -64,7 +74,7 @@ class Responses(Generic[BodyT]):
 
     def _event(self, *choices: JSON, **more: Any) -> str:
         usage = {"usage": self._running_usage()} if self._usage_asked else {}
-        return self._text(self.event_name, choices, **(usage | more))
+        return event_text(self._text(self.event_name, choices, **(usage | more)))
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         pairs = zip(self.choices, rows, strict=True)
@@ -85,7 +95,12 @@ class Responses(Generic[BodyT]):
         return [self._event(self._part(choice, chunk))]
 
     def last_events(self) -> list[str]:
-        return [self._event(usage=self._usage())] if self._usage_asked else []
+        done = event_text("[DONE]")
+        return [self._event(usage=self._usage()), done] if self._usage_asked else [done]
+
+    def failed(self, error: JSON) -> str:
+        """The last event of a stream that fails. error: the body of an error's response."""
+        return event_text(json.dumps(error))
 
     def record(self) -> None:
         """Add the finished choices to the session, if there is one."""

@@ -66,6 +66,7 @@ class SglangSampling(_Sampling):
 class _TokensIn(RequestBody):
     """What `ServedKeywords` has and these routes do not."""
 
+    fits: ClassVar[bool] = False
     tool_choice: ClassVar[None] = None
     parallel_tool_calls: ClassVar[None] = None
     return_token_ids: ClassVar[bool] = True

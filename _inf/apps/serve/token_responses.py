@@ -12,7 +12,7 @@ from typing import Any
 from _inf.apps.openai_format import token_text
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice
-from _inf.apps.serve.responses import JSON, Responses, list_text, response_text
+from _inf.apps.serve.responses import JSON, Responses, event_text, list_text, response_text
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
@@ -52,7 +52,8 @@ class SglangResponses(Responses[SglangBody]):
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
         index = {} if self._single else {"index": choice.index}
-        return [json.dumps({**self._part(choice, chunk), **index}, allow_nan=False)]
+        part = {**self._part(choice, chunk), **index}
+        return [event_text(json.dumps(part, allow_nan=False))]
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         choice.add(chunk)

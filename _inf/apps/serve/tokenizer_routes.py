@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import model_validator
 
-from _inf.apps.openai_format import RequestBody, with_keywords
+from _inf.apps.openai_format import RequestBody, read, with_keywords
 from _inf.apps.rendered_call import shown_rules
+from _inf.apps.serve.message_bodies import CountBody
 from _inf.errors import ConfigError
 from _inf.request.keywords import KEYWORDS, OF_CHATS
 from _inf.request.prompts import normalize
@@ -74,6 +75,12 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
     texts = engine.tokenizer.convert_ids_to_tokens(ids) if body.return_token_strs else None
     limit = engine.model.limits.total
     return {"tokens": ids, "count": len(ids), "max_model_len": limit, "token_strs": texts}
+
+
+def counted(engine: InferenceEngine, sent: CountBody) -> int:
+    """The size of the prompt that Messages say."""
+    body = read(TokenizeBody, sent.asked(str(engine.tokenizer.chat_template)))
+    return int(tokenized(engine, body)["count"])
 
 
 def detokenized(engine: InferenceEngine, body: DetokenizeBody) -> dict[str, Any]:

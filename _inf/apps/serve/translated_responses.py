@@ -1,0 +1,88 @@
+"""The answers of chats in the forms of other APIs, as a list of parts: a thought, a text, calls."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from _inf.apps.serve.bodies import TranslatedBody
+from _inf.apps.serve.calls import ServedCall
+from _inf.apps.serve.choice import Choice, whole_chunk
+from _inf.apps.serve.responses import JSON, Responses
+from _inf.response.row import GenerationRow
+from _inf.response.streaming import StreamChunk
+
+Kind: TypeAlias = Literal["thought", "text"]
+
+
+class TranslatedResponses(Responses[TranslatedBody]):
+    """chat: the translated body. A thought and a text grow while their part is open; each call
+    comes whole."""
+
+    chat: ClassVar[type[TranslatedBody]]
+    name, event_name = "", ""
+
+    def __init__(self, call: ServedCall, body: TranslatedBody, model: str) -> None:
+        super().__init__(call, body, model)
+        self._open: tuple[Kind, str] | None = None  # the part, and its text so far
+
+    @property
+    def _choice(self) -> Choice:
+        return self.choices[0]
+
+    @property
+    def _calls(self) -> list[JSON]:
+        """The calls of a finished answer, in the form of chats."""
+        return list(self._choice.message.get("tool_calls", ()))
+
+    def _texts(self) -> dict[Kind, str]:
+        """The thought and the text of a finished answer, without empty ones."""
+        message = self._choice.message
+        texts: dict[Kind, Any] = {"thought": message.get("reasoning"), "text": message["content"]}
+        return {kind: text for kind, text in texts.items() if text}
+
+    def whole(self, rows: Sequence[GenerationRow]) -> str:
+        self._choice.add(whole_chunk(rows[0]))
+        return self._whole_text()
+
+    def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
+        thought, text = choice.add(chunk)
+        events = [*self._grown("thought", thought), *self._grown("text", text)]
+        if choice.finish_reason is not None:
+            events += self._closed()
+            for call in self._calls:
+                events += self._call_events(call)
+        return events
+
+    def _grown(self, kind: Kind, new: str) -> list[str]:
+        if not new:
+            return []
+        events = []
+        if self._open is None or self._open[0] != kind:
+            events += [*self._closed(), *self._begin(kind)]
+            self._open = (kind, "")
+        self._open = (kind, self._open[1] + new)
+        return [*events, self._delta(kind, new)]
+
+    def _closed(self) -> list[str]:
+        if self._open is None:
+            return []
+        ended, self._open = self._open, None
+        return self._end(*ended)
+
+    @abstractmethod
+    def _whole_text(self) -> str:
+        """The response to a request without a stream."""
+
+    @abstractmethod
+    def _begin(self, kind: Kind) -> list[str]: ...
+
+    @abstractmethod
+    def _delta(self, kind: Kind, new: str) -> str: ...
+
+    @abstractmethod
+    def _end(self, kind: Kind, text: str) -> list[str]: ...
+
+    @abstractmethod
+    def _call_events(self, call: JSON) -> list[str]: ...

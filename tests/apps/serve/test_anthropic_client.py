@@ -1,0 +1,91 @@
+"""The `anthropic` package against the server: every method that we serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from _inf.apps.serve.server import InferenceServer
+from inf import InferenceEngine
+from tests.support.serve_clients import KEY, client
+from tests.support.tool_calling import CALCULATOR, GREETED, GREETING, answer, question
+
+anthropic = pytest.importorskip("anthropic", reason="the anthropic package comes with SGLang")
+pytestmark = pytest.mark.engine
+FUNCTION = CALCULATOR["function"]
+TOOL = {
+    "name": FUNCTION["name"],
+    "description": FUNCTION["description"],
+    "input_schema": FUNCTION["parameters"],
+}
+
+
+def connected(server: InferenceServer, name: str | None = None) -> Any:
+    url = server.base_url if name is None else server.session_url(name)
+    options = {"base_url": url.removesuffix("/v1"), "api_key": KEY, "max_retries": 0}
+    return anthropic.Anthropic(**options)
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+@pytest.fixture(scope="module")
+def model(caller: InferenceEngine) -> str:
+    return caller.config.model_name
+
+
+def test_message_is_the_chats_answer(model: str, caller_server: InferenceServer) -> None:
+    asked: Any = {"model": model, "max_tokens": 64, "messages": [said(GREETING)]}
+    chat = client(caller_server).chat.completions.create(**asked)
+    messages = connected(caller_server).messages
+    whole = messages.create(**asked)
+    [block] = whole.content
+    assert block.text == chat.choices[0].message.content == GREETED
+    assert whole.stop_reason == "end_turn"
+    usage = whole.usage
+    read = usage.input_tokens + usage.cache_read_input_tokens
+    assert (read, usage.output_tokens) == (chat.usage.prompt_tokens, chat.usage.completion_tokens)
+    with messages.stream(**asked) as stream:
+        assert "".join(stream.text_stream) == GREETED
+        assert stream.get_final_message().usage.output_tokens == usage.output_tokens
+    del asked["max_tokens"]
+    assert messages.count_tokens(**asked).input_tokens == read
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", [{"type": "auto"}, {"type": "any"}])
+def test_tool_runs_and_the_conversation_is_one_trace(
+    stream: bool, choice: Any, model: str, caller_server: InferenceServer
+) -> None:
+    name = f"anthropic-{stream}-{choice['type']}"
+    messages: list[Any] = [said(question("12 * 7"))]
+    api = connected(caller_server, name).messages
+
+    def ask(**more: Any) -> Any:
+        fields: Any = {"model": model, "max_tokens": 64, "tools": [TOOL], "messages": messages}
+        if not stream:
+            return api.create(**fields, **more)
+        with api.stream(**fields, **more) as events:
+            return events.get_final_message()
+
+    message = ask(tool_choice=choice)
+    assert message.stop_reason == "tool_use"
+    [call] = message.content
+    assert (call.name, call.input) == ("calculator", {"expression": "12 * 7"})
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "84"}
+    messages += [message.to_param(), {"role": "user", "content": [result]}]
+    final = ask()
+    assert [block.text for block in final.content] == [answer("84")]
+    [trace] = caller_server.traces(name)
+    assert len(trace.finish_reasons) == 2
+    assert sum(trace.response_mask) == message.usage.output_tokens + final.usage.output_tokens
+
+
+def test_errors_are_the_packages(model: str, caller_server: InferenceServer) -> None:
+    messages = connected(caller_server).messages
+    with pytest.raises(anthropic.NotFoundError, match="there is only"):
+        messages.create(model="another", max_tokens=1, messages=[said("Hi")])
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+        messages.create(model=model, max_tokens=1, messages=[said("Hi " * 3000)])
