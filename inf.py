@@ -31,6 +31,7 @@ from _inf.errors import (
     PromptError,
     ToolError,
 )
+from _inf.request import values
 from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
@@ -70,6 +71,7 @@ __all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceErr
 # Names that are imported when they are first used, from these modules of `_inf.apps`.
 LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
 LATER |= dict.fromkeys(["Rollout", *ROLLOUTS], "rollouts")
+PAUSES, RUNNING = ("wait", "abort", "keep"), ("wait", "keep")
 
 
 def __dir__() -> list[str]:
@@ -358,20 +360,69 @@ class InferenceEngine:
             "or send the prompts to this one."
         )
 
-    def update_weights(self, weights: object, *, version: int | None = None) -> int:
+    def pause(self, mode: str = "wait") -> None:
+        """Hold back every later call until `resume`; they wait with their own timeouts.
+
+        mode: what happens to running rows. `wait`: they end first. `abort`: they end with what they
+            have (`finish_reason` `abort`). `keep`: they stand still between two tokens.
+
+        Returns when no token is computed any more. `update_weights`, `load_adapter`, `sleep`,
+        `wake_up`, `reset_prefix_cache` and `shutdown` work meanwhile. If it is interrupted, nothing
+        is paused. Raises `InferenceError` in a tool.
+        """
+        check_supported(self._backend, {"pause()": True})
+        self._backend.pause(values.one_of("mode", mode, PAUSES))
+
+    def resume(self) -> None:
+        """Let the rows and calls that `pause` holds go on; does nothing if nothing is paused."""
+        check_supported(self._backend, {"resume()": True})
+        self._backend.resume()
+
+    @property
+    def paused(self) -> bool:
+        """Whether calls wait for `resume`."""
+        return self._backend.paused
+
+    def reset_prefix_cache(self) -> None:
+        """Let no later row use keys and values that were computed before; running rows keep theirs.
+
+        New weights do the same.
+        """
+        check_supported(self._backend, {"reset_prefix_cache()": True})
+        self._backend.reset_prefix_cache()
+
+    def update_weights(
+        self,
+        weights: object,
+        *,
+        version: int | None = None,
+        running: str = "wait",
+        recompute: bool = False,
+    ) -> int:
         """Load new weights, and return their version, which is in every later row's metadata.
 
         weights: a Transformers module, its state dict, or pairs of (name, tensor), on any device,
             with all of the model's weights (for tied weights, one name is enough); an iterator is
             read to its end first. The caller's tensors are not changed.
         version: the number of these weights; by default one more than before.
+        running: `wait`: running calls finish with the old weights and later calls wait, so no row
+            mixes the two. `keep`: running rows go on with the new weights from their next token on
+            (`weight_versions`), also under `pause("keep")`, whatever this says.
+        recompute: whether rows that go on compute the keys and values of their tokens again with
+            the new weights; otherwise they keep those of the old ones.
 
-        Running calls finish with the old weights and later calls wait, so no row mixes the two.
         The prefix cache is emptied. Raises `ConfigError` with the name and shape at fault before
         anything is sent; the old weights then stay in use.
         """
         check_supported(self._backend, {"update_weights()": True})
-        return self._backend.update_weights(weights, registry.checked_version(version))
+        number = registry.checked_version(version)
+        keep = values.one_of("running", running, RUNNING) == "keep"
+        if not keep and not values.flag("recompute", recompute):
+            return self._backend.update_weights(weights, number)
+        check_supported(self._backend, {"pause()": True})
+        if not keep and not self.paused:
+            raise ConfigError.of("recompute", "running rows end first here; set running='keep'.")
+        return self._backend.update_weights(weights, number, keep=keep, recompute=recompute)
 
     @property
     def adapters(self) -> list[str]:

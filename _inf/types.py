@@ -243,7 +243,9 @@ class RequestOutput:
 
     token_ids: the generated tokens, including the stop token; logprobs: one per token, NaN if a
     server defines it differently.
-    finish_reason: `stop`, `length` or `tool_calls`; None while the row runs.
+    finish_reason: `stop`, `length`, `tool_calls` or `abort`; None while the row runs.
+    weight_versions: the versions of the weights that computed it, in order, each with the index of
+        the first token that it computed: in `token_ids`, or with a transcript in its `ids`.
     prompt_logprobs: from the requested position on; None for the prompt's first token.
     top_prompt_logprobs: the likeliest ids at the same positions, if requested.
     top_logprobs: per generated token, the likeliest ids and the generated one, if requested.
@@ -264,7 +266,7 @@ class RequestOutput:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    weight_version: int = 0
+    weight_versions: list[tuple[int, int]] = field(default_factory=list)
     transcript: Transcript | None = None
     top_prompt_logprobs: list[dict[int, float] | None] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] | None = None
@@ -275,6 +277,11 @@ class RequestOutput:
     prompt_token_ids: list[int] | None = None
     reasoning: str = ""
     reasoning_tokens: int = 0
+
+    @property
+    def weight_version(self) -> int:
+        """The version that computed its last token."""
+        return self.weight_versions[-1][0] if self.weight_versions else 0
 
 
 @dataclass(frozen=True)

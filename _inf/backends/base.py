@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from _inf.errors import RequestFailure
+from _inf.backends.pausing import Pausing
+from _inf.errors import InferenceError, RequestFailure
 from _inf.request.keywords import KEYWORDS, NEUTRAL
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
     from _inf.backends.loaded_adapters import LoadedAdapters
     from _inf.runtime.host import Host
 
+T = TypeVar("T")
+
 # The features that calls need in addition to `generate`; a keyword names the one that it needs.
 CALLS: Mapping[str, Sequence[str]] = {
     "stream": ["stream()"],
     "score": ["score()"],
     "token_ids": ["rollout_batch()", "serve()"],
     "update_weights": ["update_weights()"],
+    "pause": ["pause()", "resume()", "reset_prefix_cache()"],
     "sleep": ["sleep()", "wake_up()"],
     "logits": ["get_logits()"],
     "adapters": ["load_adapter()", "unload_adapter()"],
@@ -127,8 +131,26 @@ class Backend(Protocol):
         """The logits of the tokens of each `(ids, start)` from `ids[start]` on: float32, sequences
         x longest response x vocabulary, on the CPU, padded with NaN."""
 
-    def update_weights(self, weights: object, version: int | None) -> int:
-        """Load new weights, all of them, after the running calls have ended; return the version."""
+    @property
+    def paused(self) -> bool:
+        """Whether calls wait for `resume`."""
+
+    def pause(self, mode: str) -> None:
+        """Hold back later calls; running rows end (`wait`), end with what they have (`abort`), or
+        stand still between two tokens (`keep`)."""
+
+    def resume(self) -> None:
+        """Let all go on; does nothing if nothing is paused."""
+
+    def reset_prefix_cache(self) -> None:
+        """Let no later row use keys and values that were computed before."""
+
+    def update_weights(
+        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
+    ) -> int:
+        """Load new weights, all of them, after the running calls have ended; return the version.
+        keep: between two tokens of the running rows instead, which keep their keys and values;
+        recompute: or compute them again."""
 
     @property
     def adapters(self) -> list[str]:
@@ -155,7 +177,7 @@ class Backend(Protocol):
         """Stop the engine and its processes; safe to call twice, and does nothing in a fork."""
 
 
-class OnHost:
+class OnHost(Pausing):
     """The parts that all backends on a `Host` share, and the methods of features that one may lack:
     those are never called."""
 
@@ -211,13 +233,25 @@ class OnHost:
         self.check_alive()
         with quiet.third_party():
             new = self.loaded.checked(name, weights, peft_config)
-        return self.host.run_alone(self.loaded.load(name, new, version))
+        return self.host.run_alone(self._of_adapter(name, self.loaded.load(name, new, version)))
 
     def unload_adapter(self, name: str) -> None:
         assert self.loaded is not None
-        self.host.run_alone(self.loaded.unload(name))
+        self.host.run_alone(self._of_adapter(name, self.loaded.unload(name)))
+
+    async def _of_adapter(self, name: str, change: Coroutine[Any, Any, T]) -> T:
+        """Refuse to take an adapter away from frozen rows."""
+        try:
+            if self.host.lock.frozen and name in self.adapters:
+                raise InferenceError(
+                    f"adapters.{name}: rows that pause('keep') holds may use it; resume() first, "
+                    "or end them with pause('abort')."
+                )
+            return await change
+        finally:
+            change.close()  # if it never began
 
     def score(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    logits = update_weights = sleep = wake_up = score
+    logits = update_weights = sleep = wake_up = reset_prefix_cache = score

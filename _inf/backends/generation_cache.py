@@ -39,9 +39,9 @@ class CachedBackend:
         if name not in CHANGES:
             return found
 
-        def change(*args: Any) -> Any:
+        def change(*args: Any, **kwargs: Any) -> Any:
             try:
-                return found(*args)
+                return found(*args, **kwargs)
             finally:
                 self.clear()
 
@@ -86,7 +86,8 @@ class CachedBackend:
 
     def _keep(self, cache: LRUCache[str, bytes], request: Request, output: RequestOutput) -> None:
         """Keep a copy, which no caller can change, of an answer that would come again."""
-        if request.params.greedy or request.params.seed is not None:
+        again = request.params.greedy or request.params.seed is not None
+        if again and output.finish_reason != "abort":
             with self._lock:
                 cache[_key(request)] = pickle.dumps(output)
 

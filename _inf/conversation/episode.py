@@ -30,6 +30,8 @@ from _inf.types import (
     TurnOptions,
 )
 
+PAUSED = "pause"  # the limit of a row that `pause("abort")` ended
+
 
 class Episode:
     """One row's conversation so far."""
@@ -148,7 +150,12 @@ class Episode:
         return _least(left | self._tensor_tokens_left())
 
     def add_answer(self, answer: RequestOutput) -> None:
-        """Add the engine's answer to the request from `next_request`."""
+        """Add the engine's answer to the request from `next_request`. If `pause` has ended it, it
+        is the row's last one, and maybe empty."""
+        if answer.finish_reason == "abort":
+            self.end("abort", PAUSED)
+            if not answer.completion_tokens:
+                return
         before, constrained = self.prompt_ids + self.ids, self._params.constrained
         parsed = answered_calls(answer, self.rules, before, constrained=constrained)
         self.ids += answer.token_ids
@@ -156,7 +163,7 @@ class Episode:
         self._append_answer(parsed)
         if answer.finish_reason == "length":
             self.end("length", self._limit)
-        elif parsed.calls:
+        elif parsed.calls and not self.over:
             self._decide(parsed.calls)
 
     def _append_answer(self, parsed: Parsed) -> None:

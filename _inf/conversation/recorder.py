@@ -43,9 +43,11 @@ class Recorder:
         self.sampled: list[Sampled] = []
 
     async def sample(self, request: Request) -> RequestOutput:
-        """Have a request answered."""
+        """Have a request answered. An answer without any token, because rows were to end before it
+        began, is not kept."""
         answer = await self._turn(request)
-        self.sampled.append(Sampled(request.token_ids, answer))
+        if answer.finish_reason != "abort" or answer.completion_tokens:
+            self.sampled.append(Sampled(request.token_ids, answer))
         return answer
 
     @property
@@ -66,6 +68,17 @@ class Recorder:
             for request in self.sampled
             for place, logprob in zip(request.kept_in(whole), request.answer.logprobs, strict=False)
         }
+
+    def versions(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> list[tuple[int, int]]:
+        """The versions of the weights that sampled `ids`, as in `RequestOutput`."""
+        whole, start = [*prompt_ids, *ids], len(prompt_ids)
+        found: list[tuple[int, int]] = []
+        for request in self.sampled:
+            places = request.kept_in(whole)
+            for version, first in request.answer.weight_versions:
+                if not found or found[-1][0] != version:
+                    found.append((version, max(0, places.start + first - start)))
+        return found or [(self._weight_version, 0)]
 
     def row(
         self,
@@ -91,7 +104,7 @@ class Recorder:
             prompt_token_ids=list(prompt_ids) if rendered else None,
             completion_tokens=len(sampled),
             cached_tokens=answers[0].cached_tokens if answers else 0,
-            weight_version=answers[-1].weight_version if answers else self._weight_version,
+            weight_versions=self.versions(prompt_ids, transcript.ids),
             transcript=transcript,
         )
 

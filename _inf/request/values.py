@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.errors import ConfigError, did_you_mean, shown
@@ -90,6 +90,12 @@ def flag_or_count(name: str, value: Any, *, vocabulary: int) -> bool | int:
     if not isinstance(value, numbers.Integral):
         raise ConfigError.of(name, f"{shown(value)} is neither a bool nor an int.")
     return count(name, value, most=vocabulary)
+
+
+def one_of(name: str, value: Any, known: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise ConfigError.of(name, f"{shown(value)} is none of {', '.join(map(repr, known))}.")
+    return value
 
 
 def side(name: str, value: Any) -> str:

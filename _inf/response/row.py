@@ -16,6 +16,7 @@ from _inf.types import Message, ToolCall, Transcript
 # Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
 OF_OUTPUT = (
     "matched_stop prompt_tokens completion_tokens reasoning_tokens cached_tokens weight_version"
+    " weight_versions"
 ).split()
 
 # Keys of `reward_scores` that are not tools.
@@ -28,7 +29,8 @@ OF_CODE = (
 # The metadata of every row.
 ALWAYS_THERE = (
     "finish_reason matched_stop matched_stop_text prompt_tokens completion_tokens cached_tokens "
-    "prompt_index sample_index cumulative_logprob weight_version"
+    "prompt_index sample_index cumulative_logprob weight_version "
+    "weight_versions"
 ).split()
 
 
@@ -65,6 +67,7 @@ class GenerationRow:
     prompt_index: int = 0
     sample_index: int = 0
     weight_version: int = 0
+    weight_versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     adapter: str | None = None
     seed: int | None = None
     truncated_prompt_tokens: int = 0

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from _inf.errors import InferenceError
@@ -78,9 +79,12 @@ class ReadWriteLock:
 
     A call is one coroutine, however many turns it takes. A writer waits for the running calls, and
     later calls wait for the writer.
+    paused: later calls wait until it is False again. frozen: the running calls stand still, so a
+    writer need not wait for them. Both are set inside of `changing`.
     """
 
     def __init__(self) -> None:
+        self.paused = self.frozen = False
         self._calls: set[object] = set()  # those that run
         self._no_writer, self._no_calls = asyncio.Event(), asyncio.Event()
         self._no_writer.set()
@@ -109,22 +113,38 @@ class ReadWriteLock:
             work.close()  # if it never began
 
     async def write(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` after the running calls have ended and before any other begins. Once started,
-        `work` is finished even if its caller is gone, because a half update is unusable."""
+        """Run `work` after the running calls have ended and before any other begins."""
         try:
-            if current_call.get() in self._calls:
-                raise InferenceError(IN_A_CALL)
-            async with self._one_writer:
-                self._no_writer.clear()
-                try:
-                    await self._no_calls.wait()
-                    begun = asyncio.ensure_future(work)
-                    try:
-                        return await asyncio.shield(begun)
-                    except asyncio.CancelledError:
-                        await asyncio.wait({begun})
-                        raise
-                finally:
-                    self._no_writer.set()
+            async with self.changing():
+                if not self.frozen:
+                    await self.calls_ended()
+                return await finished(work)
         finally:
             work.close()  # if it never began
+
+    @contextlib.asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """One writer at a time, during which no call begins."""
+        if current_call.get() in self._calls:
+            raise InferenceError(IN_A_CALL)
+        async with self._one_writer:
+            self._no_writer.clear()
+            try:
+                yield
+            finally:
+                if not self.paused:
+                    self._no_writer.set()
+
+    async def calls_ended(self) -> None:
+        """Wait until no call runs; used inside of `changing`."""
+        await self._no_calls.wait()
+
+
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Once started, `work` is finished even if its caller is gone: a half update is unusable."""
+    begun = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(begun)
+    except asyncio.CancelledError:
+        await asyncio.wait({begun})
+        raise

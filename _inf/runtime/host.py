@@ -16,7 +16,7 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
 from _inf.runtime.calls import TIMED_OUT, CancelToken, ReadWriteLock
@@ -34,6 +34,7 @@ from _inf.runtime.processes import (
 )
 
 T = TypeVar("T")
+Through: TypeAlias = "Callable[[Coroutine[Any, Any, T]], Coroutine[Any, Any, T]]"
 
 EXIT_SECONDS = 2.0
 
@@ -161,10 +162,16 @@ class Host:
         Ctrl-C, when a child dies (`EngineDeadError`) or its time is over (`GenerationTimeout`)."""
         return self._wait(self.submit(work, cancel), cancel)
 
-    def run_alone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Like `run`, but `work` runs alone: after the running calls ended, before others begin."""
+    def run_alone(self, work: Coroutine[Any, Any, T], through: Through[T] | None = None) -> T:
+        """Like `run`, but `work` runs alone: after the running calls ended, before others begin.
+        through: what else runs it, with the lock."""
         cancel = CancelToken()
-        return self._wait(self._submit(work, self.lock.write, cancel), cancel)
+        return self._wait(self._submit(work, through or self.lock.write, cancel), cancel)
+
+    def run_beside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Like `run`, but `work` is no call: it does not wait for a change to end."""
+        cancel = CancelToken()
+        return self._wait(self._submit(work, lambda itself: itself, cancel), cancel)
 
     def _wait(self, future: concurrent.futures.Future[T], cancel: CancelToken) -> T:
         if threading.current_thread() is self._thread:  # it would wait for itself without end
@@ -191,7 +198,7 @@ class Host:
     def _submit(
         self,
         work: Coroutine[Any, Any, T],
-        through: Callable[[Coroutine[Any, Any, T]], Coroutine[Any, Any, T]],
+        through: Through[T],
         cancel: CancelToken,
     ) -> concurrent.futures.Future[T]:
         try:

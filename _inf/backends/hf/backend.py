@@ -7,9 +7,11 @@ calls begin, end and are cancelled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import torch
 
@@ -41,6 +43,7 @@ class HfBackend(OnHost):
         self.on_cpu = forward.device.type == "cpu"
         self._grammars = Grammars(model)
         vocabulary = model.limits.vocabulary
+        self._searches: set[asyncio.Future[None]] = set()  # of beams
         self._beams = BeamSearch(forward, decoder.chooser, decoder.most_tokens, vocabulary)
 
     def generate(
@@ -56,6 +59,8 @@ class HfBackend(OnHost):
     ) -> list[RequestOutput]:
         rows = [self._row(request) for request in requests]
         searching = asyncio.ensure_future(self._search([r for r in rows if r.params.num_beams > 1]))
+        self._searches.add(searching)
+        searching.add_done_callback(self._searches.discard)
         try:
             ends = map(_end, rows)
             outputs = await run_rows(ends, report, lambda: sum(len(row.token_ids) for row in rows))
@@ -85,7 +90,7 @@ class HfBackend(OnHost):
     def _row(self, request: Request, put: Put | None = None) -> Row:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
         grammar = self._grammars.of(request.params)
-        version = self._version(request.params.adapter)
+        version = partial(self._version, request.params.adapter)
         row = Row(request, current_call.get(), version, grammar, end, put)
         if request.params.num_beams == 1:
             self.decoder.add(row)
@@ -129,7 +134,7 @@ class HfBackend(OnHost):
                 prompt_logprobs=[None, *logprobs],
                 finish_reason="length",
                 prompt_tokens=len(ids),
-                weight_version=self._version(adapters[number]),
+                weight_versions=[(self._version(adapters[number]), 0)],
                 top_prompt_logprobs=[None, *map(dict, top_tokens(table, likeliest))],
             )
         return [scored[number] for number in range(len(sequences))]
@@ -159,9 +164,27 @@ class HfBackend(OnHost):
             for place, number in enumerate(group):
                 count = lengths[number] - sequences[number][1]
                 yield number, logits[place, most - 1 - count : most - 1].cpu()
-            await asyncio.sleep(0)
+            await self.decoder.between_steps()
 
-    def update_weights(self, weights: object, version: int | None) -> int:
+    async def freeze(self) -> None:
+        """A beam search, which runs on a thread of its own, is ended first."""
+        while self._searches:
+            await asyncio.wait(self._searches)
+        self.decoder.going.clear()
+
+    async def thaw(self) -> None:
+        self.decoder.going.set()
+
+    def ending(self) -> contextlib.AbstractContextManager[None]:
+        return self.decoder.ending()
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing: no keys and values are kept between calls."""
+        self.check_alive()
+
+    def update_weights(
+        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
+    ) -> int:
         self.check_alive()
         model, adapters = self.forward.model, self.forward.adapters
         expected = new_weights.weights_of(model, adapters.own_weights())
@@ -174,9 +197,11 @@ class HfBackend(OnHost):
                 state[name].detach().copy_(whole.detach())
             self.weight_version = self.weight_version + 1 if version is None else version
             adapters.count_up()
+            if recompute:
+                self.decoder.compute_again()
             return self.weight_version
 
-        return self.host.run_alone(load())
+        return self.change(load(), keep=keep)
 
     def _version(self, adapter: str | None) -> int:
         """The version of the weights of a row with this adapter."""

@@ -60,11 +60,53 @@ class Decoder:
     def __post_init__(self) -> None:
         self._waiting: dict[object, deque[Row]] = {}  # by their call
         self._prompts = Prompts(self.forward)
+        self._taken: list[Row] = []  # whose prompts are about to be computed
         self._batches: list[Batch] = []
         self._work = asyncio.Event()
+        self._ending = False
+        self.going = asyncio.Event()  # cleared, it keeps all rows between two tokens
+        self.going.set()
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Within it all rows end with what they have, those that come later with nothing."""
+        running = [*self._taken, *(row for batch in self._batches for row in batch.rows)]
+        for row in (*running, *(row for rows in self._waiting.values() for row in rows)):
+            row.abort()
+        self._ending = True
+        try:
+            yield
+        finally:
+            self._ending = False
+
+    def compute_again(self) -> None:
+        """Compute the keys and values of all running rows again, while they stand still."""
+        for batch in self._batches:
+            batch.leave()
+            if not batch.rows or batch.cache is None:
+                continue
+            adapter, caches, rows = batch.adapter, [], list[Row]()
+            groups = self.forward.grouped(
+                batch.lengths, self.most_new_tokens, [adapter] * len(batch.rows)
+            )
+            for group in groups:
+                same = [batch.rows[index] for index in group]
+                caches.append(DynamicCache())
+                known = [(row.request.token_ids + row.token_ids)[:-1] for row in same]
+                self.forward(known, caches[-1], adapter=adapter)
+                rows += same
+            batch.rows, batch.cache = rows, joined(caches)
+
+    async def between_steps(self) -> None:
+        """Let calls begin, end and be cancelled, and tools run."""
+        await asyncio.sleep(0)
+        await self.going.wait()
 
     def add(self, row: Row) -> None:
         """Answer a row; cancelling its `done` ends it. Called on the event loop."""
+        if self._ending:
+            row.abort()
+            return
         self._waiting.setdefault(row.call, deque()).append(row)
         self._prompts.add(row)
         self._work.set()
@@ -74,13 +116,17 @@ class Decoder:
             if not self._waiting and not self._batches:
                 self._work.clear()
                 await self._work.wait()
-            for rows in self._prompts.grouped(self._admitted(), self.most_new_tokens):
-                self._begin(rows)
-                await asyncio.sleep(0)
+            await self.going.wait()
+            self._taken = self._admitted()
+            for rows in self._prompts.grouped(self._taken, self.most_new_tokens):
+                if begun := [row for row in rows if not row.done.done()]:
+                    self._begin(begun)
+                await self.between_steps()
+            self._taken = []
             self._prompts.forget()
             for batch in self._batches:
                 self._step(batch)
-                await asyncio.sleep(0)  # calls are cancelled here, and tools run
+                await self.between_steps()
             self._regroup()
 
     def _admitted(self) -> list[Row]:

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from asyncio import Future
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -22,12 +22,12 @@ from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, T
 
 @dataclasses.dataclass(eq=False)
 class Row:
-    """A request on its way. call: the same object for all rows of a call. put: gets the output so
-    far at each token but the last. done: its end."""
+    """A request on its way. call: the same object for all rows of a call. version: of the weights
+    in use. put: gets the output so far at each token but the last. done: its end."""
 
     request: Request
     call: object
-    weight_version: int
+    version: Callable[[], int]
     grammar: Grammar | None
     done: Future[RequestOutput]
     put: Put | None = None
@@ -36,6 +36,7 @@ class Row:
     logprobs: list[float] = dataclasses.field(default_factory=list)
     top_logprobs: list[dict[int, float]] = dataclasses.field(default_factory=list)
     kept: list[dict[int, float]] = dataclasses.field(default_factory=list)
+    weight_versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     @property
     def params(self) -> SamplingParams:
@@ -56,10 +57,22 @@ class Row:
             prompt_tokens=len(self.request.token_ids),
             completion_tokens=len(self.token_ids),
             cached_tokens=self.cached_tokens,
-            weight_version=self.weight_version,
+            weight_versions=list(self.weight_versions) or [(self.version(), 0)],
             top_logprobs=list(self.top_logprobs) if self.params.asks_for_top_logprobs else None,
             kept=list(self.kept) if self.params.sampling_mask else None,
         )
+
+    def add(self, token: int, logprob: float) -> None:
+        version = self.version()
+        if not self.weight_versions or self.weight_versions[-1][0] != version:
+            self.weight_versions.append((version, len(self.token_ids)))
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+
+    def abort(self) -> None:
+        """End it with what it has."""
+        if not self.done.done():
+            self.done.set_result(self.output("abort"))
 
 
 class Chooser:
@@ -114,8 +127,7 @@ class Chooser:
         return draws.draw_rows(probs, [each.seed for each in params], places, self._generator)
 
     def _add(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> None:
-        row.token_ids.append(token)
-        row.logprobs.append(logprob)
+        row.add(token, logprob)
         if not math.isfinite(logprob):
             check_finite(row.logprobs, row.request.row, masked=row.params.masked)
         if row.params.asks_for_top_logprobs:

@@ -15,8 +15,10 @@ from _inf.backends.hf.next_token import Row
 
 @dataclasses.dataclass
 class Computed:
-    """logits: of the token that follows a prompt, 1 x vocabulary. cache: of its tokens, one row."""
+    """logits: of the token that follows a prompt, 1 x vocabulary. cache: of its tokens, one row.
+    version: of the weights that computed it."""
 
+    version: int
     logits: torch.Tensor
     cache: DynamicCache
 
@@ -34,7 +36,12 @@ class Prompts:
         """What is equal for rows that can share a prompt's keys and values."""
         if not self._forward.cached:
             return row
-        return row.params.adapter, row.weight_version, tuple(row.request.token_ids)
+        return row.params.adapter, tuple(row.request.token_ids)
+
+    def _computed(self, row: Row) -> Computed | None:
+        """What is kept of its prompt, unless other weights computed it."""
+        computed = self._kept.get(self.of(row))
+        return computed if computed is not None and computed.version == row.version() else None
 
     def add(self, row: Row) -> None:
         """Count a row that waits."""
@@ -54,8 +61,8 @@ class Prompts:
 
     def new_tokens(self, row: Row, others: Container[Hashable]) -> int:
         """How many tokens of its prompt are computed if the row begins beside these prompts."""
-        prompt = self.of(row)
-        return 0 if prompt in self._kept or prompt in others else len(row.request.token_ids)
+        known = self._computed(row) is not None or self.of(row) in others
+        return 0 if known else len(row.request.token_ids)
 
     def grouped(self, rows: Sequence[Row], most_tokens: int) -> Iterator[list[Row]]:
         """Yield rows whose prompts are computed together: of one adapter and similar lengths."""
@@ -74,10 +81,11 @@ class Prompts:
         firsts: dict[Hashable, Row] = {}
         for row in rows:
             prompt = self.of(row)
-            if prompt in firsts or prompt in self._kept:
+            if prompt in firsts or self._computed(row) is not None:
                 row.cached_tokens = len(row.request.token_ids)
             firsts.setdefault(prompt, row)
-        kept = {prompt: self._kept[prompt] for prompt in firsts if prompt in self._kept}
+        known = {prompt: self._computed(row) for prompt, row in firsts.items()}
+        kept = {prompt: computed for prompt, computed in known.items() if computed is not None}
         parts = [(each.logits, row_of(each.cache)) for each in kept.values()]
         new = {prompt: row for prompt, row in firsts.items() if prompt not in kept}
         if new:
@@ -102,5 +110,6 @@ class Prompts:
         for index, prompt in enumerate(firsts):
             if cache is not None and prompt in self._waiting:
                 kept = row_of(cache, index, len(ids[index]))
-                self._kept[prompt] = Computed(logits[index : index + 1].clone(), kept)
+                version = firsts[prompt].version()
+                self._kept[prompt] = Computed(version, logits[index : index + 1].clone(), kept)
         return logits, cache

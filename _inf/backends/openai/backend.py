@@ -67,7 +67,11 @@ class OpenAIBackend(OnHost):
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
         request, version = self.loaded.served(request)
         output = await self._asked(request, put)
-        return output if version is None else dataclasses.replace(output, weight_version=version)
+        return (
+            output
+            if version is None
+            else dataclasses.replace(output, weight_versions=[(version, 0)])
+        )
 
     def score(
         self,
@@ -91,7 +95,7 @@ class OpenAIBackend(OnHost):
                 top_prompt_logprobs=row.top_prompt_logprobs[start - 1 :],
                 finish_reason="length",
                 prompt_tokens=row.prompt_tokens,
-                weight_version=row.weight_version,
+                weight_versions=row.weight_versions,
             )
             for row, (_, start) in zip(
                 self.generate(requests, cancel, None), sequences, strict=True

@@ -159,5 +159,5 @@ def _row(request: Request, chunk: Mapping[str, Any]) -> RequestOutput:
         prompt_tokens=len(request.token_ids),
         completion_tokens=len(ids),
         cached_tokens=about.get("cached_tokens") or 0,
-        weight_version=weight_version(about),
+        weight_versions=[(weight_version(about), 0)],
     )

@@ -123,7 +123,7 @@ class TokenAnswer(OpenAIAnswer):
             prompt_tokens=len(self.request.token_ids),
             completion_tokens=len(ids),
             cached_tokens=self.cached_tokens,
-            weight_version=self.weight_version,
+            weight_versions=[(self.weight_version, 0)],
         )
         return self._with_prompt(row) if params.prompt_logprobs else row
 

@@ -18,7 +18,7 @@ from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.engine import Call, current_call
 from _inf.backends.verl.sglang_format import sglang_params
 from _inf.backends.verl.support import CAPTURE_EXPERTS
-from _inf.errors import InferenceError
+from _inf.errors import ConfigError, InferenceError
 from _inf.request.prompts import object_array
 from _inf.runtime.calls import IN_A_CALL, CancelToken
 from _inf.runtime.host import Host
@@ -79,15 +79,45 @@ class VerlBackend(OnHost):
         scored = self.rollout.engine().score(sequences, Call(self.host, cancel), likeliest, adapter)
         return self.host.run(scored, cancel)
 
-    def update_weights(self, new: Any, version: int | None) -> int:
+    async def freeze(self) -> None:
+        await changes.freeze(self.rollout.engine())
+
+    async def thaw(self) -> None:
+        await changes.thaw(self.rollout.engine())
+
+    def ending(self) -> contextlib.AbstractContextManager[None]:
+        return changes.ending(self.rollout.engine())
+
+    def pause(self, mode: str) -> None:
+        self._check_one_rank("pause()")
+        super().pause(mode)
+
+    def _check_one_rank(self, what: str) -> None:
+        if (size := self.rollout.ranks.size) > 1:
+            raise ConfigError(
+                f"{what} needs rollout.tensor_model_parallel_size 1, and it is {size}: while the "
+                "ranks of a group are in a call, they take no other one."
+            )
+
+    def reset_prefix_cache(self) -> None:
+        self._check_one_rank("reset_prefix_cache()")
+        self.change(self.rollout.engine().prefix_cache.empty(), keep=True)
+
+    def update_weights(
+        self, new: Any, version: int | None, *, keep: bool = False, recompute: bool = False
+    ) -> int:
         ranks, begun = self.rollout.ranks, threading.Lock()
+        if keep:
+            self._check_one_rank("update_weights(running='keep')")
         if ranks.size > 1 and current_call.get(None) is not None:
             raise InferenceError(IN_A_CALL)  # which has the ranks' turn
         with ranks.turn:
             tensors = ranks.agreed(lambda: self._checked(new))
-            sending = changes.send_weights(self.rollout, tensors, version, begun)
+            sending = changes.send_weights(
+                self.rollout, tensors, version, begun, recompute=recompute
+            )
             try:
-                return self.host.run_alone(sending)
+                return self.change(sending, keep=keep)
             except BaseException as failure:
                 if begun.acquire(blocking=False):  # the other ranks wait for it
                     ranks.agree(failure)

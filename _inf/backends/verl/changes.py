@@ -1,5 +1,5 @@
-"""Changes of a running engine while no call runs: new weights, sleep and waking up, and the empty
-prefix cache that some of them need.
+"""Changes of a running engine while no call runs, or while its rows are frozen: new weights, sleep
+and waking up, and the empty prefix cache that some of them need.
 
 verl's `SGLangRollout.update_weights` (0.6.1, `sglang_rollout.py`) sends weights in buckets; it lets
 calls run between two of them, ignores the engine's answer, and turns the caller's own CPU tensors
@@ -15,12 +15,14 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from _inf.backends.new_weights import NamedTensors
-from _inf.errors import ConfigError, InferenceError
+from _inf.errors import ConfigError, EngineRefusal, InferenceError
 from _inf.types import SleepResult
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ class PrefixCache:
         self._one = asyncio.Lock()
 
     async def empty(self, others: Callable[[], bool] = lambda: False) -> None:
-        """Empty it, after aborted requests have ended; leave it as it is if `others` run.
+        """Empty it, after aborted requests have ended; leave it as it is if `others` run. Under
+        frozen rows new ones get an empty one (`child/frozen_rows.py`).
 
         Raises if the scheduler refuses without end.
         """
@@ -78,13 +81,72 @@ class PrefixCache:
             return await self._flush()
 
 
+async def freeze(engine: Engine) -> None:
+    """Make all rows stand still between two tokens; the manager holds back the requests that come
+    from now on."""
+    from sglang.srt.managers.io_struct import PauseGenerationReqInput
+
+    await engine.tokenizer_manager.pause_generation(PauseGenerationReqInput(mode="in_place"))
+    await _tokens_of_rows(engine)  # the pause itself has no answer
+
+
+async def thaw(engine: Engine) -> None:
+    """Let frozen rows go on; if their weights are broken, they fail."""
+    from sglang.srt.managers.io_struct import ContinueGenerationReqInput
+
+    if engine.refusal == ASLEEP:
+        raise InferenceError(ASLEEP)
+    if engine.refusal is not None:
+        _end_rows(engine, EngineRefusal(engine.refusal))
+    await engine.tokenizer_manager.continue_generation(ContinueGenerationReqInput())
+
+
+async def _drop_keys_and_values(rollout: CorrectedRollout) -> None:
+    """Those of frozen rows are computed again, with the weights that are there when they go on."""
+    from sglang.srt.managers.io_struct import PauseGenerationReqInput
+
+    if rollout.host.lock.frozen:
+        manager = rollout.engine().tokenizer_manager
+        await manager.pause_generation(PauseGenerationReqInput(mode="retract"))
+
+
+async def _tokens_of_rows(engine: Engine) -> Mapping[str, int]:
+    """How many tokens each frozen row has, by request id (`child/frozen_rows.py`)."""
+    # Shielded, because after a cancelled request SGLang never answers a later one.
+    asked = asyncio.ensure_future(engine.tokenizer_manager.get_internal_state())
+    [tokens, *_] = await asyncio.shield(asked)
+    return dict(tokens)
+
+
+@contextlib.contextmanager
+def ending(engine: Engine) -> Iterator[None]:
+    """Within it running rows end with what they have, and later requests are not sent."""
+    with engine.rows.ending():
+        _end_rows(engine, None)
+        yield
+
+
+def _end_rows(engine: Engine, failure: Exception | None) -> None:
+    rids = list(engine.tokenizer_manager.rid_to_state)
+    engine.rows.end(rids, failure)
+    for rid in rids:
+        engine.tokenizer_manager.abort_request(rid)
+
+
 async def send_weights(
-    rollout: CorrectedRollout, tensors: NamedTensors, version: int | None, begun: threading.Lock
+    rollout: CorrectedRollout,
+    tensors: NamedTensors,
+    version: int | None,
+    begun: threading.Lock,
+    *,
+    recompute: bool = False,
 ) -> int:
-    """Send the weights on the engine's loop while no call runs; return the new version.
+    """Send the weights on the engine's loop while no call runs, or while rows are frozen; return
+    the new version.
 
     begun: acquired here; its caller does that if this never ran. On all ranks of a tensor-parallel
-    group alike; an error of one is raised on all of them.
+    group alike; an error of one is raised on all of them. recompute: whether frozen rows' keys and
+    values are computed again with the new weights.
     """
     if not begun.acquire(blocking=False):
         raise asyncio.CancelledError
@@ -95,6 +157,8 @@ async def send_weights(
                 raise InferenceError(engine.refusal)
             if rollout.on_cpu:
                 _check_shared_memory(tensors, rollout.config.update_weights_bucket_megabytes)
+            if recompute:
+                await _drop_keys_and_values(rollout)
             await engine.or_death(engine.prefix_cache.empty())
             engine.refusal, engine.update_failure = HALF_WAY, None
         except Exception as failure:
@@ -111,7 +175,10 @@ async def send_weights(
     if rollout.adapters:
         rollout.adapters.count_up()
     if engine is not None:
+        frozen = rollout.host.lock.frozen
+        tokens = await engine.or_death(_tokens_of_rows(engine)) if frozen else {}
         engine.tokenizer_manager.server_args.weight_version = str(rollout.weight_version)
+        engine.rows.changed(tokens)
         engine.refusal = None
     return int(rollout.weight_version)
 
@@ -158,12 +225,14 @@ def _sendable(tensor: torch.Tensor, on_cpu: bool, copy: bool) -> torch.Tensor:
 
 
 async def sleep(rollout: CorrectedRollout) -> SleepResult:
-    """Free the memory; called on the engine's loop while no call runs."""
+    """Free the memory; called on the engine's loop while no call runs, or while rows are frozen,
+    whose keys and values are computed again when they go on."""
     engine = _engine(rollout, "sleep")
     if engine.refusal == ASLEEP:
         return SleepResult(0, "It was asleep already.")
     if engine.refusal is not None:
         raise InferenceError(engine.refusal)
+    await _drop_keys_and_values(rollout)
     await engine.prefix_cache.empty()
     engine.refusal = ASLEEP
     if rollout.on_cpu:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _inf.backends.verl.running_rows import EndedBefore, RunningRows
 from _inf.backends.verl.sglang_format import (
-    ADAPTER,
     output_row,
     request_arguments,
     score_params,
@@ -108,6 +108,7 @@ class Engine(sglang_rollout.AsyncEngine):
         self.refusal: str | None = None  # the reason, while requests are refused
         self.update_failure: Exception | None = None
         self._abandoned: set[str] = set()  # requests that are being aborted
+        self.rows = RunningRows(self._version_of)
         unset: Any = None
         self.tokenizer_manager = self.send_to_rpc = unset
         host = current_host.get()
@@ -131,13 +132,21 @@ class Engine(sglang_rollout.AsyncEngine):
     def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
         """Keep the manager before the engine is ready, so that a failed start can close it too."""
         self.tokenizer_manager, templates = init_tokenizer_manager(*args, **kwargs)
-        self.tokenizer_manager._validate_and_resolve_lora = self._use_adapter
+        self.tokenizer_manager._validate_and_resolve_lora = self._before_sending
         return self.tokenizer_manager, templates
 
-    async def _use_adapter(self, request: Any) -> None:
+    async def _before_sending(self, request: Any) -> None:
         """Name a request's adapter by its key (`_inf.backends.verl.adapters`)."""
-        if self.adapters and (name := request.lora_path):
+        name = request.lora_path
+        self.rows.sent(request.rid, name)
+        if self.adapters and name:
             request.lora_id, request.lora_path = self.adapters.of(name).key, None
+
+    def _version_of(self, adapter: str | None) -> int:
+        """The version of the weights in use; for rows of an adapter, the adapter's."""
+        if self.adapters and adapter:
+            return self.adapters.of(adapter).version
+        return int(self.tokenizer_manager.server_args.weight_version)
 
     def _close_sockets(self) -> None:
         """Close them now: the garbage collector would wait without end for unsent messages."""
@@ -185,22 +194,20 @@ class Engine(sglang_rollout.AsyncEngine):
         """Refuse a request while requests are refused; abort it if its caller ends or is gone."""
         if self.refusal is not None:
             raise EngineRefusal(self.refusal)
-        try:
-            yield
-        except BaseException:
-            self._abandon(rid)
-            raise
+        with self.rows.expected(rid):
+            try:
+                yield
+            except BaseException:
+                self._abandon(rid)
+                raise
 
     async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
         with self._sending(rid):
-            output = dict(await super().async_generate(**request_arguments(ids, params, rid)))
-        return self._with_version(output, params)
-
-    def _with_version(self, output: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
-        """The weight version of an adapter's rows is the adapter's."""
-        if self.adapters and (name := params.get(ADAPTER)):
-            output["meta_info"]["weight_version"] = self.adapters.of(name).version
-        return output
+            try:
+                output = dict(await super().async_generate(**request_arguments(ids, params, rid)))
+            except EndedBefore:
+                return self.rows.nothing(rid, len(ids))
+            return self.rows.output(output, rid)
 
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
         """Send one request of a call; `put` is called with its output so far, but for the last."""
@@ -211,10 +218,13 @@ class Engine(sglang_rollout.AsyncEngine):
         row = RequestOutput()
         with self._sending(rid):
             arguments = request_arguments(request.token_ids, params, rid)
-            async for output in await super().async_generate(**arguments, stream=True):
-                row = output_row(self._with_version(output, params), params, request.row)
-                if row.finish_reason is None:
-                    put(row)
+            try:
+                async for output in await super().async_generate(**arguments, stream=True):
+                    row = output_row(self.rows.output(output, rid), params, request.row)
+                    if row.finish_reason is None:
+                        put(row)
+            except EndedBefore:
+                return output_row(self.rows.nothing(rid, len(request.token_ids)), params)
         return row
 
     async def score(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from _inf.backends.base import check_finite
+from _inf.backends.verl.running_rows import ENDED
 from _inf.errors import RequestFailure
 from _inf.types import RequestOutput, SamplingParams
 
@@ -93,7 +94,9 @@ def output_row(
     """SGLang's answer to a row with these parameters; row: its number, for an error."""
     meta, ids = output["meta_info"], list(output["output_ids"])
     finish = meta["finish_reason"] or {"type": None}
-    if finish["type"] == "abort":
+    if finish == ENDED:
+        finish = {"type": "abort"}
+    elif finish["type"] == "abort":
         reason = finish.get("message", "aborted")
         raise RequestFailure(f"The engine gave a request up: {reason}", row=row)
     if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
@@ -116,7 +119,7 @@ def output_row(
         prompt_tokens=meta["prompt_tokens"],
         completion_tokens=len(ids),
         cached_tokens=meta["cached_tokens"],
-        weight_version=int(meta["weight_version"]),
+        weight_versions=meta["weight_versions"],
         top_prompt_logprobs=[
             None if top is None else {token: value for value, token, _ in top[:of_prompt]}
             for top in (meta.get("input_top_logprobs", ()) if of_prompt else ())

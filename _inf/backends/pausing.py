@@ -1,0 +1,90 @@
+"""Pauses an engine, and changes it while rows stand still between two of their tokens."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from _inf.runtime.calls import finished
+from _inf.runtime.host import Host
+
+T = TypeVar("T")
+
+
+class Pausing:
+    """`pause`, `resume` and changes of a backend on a `Host`. The backend itself says how running
+    rows stand still (`freeze`), go on (`thaw`) and end early (`ending`)."""
+
+    host: Host
+
+    async def freeze(self) -> None:
+        """Make the running rows stand still between two tokens; those that were not sent wait."""
+        raise NotImplementedError
+
+    async def thaw(self) -> None:
+        """Let frozen rows go on. Raises if they cannot; they then stay frozen."""
+        raise NotImplementedError
+
+    def ending(self) -> contextlib.AbstractContextManager[None]:
+        """Within it running rows end with what they have, and their calls' later ones with
+        nothing; `finish_reason` is `abort`."""
+        raise NotImplementedError
+
+    @property
+    def paused(self) -> bool:
+        return self.host.lock.paused
+
+    def pause(self, mode: str) -> None:
+        self.host.run_beside(self._pause(mode))
+
+    async def _pause(self, mode: str) -> None:
+        lock = self.host.lock
+        async with lock.changing():
+            lock.paused = True
+            try:
+                if mode == "keep":
+                    await self._freeze()
+                    return
+                await self._thaw()
+                with self.ending() if mode == "abort" else contextlib.nullcontext():
+                    await lock.calls_ended()
+            except BaseException:  # interrupted, or the engine is dead
+                lock.paused = False
+                raise
+
+    def resume(self) -> None:
+        self.host.run_beside(self._resume())
+
+    async def _resume(self) -> None:
+        async with self.host.lock.changing():
+            await self._thaw()
+            self.host.lock.paused = False
+
+    async def _freeze(self) -> None:
+        if not self.host.lock.frozen:
+            await self.freeze()
+            self.host.lock.frozen = True
+
+    async def _thaw(self) -> None:
+        if self.host.lock.frozen:
+            await self.thaw()
+            self.host.lock.frozen = False
+
+    def change(self, work: Coroutine[Any, Any, T], *, keep: bool) -> T:
+        """Do `work` while no call runs; keep: while the running rows stand still."""
+        return self.host.run_alone(work, self._under_rows if keep else None)
+
+    async def _under_rows(self, work: Coroutine[Any, Any, T]) -> T:
+        lock = self.host.lock
+        try:
+            async with lock.changing():
+                paused = lock.frozen
+                await self._freeze()
+                try:
+                    return await finished(work)
+                finally:
+                    if not paused:
+                        await self._thaw()
+        finally:
+            work.close()  # if it never began

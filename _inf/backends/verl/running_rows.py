@@ -1,0 +1,87 @@
+"""The requests that an engine has sent: the weights that computed their tokens, and which of them
+were ended early."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+ENDED = {
+    "type": "ended"
+}  # the finish reason of a row that `pause("abort")` ended, for `output_row`
+
+
+class EndedBefore(Exception):
+    """A request was to be sent while rows are ended."""
+
+
+@dataclasses.dataclass
+class RunningRow:
+    """adapter: its name. versions: each with the index of the first token that it computed."""
+
+    adapter: str | None = None
+    versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+
+class RunningRows:
+    """By their request ids. version_of: the version of the weights, or of an adapter, in use."""
+
+    def __init__(self, version_of: Callable[[str | None], int]) -> None:
+        self._version_of = version_of
+        self._rows: dict[str, RunningRow] = {}
+        self._failures: dict[str, Exception | None] = {}  # of those that were ended
+        self._ending = False
+
+    @contextlib.contextmanager
+    def expected(self, rid: str) -> Iterator[None]:
+        self._rows[rid] = RunningRow()
+        try:
+            yield
+        finally:
+            self._rows.pop(rid, None)
+            self._failures.pop(rid, None)
+
+    def sent(self, rid: str, adapter: str | None) -> None:
+        """Note that the request goes out now. Raises `EndedBefore` instead while rows end."""
+        if (row := self._rows.get(rid)) is not None:
+            row.adapter, row.versions = adapter, [(self._version_of(adapter), 0)]
+            if self._ending:
+                raise EndedBefore
+
+    def changed(self, tokens: Mapping[str, int]) -> None:
+        """Note new weights. tokens: of each request that has not ended, how many it has."""
+        for rid in tokens.keys() & self._rows.keys():
+            row, first = self._rows[rid], tokens[rid]
+            before = [each for each in row.versions if each[1] < first]
+            row.versions = [*before, (self._version_of(row.adapter), first)]
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        self._ending = True
+        try:
+            yield
+        finally:
+            self._ending = False
+
+    def end(self, rids: Iterable[str], failure: Exception | None) -> None:
+        """Note that these are aborted: with what they have, or with a failure."""
+        self._failures |= {rid: failure for rid in rids if rid in self._rows}
+
+    def output(self, output: dict[str, Any], rid: str) -> dict[str, Any]:
+        """Complete SGLang's answer. Raises the failure with which it was ended."""
+        meta = output["meta_info"]
+        meta["weight_versions"] = list(self._rows[rid].versions)
+        if rid in self._failures and (meta["finish_reason"] or {}).get("type") == "abort":
+            if (failure := self._failures[rid]) is not None:
+                raise failure
+            meta["finish_reason"] = ENDED
+        return output
+
+    def nothing(self, rid: str, prompt_tokens: int) -> dict[str, Any]:
+        """The answer, in SGLang's form, to a request that was not sent."""
+        counts = {"prompt_tokens": prompt_tokens, "cached_tokens": 0}
+        versions = list(self._rows[rid].versions)
+        about = {"finish_reason": ENDED, "output_token_logprobs": [], "weight_versions": versions}
+        return {"output_ids": [], "meta_info": about | counts}
