@@ -1,0 +1,195 @@
+"""`pause` holds all rows back in one of three ways, and `resume` lets them go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from inf import ConfigError, GenerationTimeout, InferenceEngine
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.refusals import refused
+from tests.support.running import RunningRow, begun, running, stand_still
+from tests.support.scripts import until
+from tests.support.tool_calling import question
+
+PROMPTS = as_ids(token_prompts(4, longest=40, seed=47))
+LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0, **LONG}
+SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 7, **LONG}
+
+
+@pytest.fixture(autouse=True)
+def _goes_on(tiny: InferenceEngine) -> Any:
+    yield
+    tiny.resume()
+
+
+def whole(engine: InferenceEngine, prompt: object, **keywords: Any) -> RunningRow:
+    """The row without a pause; a first one computes the prompt, whose numbers are then cached."""
+    RunningRow(engine, prompt, **keywords).end()
+    return RunningRow(engine, prompt, **keywords).end()
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_kept_row_goes_on_bit_for_bit(tiny: InferenceEngine, sampling: dict[str, Any]) -> None:
+    expected = whole(tiny, PROMPTS[0], **sampling)
+    for tokens in (1, 20):
+        [row] = running(tiny, PROMPTS[:1], tokens, **sampling)
+        for _ in range(3):
+            tiny.pause("keep")
+            assert tiny.paused and stand_still([row], 0.1)
+            tiny.resume()
+            assert not tiny.paused
+        row.end()
+        assert row.token_ids == expected.token_ids
+        assert row.logprobs == expected.logprobs
+
+
+def test_no_row_of_a_kept_batch_is_lost_or_changed(tiny: InferenceEngine) -> None:
+    expected = tiny.generate(PROMPTS, n=4, **SEEDED).token_ids
+    call = begun(lambda: tiny.generate(PROMPTS, n=4, **SEEDED).token_ids)
+    while not call.done():  # also before its first token, between two prompts and at its end
+        tiny.pause("keep")
+        tiny.resume()
+    assert call.result() == expected
+
+
+def test_aborted_rows_end_with_what_they_have(tiny: InferenceEngine) -> None:
+    expected = [whole(tiny, prompt, **SEEDED) for prompt in PROMPTS]
+    rows = running(tiny, PROMPTS, 10, **SEEDED)
+    batch = begun(lambda: tiny.generate(PROMPTS, **SEEDED))
+    tiny.pause("abort")
+    for row, other in zip(rows, expected, strict=True):
+        ids = row.end(10).token_ids
+        assert row.finish_reason == "abort" and 10 <= len(ids) < 200
+        assert ids == other.token_ids[: len(ids)] and len(row.logprobs) == len(ids)
+        assert row.logprobs == pytest.approx(other.logprobs[: len(ids)], abs=1e-3)
+        assert row.weight_versions == [(0, 0)]
+    tiny.resume()
+    for row, other in zip(batch.result(60), expected, strict=True):  # it began before, or after
+        assert row.finish_reason in ("abort", "length")
+        assert row.token_ids == other.token_ids[: len(row.token_ids)]
+
+
+def test_aborted_conversation_keeps_its_turns_and_its_mask(caller: InferenceEngine) -> None:
+    entered = threading.Event()
+
+    def calculator(expression: str) -> str:
+        """Compute.
+
+        Args:
+            expression: what to compute
+        """
+        entered.set()
+        assert until(lambda: caller.paused, 30)
+        return "84"
+
+    asked: dict[str, Any] = {"tools": [calculator], "max_tokens": 200}
+    call = begun(lambda: caller.generate(question("12 * 7"), **asked))
+    assert entered.wait(30)
+    caller.pause("abort")
+    caller.resume()
+    [row] = call.result(10)
+    assert (row.finish_reason, row.metadata["limit"]) == ("abort", "pause")
+    assert [message["role"] for message in row.messages] == ["user", "assistant", "tool"]
+    ids, mask, _ = row.response
+    assert row.token_ids == [token for token, bit in zip(ids, mask, strict=True) if bit]
+    assert 0 < sum(mask) < len(mask) and row.metadata["num_turns"] == 1
+
+
+def test_rows_end_before_a_wait_returns_and_later_calls_wait_with_their_own_timeouts(
+    tiny: InferenceEngine,
+) -> None:
+    expected = tiny.generate(PROMPTS[0], **GREEDY).token_ids
+    [row] = running(tiny, PROMPTS[:1], 5, **GREEDY)
+    tiny.pause()
+    assert row.end(5).token_ids == expected[0]
+    later = begun(lambda: tiny.generate(PROMPTS[0], **GREEDY).token_ids)
+    for ask in (
+        lambda: tiny.generate("Hi", timeout=0.2),
+        lambda: list(tiny.stream("Hi", timeout=0.2)),
+    ):
+        with pytest.raises(GenerationTimeout):
+            ask()
+    tiny.pause("keep")
+    tiny.pause("abort")
+    assert not later.done()
+    tiny.resume()
+    assert later.result(60) == expected
+
+
+def test_frozen_row_ends_at_once_by_its_timeout_and_another_goes_on(tiny: InferenceEngine) -> None:
+    expected = whole(tiny, PROMPTS[1], **GREEDY)
+    [late] = running(tiny, PROMPTS[:1], 1, timeout=3, **{**GREEDY, "max_tokens": 3000})
+    [other] = running(tiny, PROMPTS[1:2], 1, **GREEDY)
+    tiny.pause("keep")
+    with pytest.raises(GenerationTimeout):
+        late.end(10)
+    assert not other.ended
+    tiny.resume()
+    assert other.end().token_ids == expected.token_ids
+
+
+@pytest.mark.parametrize("mode", ["wait", "abort"])
+def test_frozen_rows_end_when_another_pause_says_so(tiny: InferenceEngine, mode: str) -> None:
+    expected = whole(tiny, PROMPTS[0], **GREEDY)
+    [row] = running(tiny, PROMPTS[:1], 5, **GREEDY)
+    tiny.pause("keep")
+    tiny.pause(mode)
+    ids = row.end(10).token_ids
+    assert row.finish_reason == {"wait": "length", "abort": "abort"}[mode]
+    assert ids == expected.token_ids[: len(ids)] and tiny.paused
+
+
+def test_tool_cannot_pause_the_engine_that_waits_for_it(caller: InferenceEngine) -> None:
+    def calculator(expression: str) -> str:
+        """Compute.
+
+        Args:
+            expression: what to compute
+        """
+        caller.pause()
+        return "84"
+
+    [row] = caller.generate(question("12 * 7"), tools=[calculator], max_tokens=100)
+    assert "A tool cannot change the engine" in row.metadata["tool_calls"][0]["error"]
+    assert not caller.paused
+
+
+@pytest.mark.verl
+def test_paused_scheduler_does_not_burn_a_core(tiny: InferenceEngine) -> None:
+    [row] = running(tiny, PROMPTS[:1], 1, **GREEDY)
+    tiny.pause("keep")
+    scheduler = psutil.Process(tiny.rollout.host.children[0].pid)
+    before = sum(scheduler.cpu_times()[:2])
+    time.sleep(1)
+    assert sum(scheduler.cpu_times()[:2]) - before < 0.3 and not row.ended
+    tiny.resume()
+    row.end()
+
+
+def test_reset_cache_is_not_used_by_later_rows(tiny: InferenceEngine) -> None:
+    expected = whole(tiny, PROMPTS[0], **GREEDY)
+    [row] = running(tiny, PROMPTS[:1], 5, **GREEDY)
+    tiny.reset_prefix_cache()
+    [beside] = tiny.generate(PROMPTS[0], temperature=0, max_tokens=8)
+    row.end()
+    [after] = tiny.generate(PROMPTS[0], temperature=0, max_tokens=8)
+    assert row.token_ids == expected.token_ids
+    assert beside.token_ids == after.token_ids == expected.token_ids[:8]
+    assert beside.cached_tokens == 0
+    tiny.reset_prefix_cache()
+    assert tiny.generate(PROMPTS[0], max_tokens=1)[0].cached_tokens == 0
+
+
+def test_wrong_modes_are_refused_by_name(tiny: InferenceEngine) -> None:
+    with refused(ConfigError, key="mode"):
+        tiny.pause("later")
+    with refused(ConfigError, key="running"):
+        tiny.update_weights([], running="abort")
+    with refused(ConfigError, key="recompute"):
+        tiny.update_weights([], recompute=True)

@@ -1,0 +1,281 @@
+"""New weights under running rows are what a loop on Transformers computes that changes its weights
+between two tokens, with its keys and values kept or computed again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from _inf.runtime.extras import has_verl
+from inf import EngineDeadError, InferenceEngine, InferenceError
+from tests.engine.lifecycle.test_weights import trained
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.reference import logprobs
+from tests.support.running import RunningRow, begun, running, stand_still
+from tests.support.scripts import HANG_SECONDS, until
+from tests.support.tiny import tiny_model
+
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "prompt_length": 1000,
+    "response_length": 256,
+    "max_model_len": 2000,
+    "enforce_eager": True,
+}
+if has_verl():  # several buckets; and prompts that are computed in part
+    SETTINGS |= {"update_weights_bucket_megabytes": 1, "free_cache_engine": True}
+    SETTINGS |= {"max_num_batched_tokens": 128}
+PROMPTS = token_prompts(4, longest=60, seed=48)
+LONG: dict[str, Any] = {"max_tokens": 120, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0, **LONG}
+SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 7, **LONG}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[InferenceEngine]:
+    folder = tiny_model(layers=12, tied=True, initializer_range=0.15)
+    asked = {"hang_timeout": HANG_SECONDS} if has_verl() else {}
+    with InferenceEngine(model_path=str(folder), rollout=SETTINGS, **asked) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def models(served: InferenceEngine) -> list[Any]:
+    return [trained(served, seed) for seed in (200, 201, 202)]
+
+
+@pytest.fixture
+def old(served: InferenceEngine, models: list[Any]) -> int:
+    """The first model is served; its version."""
+    served.resume()
+    return served.update_weights(models[0])
+
+
+@torch.no_grad()
+def by_hand(
+    models: Sequence[Any], prompt: list[int], ids: list[int], firsts: Sequence[int], again: bool
+) -> torch.Tensor:
+    """The logits of each of `ids`: with each model from the first token that is its own on.
+
+    again: whether a model computes all keys and values again, or keeps those of the ones before.
+    """
+    whole, cache, rows = prompt + ids, DynamicCache(), list[torch.Tensor]()
+    ends = [*firsts[1:], len(ids)]
+    for model, first, end in zip(models, firsts, ends, strict=True):
+        if again:
+            cache = DynamicCache()
+        begin = cache.get_seq_length()
+        until_token = len(prompt) + end - 1  # the last token is not computed
+        new = torch.tensor([whole[begin:until_token]])
+        positions = torch.arange(begin, until_token)
+        logits = model(
+            new,
+            past_key_values=cache,
+            position_ids=positions[None],
+            cache_position=positions,
+            use_cache=True,
+        ).logits[0]
+        rows.append(logits[len(logits) - (end - first) :].float())
+    return torch.cat(rows)
+
+
+def assert_by_hand(
+    row: Any, prompt: list[int], models: Sequence[Any], *, again: bool, greedy: bool = True
+) -> None:
+    ids, firsts = row.token_ids, [first for _, first in row.weight_versions]
+    assert len(firsts) == len(models), row.weight_versions
+    logits = by_hand(models, prompt, ids, firsts, again)
+    assert row.logprobs == pytest.approx(logprobs(logits, ids), abs=1e-3)
+    if greedy:
+        chosen = logits[torch.arange(len(ids)), ids]
+        assert float((logits.max(-1).values - chosen).max()) < 1e-3
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "computed again"])
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_rows_go_on_as_a_loop_by_hand_does(
+    served: InferenceEngine, models: list[Any], old: int, again: bool, sampling: dict[str, Any]
+) -> None:
+    rows = running(served, as_ids(PROMPTS), 3, **sampling)
+    new = served.update_weights(models[1], running="keep", recompute=again)
+    assert until(lambda: all(len(row.token_ids) > 60 for row in rows), 120)
+    last = served.update_weights(models[2], version=77, running="keep", recompute=again)
+    for row, prompt in zip(rows, PROMPTS, strict=True):
+        row.end()
+        assert row.finish_reason == "length" and len(row.token_ids) == 120
+        assert [version for version, _ in row.weight_versions] == [old, new, last]
+        assert_by_hand(row, prompt, models, again=again, greedy=sampling is GREEDY)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "computed again"])
+def test_no_new_row_rests_on_keys_and_values_of_the_old_weights(
+    served: InferenceEngine, models: list[Any], old: int, again: bool
+) -> None:
+    served.generate(as_ids(PROMPTS), **{**GREEDY, "max_tokens": 2})  # their prompts are cached
+    kept = running(served, as_ids(PROMPTS), 3, **GREEDY)
+    new = served.update_weights(models[1], running="keep", recompute=again)
+    during = served.generate(as_ids(PROMPTS), **GREEDY)
+    for row in kept:
+        row.end()
+    mixed = [prompt + row.token_ids for prompt, row in zip(PROMPTS, kept, strict=True)]
+    after = served.generate(as_ids(mixed), **{**GREEDY, "max_tokens": 20})
+    for prompt, row in [*zip(PROMPTS, during, strict=True), *zip(mixed, after, strict=True)]:
+        assert [*map(tuple, row.weight_versions)] == [(new, 0)]
+        assert_by_hand(row, prompt, models[1:2], again=False)
+
+
+@pytest.mark.verl
+def test_prompt_that_is_computed_in_part_is_computed_by_the_new_weights_alone(
+    served: InferenceEngine, models: list[Any], old: int
+) -> None:
+    [long] = token_prompts(1, longest=900, shortest=850, seed=49)
+    for _ in range(5):  # 7 parts
+        call = begun(lambda: served.generate(as_ids([long]), **{**GREEDY, "max_tokens": 8}))
+        time.sleep(0.02)
+        new = served.update_weights(models[1], running="keep")
+        [row] = call.result(60)
+        assert_by_hand(
+            row,
+            long,
+            models[:2]
+            if len(row.weight_versions) > 1
+            else models[1:2]
+            if row.weight_version == new
+            else models[:1],
+            again=False,
+        )
+        served.update_weights(models[0])
+
+
+SAMPLED: dict[str, dict[str, Any]] = {
+    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "min_tokens": 100},
+    "filters": {"top_p": 0.9, "top_k": 40, "logprobs": 2},
+    "a regex": {"regex": "[a-z ]{110,118}", "ignore_eos": False},
+    "a bias": {"logit_bias": {5: 3.0, 9: -50.0}},
+}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "computed again"])
+@pytest.mark.parametrize("what", SAMPLED)
+def test_seeds_penalties_and_grammars_go_on(
+    served: InferenceEngine, models: list[Any], old: int, what: str, again: bool
+) -> None:
+    """The weights are replaced by equal ones."""
+    asked = {**SEEDED, **SAMPLED[what]}
+    expected = [RunningRow(served, prompt, **asked).end() for prompt in as_ids(PROMPTS)]
+    rows = running(served, as_ids(PROMPTS), 3, **asked)
+    served.update_weights(models[0], running="keep", recompute=again)
+    for row, other in zip(rows, expected, strict=True):
+        assert row.end().token_ids == other.token_ids
+        assert row.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+        assert row.finish_reason == other.finish_reason
+
+
+def test_weights_change_under_rows_that_a_pause_keeps(
+    served: InferenceEngine, models: list[Any], old: int
+) -> None:
+    rows = running(served, as_ids(PROMPTS), 3, **GREEDY)
+    served.pause("keep")
+    counts = [len(row.token_ids) for row in rows]
+    new = served.update_weights(models[1])
+    assert served.paused and stand_still(rows, 0.1)
+    served.reset_prefix_cache()
+    served.resume()
+    for row, prompt, count in zip(rows, PROMPTS, counts, strict=True):
+        row.end()
+        (first, _), (second, place) = row.weight_versions
+        assert (first, second) == (old, new) and place >= count
+        assert_by_hand(row, prompt, models[:2], again=False)
+
+
+@pytest.mark.verl
+def test_rows_that_slept_go_on(served: InferenceEngine, models: list[Any], old: int) -> None:
+    rows = running(served, as_ids(PROMPTS), 3, **GREEDY)
+    served.pause("keep")
+    served.sleep()
+    with pytest.raises(InferenceError, match="asleep; wake_up"):
+        served.resume()
+    served.wake_up()
+    served.resume()
+    for row, prompt in zip(rows, PROMPTS, strict=True):
+        assert_by_hand(row.end(), prompt, models[:1], again=False)
+
+
+def test_version_of_a_batch_is_that_of_its_last_token(
+    served: InferenceEngine, models: list[Any], old: int
+) -> None:
+    clock = running(served, as_ids(PROMPTS[:1]), 3, **GREEDY)
+    call = begun(lambda: served.generate(as_ids(PROMPTS), n=2, **SEEDED))
+    while not call.done():
+        new = served.update_weights(models[1], running="keep")
+    clock[0].end()
+    for row in call.result():
+        versions = [version for version, _ in row.weight_versions]
+        assert versions == sorted(set(versions)) and row.weight_version == versions[-1] <= new
+        places = [place for _, place in row.weight_versions]
+        assert places[0] == 0 and places == sorted(set(places)) and places[-1] < 120
+    told = call.result().to_dict()[0]
+    assert told["weight_versions"] == [[*each] for each in call.result()[0].weight_versions]
+
+
+# ─── Faults; the last one ends the engine ───
+
+
+@pytest.mark.verl
+def test_rows_fail_by_an_update_that_breaks_off_under_them(
+    served: InferenceEngine, models: list[Any], old: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream, sent = served.rollout._engine.update_weights_from_tensor, list[Any]()
+
+    async def fails_second(request: Any) -> Any:
+        sent.append(request)
+        if len(sent) == 2:
+            raise OSError("no shared memory left")
+        return await upstream(request)
+
+    rows = running(served, as_ids(PROMPTS), 3, **GREEDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(served.rollout._engine, "update_weights_from_tensor", fails_second)
+        with pytest.raises(InferenceError, match="half way.*no shared memory left"):
+            served.update_weights(models[1], running="keep")
+    for row in rows:
+        with pytest.raises(InferenceError, match="half way.*call update_weights"):
+            row.end(10)
+    served.update_weights(models[1], running="keep")
+    [row] = served.generate(as_ids(PROMPTS[:1]), **GREEDY)
+    assert_by_hand(row, PROMPTS[0], models[1:2], again=False)
+
+
+@pytest.mark.verl
+def test_pause_longer_than_the_hang_timeout_is_no_hang(
+    served: InferenceEngine, models: list[Any], old: int
+) -> None:
+    [row] = running(served, as_ids(PROMPTS[:1]), 3, **GREEDY)
+    served.pause("keep")
+    time.sleep(HANG_SECONDS + 2)
+    assert not served.dead
+    served.resume()
+    assert row.end().finish_reason == "length"
+
+
+@pytest.mark.verl
+def test_engine_killed_while_it_is_paused_is_dead_for_all_that_wait(
+    served: InferenceEngine, models: list[Any], old: int
+) -> None:
+    rows = running(served, as_ids(PROMPTS), 3, **GREEDY)
+    served.pause("keep")
+    waiting = begun(lambda: served.generate("Hi"))
+    assert not waiting.done()
+    served.rollout.host.children[0].kill()
+    for row in rows:
+        with pytest.raises(EngineDeadError):
+            row.end(10)
+    for ask in (lambda: waiting.result(10), served.resume, lambda: served.pause("wait")):
+        with pytest.raises(EngineDeadError, match="exit code -9"):
+            ask()
+    served.shutdown()
