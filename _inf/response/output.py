@@ -88,7 +88,9 @@ class GenerationOutput:
         prompt_index, sample_index: the number of the row's prompt, and of the row among that
             prompt's rows;
         cumulative_logprob: the sum of its log probs;
-        weight_version: 0 until weights are updated; for a row with an adapter, the adapter's;
+        weight_version: of its last token: 0 until weights are updated; for a row with an adapter,
+            the adapter's;
+        weight_versions: pairs of a version and the index of its first token (docs/training.md);
         adapter: only with an adapter: its name;
         reasoning_tokens: only with a thought: how many tokens are the thought and its marks;
         seed: only if one was given: this row's seed. A call with this seed gives the same row;

@@ -43,7 +43,9 @@ class Scripted:
         for each in requests:
             self.calls += 1
             ids = [each.token_ids[0], self.calls]
-            outputs.append(RequestOutput(ids, [-0.5] * 2, [], "stop", None, 1, 2, 0, version))
+            outputs.append(
+                RequestOutput(ids, [-0.5] * 2, [], "stop", None, 1, 2, 0, [(version, 0)])
+            )
         if report:
             report(len(outputs), 2 * len(outputs))
         return outputs

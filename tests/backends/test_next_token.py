@@ -30,7 +30,7 @@ def test_row_of_broken_numbers_fails_alone(params: dict[str, Any], broken: float
 
     async def choose() -> list[Row]:
         rows = [
-            Row(Request([5], params, row=number), None, 0, None, asyncio.Future())
+            Row(Request([5], params, row=number), None, lambda: 0, None, asyncio.Future())
             for number, params in enumerate((sampled, sampled, sampled, greedy))
         ]
         chooser.choose(logits, rows)

@@ -24,6 +24,7 @@ def test_tokens_that_are_ruled_out_are_not_among_the_likeliest(ruled_out: float)
         "prompt_tokens": 1,
         "cached_tokens": 0,
         "weight_version": "0",
+        "weight_versions": [(0, 0)],
         "routed_experts": None,
     }
     row = output_row({"meta_info": meta, "output_ids": [7]}, {TOP_LOGPROBS: 3})

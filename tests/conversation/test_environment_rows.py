@@ -175,7 +175,7 @@ def entered(shows: str, content: str = "hi") -> tuple[RequestOutput, Any, list[R
 
     async def turn(request: Request) -> RequestOutput:
         sent.append(request)
-        return RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, 0)
+        return RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, [(0, 0)])
 
     template = Template(tokenizer, eos_token_ids=[end])
     own = rules(template, tokenizer, vocabulary=VOCABULARY, eos=end)

@@ -24,7 +24,7 @@ def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only(
     tokenizer.add_tokens(["<|new|>"])
     tokenizer.chat_template = TEMPLATE
     end = tokenizer.convert_tokens_to_ids(IM_END)
-    answer = RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, 0)
+    answer = RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, [(0, 0)])
 
     async def turn(request: Request) -> RequestOutput:
         return answer

@@ -142,7 +142,7 @@ def test_rows_are_prompt_major_and_know_their_prompt_and_sample(tokenizer: Any) 
 
 
 def test_metadata_has_the_engines_values(tokenizer: Any) -> None:
-    said = row([9, 7], "stop", 7, logprobs=[-0.25, -1.5], weight_version=3, cached_tokens=2)
+    said = row([9, 7], "stop", 7, logprobs=[-0.25, -1.5], weight_versions=[(3, 0)], cached_tokens=2)
     (metadata,) = decoded(tokenizer, said).metadata
     assert metadata == {
         "response_ids": [9, 7, *[PAD_ID] * 6],
@@ -157,6 +157,7 @@ def test_metadata_has_the_engines_values(tokenizer: Any) -> None:
         "sample_index": 0,
         "cumulative_logprob": -1.75,
         "weight_version": 3,
+        "weight_versions": [(3, 0)],
     }
 
 
@@ -418,6 +419,7 @@ def test_dicts_are_plain_json_without_padding(tokenizer: Any) -> None:
     about |= {"finish_reason": "stop", "matched_stop": "th", "matched_stop_id": None}
     about |= {"prompt_tokens": 5, "completion_tokens": 1, "cached_tokens": 4}
     about |= {"prompt_index": 1, "sample_index": 0, "weight_version": 0, "seed": 2**63 - 1}
+    about |= {"weight_versions": []}
     assert stopped_every_way(tokenizer).to_dict()[1] == about
     said, cut = talked(tokenizer).to_dict()
     assert (said["response_ids"], said["response_mask"]) == ([10, 11, 12], [1, 1, 0])

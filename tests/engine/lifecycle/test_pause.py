@@ -61,7 +61,6 @@ def test_no_row_of_a_kept_batch_is_lost_or_changed(tiny: InferenceEngine) -> Non
 def test_aborted_rows_end_with_what_they_have(tiny: InferenceEngine) -> None:
     expected = [whole(tiny, prompt, **SEEDED) for prompt in PROMPTS]
     rows = running(tiny, PROMPTS, 10, **SEEDED)
-    batch = begun(lambda: tiny.generate(PROMPTS, **SEEDED))
     tiny.pause("abort")
     for row, other in zip(rows, expected, strict=True):
         ids = row.end(10).token_ids
@@ -69,10 +68,6 @@ def test_aborted_rows_end_with_what_they_have(tiny: InferenceEngine) -> None:
         assert ids == other.token_ids[: len(ids)] and len(row.logprobs) == len(ids)
         assert row.logprobs == pytest.approx(other.logprobs[: len(ids)], abs=1e-3)
         assert row.weight_versions == [(0, 0)]
-    tiny.resume()
-    for row, other in zip(batch.result(60), expected, strict=True):  # it began before, or after
-        assert row.finish_reason in ("abort", "length")
-        assert row.token_ids == other.token_ids[: len(row.token_ids)]
 
 
 def test_aborted_conversation_keeps_its_turns_and_its_mask(caller: InferenceEngine) -> None:
@@ -124,7 +119,7 @@ def test_rows_end_before_a_wait_returns_and_later_calls_wait_with_their_own_time
 
 def test_frozen_row_ends_at_once_by_its_timeout_and_another_goes_on(tiny: InferenceEngine) -> None:
     expected = whole(tiny, PROMPTS[1], **GREEDY)
-    [late] = running(tiny, PROMPTS[:1], 1, timeout=3, **{**GREEDY, "max_tokens": 3000})
+    [late] = running(tiny, PROMPTS[:1], 1, timeout=1, **{**GREEDY, "max_tokens": 600})
     [other] = running(tiny, PROMPTS[1:2], 1, **GREEDY)
     tiny.pause("keep")
     with pytest.raises(GenerationTimeout):

@@ -89,10 +89,10 @@ def _key(number: int, lora_id: str | None) -> str:
     return f"{number}-" + (lora_id or "")
 
 
-def in_newest_cache(handle: Callable[..., None], scheduler: Any, request: Any) -> None:
+def in_newest_cache(init: Callable[..., None], scheduler: Any, req: Any) -> None:
+    init(scheduler, req)
     if number := getattr(scheduler, CACHE_NUMBER, 0):
-        request.extra_key = _key(number, None)
-    handle(scheduler, request)
+        req.extra_key = _key(number, req.lora_id)
 
 
 def patches() -> list[Replace]:
@@ -110,7 +110,7 @@ def patches() -> list[Replace]:
         Wrap(f"{module}.flush_cache", empty_for_new_rows,
              "managers/scheduler.py: it refuses while rows are frozen, and new weights under them "
              "would leave keys and values of the old ones to new rows"),
-        Wrap(f"{module}.handle_generate_request", in_newest_cache,
-             "the other half of `empty_for_new_rows`"),
+        Wrap(f"{module}.init_req_max_new_tokens", in_newest_cache,
+             "the other half of `empty_for_new_rows`: it does not pass a request's `extra_key` on"),
     ]
     # fmt: on
