@@ -15,8 +15,7 @@ from _inf.types import Message, ToolCall, Transcript
 
 # Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
 OF_OUTPUT = (
-    "matched_stop prompt_tokens completion_tokens reasoning_tokens cached_tokens weight_version"
-    " weight_versions"
+    "matched_stop prompt_tokens completion_tokens reasoning_tokens cached_tokens weight_versions"
 ).split()
 
 # Keys of `reward_scores` that are not tools.
@@ -66,7 +65,6 @@ class GenerationRow:
     cached_tokens: int = 0
     prompt_index: int = 0
     sample_index: int = 0
-    weight_version: int = 0
     weight_versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     adapter: str | None = None
     seed: int | None = None
@@ -80,6 +78,11 @@ class GenerationRow:
     def messages(self) -> list[Message] | None:
         """The whole conversation; None without tools or interactions, and after an agent loop."""
         return None if self.transcript is None else self.transcript.messages
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights that computed its last token."""
+        return self.weight_versions[-1][0] if self.weight_versions else 0
 
     @property
     def cumulative_logprob(self) -> float | None:
