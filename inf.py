@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _inf.backends import registry
+from _inf.backends.changeable import Changeable
 from _inf.backends.registry import check_adapters, check_supported
 from _inf.config import Config
 from _inf.conversation.configured import Configured
@@ -31,7 +32,6 @@ from _inf.errors import (
     PromptError,
     ToolError,
 )
-from _inf.request import values
 from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
@@ -45,7 +45,7 @@ from _inf.response.streaming import Stream, StreamChunk
 from _inf.runtime.calls import AwaitedCalls, CancelToken
 from _inf.runtime.extras import require_verl
 from _inf.runtime.progress import progress
-from _inf.types import RequestOutput, SleepResult, ToolCall, Trace
+from _inf.types import RequestOutput, ToolCall, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,7 +71,6 @@ __all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceErr
 # Names that are imported when they are first used, from these modules of `_inf.apps`.
 LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
 LATER |= dict.fromkeys(["Rollout", *ROLLOUTS], "rollouts")
-PAUSES, RUNNING = ("wait", "abort", "keep"), ("wait", "keep")
 
 
 def __dir__() -> list[str]:
@@ -85,7 +84,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'inf' has no attribute {name!r}")
 
 
-class InferenceEngine:
+class InferenceEngine(Changeable):
     """A model on verl's rollout and SGLang, on Transformers, or on a server (`rollout.name`).
 
     config: a path to a YAML file, a mapping, or None for the embedded default
@@ -341,11 +340,6 @@ class InferenceEngine:
         """Whether `shutdown` was called; a dead engine that was not can be restarted."""
         return not self._finalizer.alive
 
-    @property
-    def weight_version(self) -> int:
-        """The version of the weights in use; 0 until they are updated."""
-        return self._backend.weight_version
-
     def __repr__(self) -> str:
         name = type(self).__name__
         if "_finalizer" not in vars(self):
@@ -359,120 +353,6 @@ class InferenceEngine:
             "An engine cannot be copied or sent to another process; make an InferenceEngine there, "
             "or send the prompts to this one."
         )
-
-    def pause(self, mode: str = "wait") -> None:
-        """Hold back every later call until `resume`; they wait with their own timeouts.
-
-        mode: what happens to running rows. `wait`: they end first. `abort`: they end with what they
-            have (`finish_reason` `abort`). `keep`: they stand still between two tokens.
-
-        Returns when no token is computed any more. `update_weights`, `load_adapter`, `sleep`,
-        `wake_up`, `reset_prefix_cache` and `shutdown` work meanwhile. If it is interrupted, nothing
-        is paused. Raises `InferenceError` in a tool.
-        """
-        check_supported(self._backend, {"pause()": True})
-        self._backend.pause(values.one_of("mode", mode, PAUSES))
-
-    def resume(self) -> None:
-        """Let the rows and calls that `pause` holds go on; does nothing if nothing is paused."""
-        check_supported(self._backend, {"resume()": True})
-        self._backend.resume()
-
-    @property
-    def paused(self) -> bool:
-        """Whether calls wait for `resume`."""
-        return self._backend.paused
-
-    def reset_prefix_cache(self) -> None:
-        """Let no later row use keys and values that were computed before; running rows keep theirs.
-
-        New weights do the same.
-        """
-        check_supported(self._backend, {"reset_prefix_cache()": True})
-        self._backend.reset_prefix_cache()
-
-    def update_weights(
-        self,
-        weights: object,
-        *,
-        version: int | None = None,
-        running: str = "wait",
-        recompute: bool = False,
-    ) -> int:
-        """Load new weights, and return their version, which is in every later row's metadata.
-
-        weights: a Transformers module, its state dict, or pairs of (name, tensor), on any device,
-            with all of the model's weights (for tied weights, one name is enough); an iterator is
-            read to its end first. The caller's tensors are not changed.
-        version: the number of these weights; by default one more than before.
-        running: `wait`: running calls finish with the old weights and later calls wait, so no row
-            mixes the two. `keep`: running rows go on with the new weights from their next token on
-            (`weight_versions`), also under `pause("keep")`, whatever this says.
-        recompute: whether rows that go on compute the keys and values of their tokens again with
-            the new weights; otherwise they keep those of the old ones.
-
-        The prefix cache is emptied. Raises `ConfigError` with the name and shape at fault before
-        anything is sent; the old weights then stay in use.
-        """
-        check_supported(self._backend, {"update_weights()": True})
-        number = registry.checked_version(version)
-        keep = values.one_of("running", running, RUNNING) == "keep"
-        if not keep and not values.flag("recompute", recompute):
-            return self._backend.update_weights(weights, number)
-        check_supported(self._backend, {"pause()": True})
-        if not keep and not self.paused:
-            raise ConfigError.of("recompute", "running rows end first here; set running='keep'.")
-        return self._backend.update_weights(weights, number, keep=keep, recompute=recompute)
-
-    @property
-    def adapters(self) -> list[str]:
-        """The names of the LoRA adapters that `generate(adapter=...)` can take."""
-        return self._backend.adapters
-
-    def load_adapter(
-        self,
-        name: str,
-        path_or_state_dict: object,
-        *,
-        peft_config: object = None,
-        version: int | None = None,
-    ) -> int:
-        """Load a LoRA adapter next to the model's weights, which do not change (docs/adapters.md).
-
-        name: the name for `adapter=`; an adapter that has it is replaced.
-        path_or_state_dict: a PEFT folder or a checkpoint of verl's LoRA actor, or the tensors that
-            PEFT's `get_peft_model_state_dict` returns.
-        peft_config: PEFT's `LoraConfig`, or a mapping, for a state dict; by default the replaced
-            adapter's.
-        version: the number of its weights; by default 0 at first, then one more than before.
-
-        Returns the version. Running calls finish first and later calls wait. Raises `ConfigError`
-        about `adapters.NAME` before anything changes.
-        """
-        check_supported(self._backend, {"load_adapter()": True})
-        registry.check_new_adapter(self.config, name)
-        version = registry.checked_version(version)
-        return self._backend.load_adapter(name, path_or_state_dict, peft_config, version)
-
-    def unload_adapter(self, name: str) -> None:
-        """Forget an adapter after the running calls have ended; raises `ConfigError`."""
-        check_supported(self._backend, {"unload_adapter()": True})
-        check_adapters(self._backend, [name], "name")
-        self._backend.unload_adapter(name)
-
-    def sleep(self) -> SleepResult:
-        """Free the accelerator's memory until `wake_up`; running calls finish first.
-
-        Returns the freed bytes (on a CPU none, and `note` says so). Until `wake_up`, calls raise
-        `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
-        """
-        check_supported(self._backend, {"sleep()": True})
-        return self._backend.sleep()
-
-    def wake_up(self) -> None:
-        """Take the memory again and serve the same weights; does nothing if already awake."""
-        check_supported(self._backend, {"wake_up()": True})
-        self._backend.wake_up()
 
     def stats(self) -> dict[str, float]:
         """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`, `completion_tokens`,

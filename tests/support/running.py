@@ -70,17 +70,22 @@ class RunningRow:
 def running(
     engine: InferenceEngine, prompts: Sequence[object], tokens: int, **keywords: Any
 ) -> list[RunningRow]:
-    """Streams of these prompts; each has at least so many tokens and has not ended."""
+    """Streams of these prompts; each has at least so many tokens."""
     rows = [RunningRow(engine, prompt, **keywords) for prompt in prompts]
+    assert have(rows, tokens)
+    return rows
 
-    def all_run() -> bool:
+
+def have(rows: Sequence[RunningRow], tokens: int) -> bool:
+    """Wait until each row has so many tokens; raise what a stream raises."""
+
+    def all_have() -> bool:
         for row in rows:
             if row.ended:
-                row.end()  # raises why
+                row.end()
         return all(len(row.token_ids) >= tokens for row in rows)
 
-    assert until(all_run, 120)
-    return rows
+    return until(all_have, 120)
 
 
 def stand_still(rows: Sequence[RunningRow], seconds: float = 0.3) -> bool:

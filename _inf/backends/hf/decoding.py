@@ -145,7 +145,7 @@ class Decoder:
                 if (room < 0 and (running or taken)) or (new < 0 and taken):
                     break
                 taken.append(row)
-                prompts.add(self._prompts.of(row))
+                prompts.add(row.prompt)
                 counts[call] += 1
             self._prompts.remove(self._waiting[call].popleft())
             if not self._waiting[call]:

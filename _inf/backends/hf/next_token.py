@@ -9,7 +9,7 @@ import dataclasses
 import math
 from asyncio import Future
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
@@ -23,7 +23,8 @@ from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, T
 @dataclasses.dataclass(eq=False)
 class Row:
     """A request on its way. call: the same object for all rows of a call. version: of the weights
-    in use. put: gets the output so far at each token but the last. done: its end."""
+    in use. put: gets the output so far at each token but the last. done: its end. prompt: equal for
+    rows that can share a prompt's keys and values."""
 
     request: Request
     call: object
@@ -31,6 +32,7 @@ class Row:
     grammar: Grammar | None
     done: Future[RequestOutput]
     put: Put | None = None
+    prompt: Hashable = None
     cached_tokens: int = 0
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Sequence
 
@@ -32,27 +33,24 @@ class Prompts:
         self._waiting: Counter[Hashable] = Counter()
         self._kept: dict[Hashable, Computed] = {}
 
-    def of(self, row: Row) -> Hashable:
-        """What is equal for rows that can share a prompt's keys and values."""
-        if not self._forward.cached:
-            return row
-        return row.params.adapter, tuple(row.request.token_ids)
+    def add(self, row: Row) -> None:
+        """Count a row that waits, and set its `prompt`."""
+        if self._forward.cached:
+            row.prompt = row.params.adapter, array("q", row.request.token_ids).tobytes()
+        else:
+            row.prompt = row
+        self._waiting[row.prompt] += 1
 
     def _computed(self, row: Row) -> Computed | None:
         """What is kept of its prompt, unless other weights computed it."""
-        computed = self._kept.get(self.of(row))
+        computed = self._kept.get(row.prompt)
         return computed if computed is not None and computed.version == row.version() else None
-
-    def add(self, row: Row) -> None:
-        """Count a row that waits."""
-        self._waiting[self.of(row)] += 1
 
     def remove(self, row: Row) -> None:
         """Count a row that begins next, or was cancelled."""
-        prompt = self.of(row)
-        self._waiting[prompt] -= 1
-        if not self._waiting[prompt]:
-            del self._waiting[prompt]
+        self._waiting[row.prompt] -= 1
+        if not self._waiting[row.prompt]:
+            del self._waiting[row.prompt]
 
     def forget(self) -> None:
         """Free the prompts that no row waits for."""
@@ -61,14 +59,14 @@ class Prompts:
 
     def new_tokens(self, row: Row, others: Container[Hashable]) -> int:
         """How many tokens of its prompt are computed if the row begins beside these prompts."""
-        known = self._computed(row) is not None or self.of(row) in others
+        known = self._computed(row) is not None or row.prompt in others
         return 0 if known else len(row.request.token_ids)
 
     def grouped(self, rows: Sequence[Row], most_tokens: int) -> Iterator[list[Row]]:
         """Yield rows whose prompts are computed together: of one adapter and similar lengths."""
         rows_of: dict[Hashable, list[Row]] = {}
         for row in rows:
-            rows_of.setdefault(self.of(row), []).append(row)
+            rows_of.setdefault(row.prompt, []).append(row)
         several = list(rows_of.values())
         lengths = [len(equal[0].request.token_ids) for equal in several]
         adapters = [equal[0].params.adapter for equal in several]
@@ -80,10 +78,9 @@ class Prompts:
         prompts. rows: a group of `grouped`."""
         firsts: dict[Hashable, Row] = {}
         for row in rows:
-            prompt = self.of(row)
-            if prompt in firsts or self._computed(row) is not None:
+            if row.prompt in firsts or self._computed(row) is not None:
                 row.cached_tokens = len(row.request.token_ids)
-            firsts.setdefault(prompt, row)
+            firsts.setdefault(row.prompt, row)
         known = {prompt: self._computed(row) for prompt, row in firsts.items()}
         kept = {prompt: computed for prompt, computed in known.items() if computed is not None}
         parts = [(each.logits, row_of(each.cache)) for each in kept.values()]
@@ -93,7 +90,7 @@ class Prompts:
         logits = torch.cat([logits for logits, _ in parts])
         caches = [cache for _, cache in parts if cache is not None]
         place = {prompt: index for index, prompt in enumerate([*kept, *new])}
-        which = [place[self.of(row)] for row in rows]
+        which = [place[row.prompt] for row in rows]
         if not caches:
             return logits[which], None
         cache = joined(caches)

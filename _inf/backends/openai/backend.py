@@ -67,11 +67,9 @@ class OpenAIBackend(OnHost):
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
         request, version = self.loaded.served(request)
         output = await self._asked(request, put)
-        return (
-            output
-            if version is None
-            else dataclasses.replace(output, weight_versions=[(version, 0)])
-        )
+        if version is None:
+            return output
+        return dataclasses.replace(output, weight_versions=[(version, 0)])
 
     def score(
         self,
@@ -102,7 +100,9 @@ class OpenAIBackend(OnHost):
             )
         ]
 
-    def update_weights(self, weights: object, version: int | None) -> int:
+    def update_weights(
+        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
+    ) -> int:
         from _inf.backends import new_weights  # PyTorch
 
         self.check_process()

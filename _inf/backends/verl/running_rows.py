@@ -8,9 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-ENDED = {
-    "type": "ended"
-}  # the finish reason of a row that `pause("abort")` ended, for `output_row`
+# The finish reason of a row that `pause("abort")` ended, for `output_row`.
+ENDED = {"type": "ended"}
 
 
 class EndedBefore(Exception):
