@@ -2,152 +2,153 @@
 
     .venv-hf/bin/python benchmarks/models.py > docs/models_hf.md
 
-Each causal architecture becomes a tiny random model in float32, if its config can be shrunk by the
-names of its fields. Three rows of 5, 30 and 60 tokens are computed as the backend does it, the last
-four tokens one by one: together with a cache, or each alone and from its beginning. All logits of
-the last four steps and of the prompt's last token must be those of one pass of the plain model over
-the row, without cache and padding, within 1e-3.
+Each causal architecture becomes a tiny random model in float32, if its config can be shrunk
+(tests/support/shrunk_configs.py), is saved, and is served by an `InferenceEngine`. Three prompts
+of 5, 30 and 60 tokens get 4 tokens each, greedily and sampled with seeds. `exact`:
+
+- greedy ids are those that the plain model finds likeliest; it is called on each row alone, without
+  cache and padding, with the attention that `hf` chose;
+- all log probs, greedy, sampled and of `get_logprobs`, are the plain model's within 1e-3;
+- each row alone has the ids that it has in the batch, greedy and sampled; so has a stream;
+- the first two hold again after `update_weights` with changed weights.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
+import os
 import sys
+import tempfile
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+os.environ["TQDM_DISABLE"] = "1"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import torch
 import transformers
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from _inf.backends.hf.forward import Forward
+from inf import ConfigError, InferenceEngine
+from tests.support.prompts import as_ids
+from tests.support.shrunk_configs import CONTEXT, shrunk
+from tests.support.tiny import VOCABULARY, save_tokenizer
 
-WITHIN, LARGEST, STEPS = 1e-3, 300e6, 4
-LAYERS, VOCABULARY = 4, 384
-SMALL: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 1024,
-    "sliding_window": 24,
-    "tie_word_embeddings": False,
-    "initializer_range": 0.2,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": 3,
-}
-DELTA = {
-    "layer_types": ["linear_attention", "full_attention"] * 2,
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-}
-CONV = {"layer_types": ["conv", "full_attention"] * 2}
-MLA = {
-    "q_lora_rank": 32,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 16,
-    "num_key_value_heads": 4,
-    "n_group": 1,
-    "topk_group": 1,
-}
-STATES = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16}
-OWN: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"], DELTA),
-    **dict.fromkeys(["lfm2", "lfm2_moe"], CONV),
-    **dict.fromkeys("deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite".split(), MLA),
-    **dict.fromkeys("axk1 axk2 glm_moe_dsa longcat_flash minicpm3".split(), MLA),
-    "gptj": {"rotary_dim": 8},
-    "codegen": {"rotary_dim": 8},
-    "cwm": {"bos_token_id": 1},
-    "modernbert-decoder": {"bos_token_id": 1},
-    "dots1": MLA,
-    "olmo_hybrid": {"layer_types": DELTA["layer_types"]},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, **STATES},
-    "falcon_h1": {**STATES, "mamba_n_heads": 4, "mamba_d_ssm": 64},
-    "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2},
-}
+WITHIN, LARGEST, TOKENS = 1e-3, 100e6, 4
+LENGTHS = {"prompt_length": 64, "response_length": 16}
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+SAMPLED: dict[str, Any] = {**GREEDY, "temperature": 1.0}
+SEEDS = [1, 2, 3]
 
 
-def shrunk(kind: str) -> Any:
-    """A config; one of several modalities gets a small text model, by its own text_config."""
-    kinds = CONFIG_MAPPING[kind]
-    text = getattr(kinds, "sub_configs", {}).get("text_config")
-    small = {**SMALL, **OWN.get(f"{kind}_text", OWN.get(kind, {}))}
-    if text is not None and hasattr(text, "model_type"):
-        return kinds(text_config=text(**small))
-    try:
-        return kinds(**small)
-    except Exception:  # one whose heads have their size by another field
-        return kinds(**{key: value for key, value in small.items() if key != "head_dim"})
+class Inexact(Exception):
+    """What does not hold."""
 
 
 def tiny(kind: str) -> Any:
-    """A random model that computes, or why there is none."""
-    config = shrunk(kind)
-    if config.is_encoder_decoder:
-        raise ValueError("it has an encoder")
+    """A random model, or why there is none. Of several modalities, if a checkpoint of its text
+    model alone is none that Transformers loads."""
+    config, auto = shrunk(kind), AutoModelForCausalLM
     with torch.device("meta"):
-        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+        model = auto.from_config(config)
+        if type(model.config) not in auto._model_mapping:
+            auto = AutoModelForImageTextToText
+            model = auto.from_config(config)
+    size = sum(parameter.numel() for parameter in model.parameters())
     if size > LARGEST:
         raise ValueError(f"{size / 1e6:.0f} million weights are left")
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    with torch.no_grad():
-        model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False)
-    return model
+    return auto.from_config(config, dtype=torch.float32).eval()
 
 
-def difference(model: Any, forward: Forward) -> float:
-    rows = [torch.randint(4, VOCABULARY, (length,)).tolist() for length in (5, 30, 60)]
+def check_rows(model: Any, prompts: Sequence[list[int]], output: Any, what: str) -> None:
+    for prompt, row in zip(prompts, output, strict=True):
+        with torch.no_grad():
+            ids = torch.tensor([prompt + row.token_ids])
+            logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+        table = logits.float().log_softmax(-1)
+        plain = table[torch.arange(TOKENS), row.token_ids]
+        if worst := _beyond(plain, torch.tensor(row.logprobs)):
+            raise Inexact(f"{what} log probs by {worst:.2g}")
+        if what != "sampled" and (worst := _beyond(table.max(-1).values, plain)):
+            raise Inexact(f"a likelier token by {worst:.2g}")
+
+
+def _beyond(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest difference, if it is too large or no number."""
+    worst = float((one - other).abs().max())
+    return 0.0 if worst <= WITHIN else worst
+
+
+def check(engine: InferenceEngine, model: Any) -> str:
+    """What is lacking although all answers are exact; raises `Inexact`."""
+    prompts = [torch.randint(4, VOCABULARY, (length,)).tolist() for length in (5, 30, 60)]
+    greedy = engine.generate(as_ids(prompts), **GREEDY)
+    sampled = engine.generate(as_ids(prompts), seed=SEEDS, **SAMPLED)
+    check_rows(model, prompts, greedy, "greedy")
+    check_rows(model, prompts, sampled, "sampled")
+    for prompt, seed, row, drawn in zip(prompts, SEEDS, greedy, sampled, strict=True):
+        [form] = as_ids([prompt])
+        if engine.generate(form, **GREEDY)[0].token_ids != row.token_ids:
+            raise Inexact("a greedy row alone")
+        if engine.generate(form, seed=seed, **SAMPLED)[0].token_ids != drawn.token_ids:
+            raise Inexact("a sampled row alone")
+    streamed = [chunk.token_ids for chunk in engine.stream(form, **GREEDY)]
+    if list(itertools.chain(*streamed)) != row.token_ids:
+        raise Inexact("a stream")
+    scores = engine.get_logprobs(as_ids(prompts), greedy.token_ids)
+    for scored, row in zip(scores, greedy, strict=True):
+        if worst := _beyond(torch.tensor(scored), torch.tensor(row.logprobs)):
+            raise Inexact(f"get_logprobs by {worst:.2g}")
     with torch.no_grad():
-        plain = [model(input_ids=torch.tensor([row]), use_cache=False).logits[0] for row in rows]
-    cache = DynamicCache() if forward.cached else None
-    worst = 0.0
-    for left in range(STEPS, -1, -1):
-        ends = [len(row) - left for row in rows]
-        if cache is None:
-            ours = [forward([row[:end]])[0, -1] for row, end in zip(rows, ends, strict=True)]
-        elif left == STEPS:
-            ours = list(forward([row[:-STEPS] for row in rows], cache)[:, -1])
-        else:
-            last = [[row[end - 1]] for row, end in zip(rows, ends, strict=True)]
-            ours = list(forward(last, cache, ends)[:, -1])
-        for logits, end, expected in zip(ours, ends, plain, strict=True):
-            worst = max(worst, float((logits - expected[end - 1].float()).abs().max()))
-    return worst if worst == worst else float("inf")
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.03)
+    try:
+        engine.update_weights(model)
+    except ConfigError as failure:
+        return f"; update_weights is refused: {_reason(failure)}"
+    check_rows(model, prompts, engine.generate(as_ids(prompts), **GREEDY), "updated")
+    return ""
 
 
 def verdict(kind: str) -> tuple[str, str]:
     try:
         model = tiny(kind)
     except Exception as failure:
-        reason = " ".join(str(failure).split()) or type(failure).__name__
-        return "not measured", f"not shrunk: {reason[:100]}".replace("|", "/")
-    try:
-        forward = Forward(model, 200)
-        if not forward.causal:
-            return "refused", "a token's logits depend on tokens behind it"
-        worst = difference(model, forward)
-    except Exception as failure:
-        return "fails", f"{type(failure).__name__}: {str(failure).splitlines()[0][:100]}"
-    how = "cached, in batches" if forward.cached else "alone, from the beginning"
-    return ("exact", how) if worst <= WITHIN else ("differs", f"{how}; by {worst:.2g}")
+        return "not measured", f"not shrunk: {_reason(failure)}"
+    with tempfile.TemporaryDirectory() as folder:
+        save_tokenizer(Path(folder), CONTEXT)
+        try:
+            model.save_pretrained(folder)
+            rollout = {"name": "hf", "dtype": "float32", **LENGTHS}
+            with InferenceEngine(model_path=folder, device="cpu", rollout=rollout) as engine:
+                forward = engine._backend.forward
+                model.set_attn_implementation(forward.model.config._attn_implementation)
+                lacking = check(engine, model)
+                cached = forward.cached
+        except ConfigError as failure:
+            return "refused", _reason(failure).removeprefix("model_path: ")
+        except Inexact as failure:
+            return "differs", _reason(failure)
+        except Exception as failure:
+            return "fails", f"{type(failure).__name__}: {_reason(failure)}"
+    how = "cached, in batches" if cached else "alone, from the beginning"
+    return "exact", how + lacking
+
+
+def _reason(failure: Exception) -> str:
+    text = " ".join(str(failure).split()) or type(failure).__name__
+    return text[:160].replace("|", "/")
+
+
+def rows(kinds: Sequence[str]) -> Iterator[str]:
+    for kind in kinds or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        said, how = verdict(kind)
+        yield f"| {kind} | {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]} | {said} | {how} |"
 
 
 def main() -> None:
@@ -158,15 +159,9 @@ def main() -> None:
     print(f"{versions}, CPU, float32, {datetime.date.today()}. Made by this command:\n")
     for line in (__doc__ or "").splitlines()[2:]:
         print(line)
-    print(
-        "\nMeasured at the backend's forward pass, without an engine around it. `refused`: by a "
-        "start in float32. `not measured`: the command did not shrink its config, which says "
-        "nothing about the model.\n"
-    )
-    print("| model type | class | verdict | how, or why |\n|---|---|---|---|")
-    for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
-        said, how = verdict(kind)
-        print(f"| {kind} | {name} | {said} | {how} |", flush=True)
+    print("| model type | class | verdict | how rows are computed, or why |\n|---|---|---|---|")
+    for row in rows(sys.argv[1:]):
+        print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced by the part
 of that name: `config keys`, `config defaults`, `features of the backends`, `what needs verl`,
-`templates table` (or `causes`, `example`), or `api NAME`, the signature and the docstring of a name
-and of its public members.
+`formats of families`, `templates table` (or `causes`, `example`), or `api NAME`, the signature and
+the docstring of a name and of its public members.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ def generated(page: str) -> str:
                 text = features_table()
             case ["what", "needs", "verl"]:
                 text = table_of_verl()
+            case ["formats", *_]:
+                from tests.support.tool_call_forms import family_table
+
+                text = family_table()
             case ["templates", which]:
                 from tests.support import chat_templates
 

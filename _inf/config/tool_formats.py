@@ -9,30 +9,32 @@ from __future__ import annotations
 from _inf.errors import did_you_mean, shown
 from _inf.runtime.extras import without_verl
 
-OWN = ("hermes", "json", "xml", "function", "pythonic")
+OWN = (
+    *("hermes", "json", "xml", "function", "pythonic"),
+    *("gemma4", "glm45", "minimax-m2", "qwen3_coder"),
+)
 # SGLang's parsers, with the text that begins a call (in `lfm2` and `mistral`: one call or more).
 SGLANG = {
     "deepseekv3": "<｜tool▁call▁begin｜>",
     "deepseekv31": "<｜tool▁call▁begin｜>",
     "deepseekv32": "<｜DSML｜invoke",
     "gigachat3": "function call<|role_sep|>\n",
-    "glm": "<tool_call>",
-    "glm45": "<tool_call>",
-    "glm47": "<tool_call>",
     "gpt-oss": "to=functions.",
     "interns1": "<|action_start|> <|plugin|>",
     "kimi_k2": "<|tool_call_begin|>",
     "lfm2": "<|tool_call_start|>",
     "llama3": "<|python_tag|>",
     "mimo": "<tool_call>",
-    "minimax-m2": '<invoke name="',
     "mistral": "[TOOL_CALLS",
-    "qwen3_coder": "<function=",
     "step3": "<｜tool_call_begin｜>",
     "step3p5": "<function=",
     "trinity": "<tool_call>",
 }
-ALIASES = {"qwen": "hermes", "qwen25": "hermes", "llama3_json": "llama3"}
+ALIASES = {
+    **dict.fromkeys(["qwen", "qwen25"], "hermes"),
+    **dict.fromkeys(["glm", "glm47"], "glm45"),
+    "llama3_json": "llama3",
+}
 FORMATS = (*OWN, *SGLANG, *ALIASES)
 
 

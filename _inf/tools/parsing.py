@@ -55,6 +55,8 @@ def _unwrapped(outside: str, mark: str) -> str:
     wrapped = re.compile(
         rf"```\w*{calls}```|\[{calls}\]|<function_calls>{calls}</function_calls>"
         rf"|<\|python_start\|>{calls}<\|python_end\|>"
+        rf"|<\|tool_call_start\|>{calls}<\|tool_call_end\|>"
+        rf"|<(?P<tag>tool_calls|minimax:tool_call)>{calls}</(?P=tag)>"
     )
     while (shorter := wrapped.sub(lambda _: mark, outside)) != outside:
         outside = shorter
@@ -96,7 +98,7 @@ def _detected(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[To
     from sglang.srt.entrypoints.openai.protocol import Tool as SGLangTool
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
-    from _inf.tools.readers import call_of
+    from _inf.tools.call_values import call_of
 
     whole = text.strip()
     if name == "gpt-oss":
@@ -117,7 +119,7 @@ def _detected(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[To
         call_of((item.name or "").strip(), item.parameters or "{}", text, 0, len(text))
         for item in parsed.calls
     ]
-    if name in ("qwen3_coder", "step3p5"):  # their parser accepts a value that was cut
+    if name == "step3p5":  # its parser accepts a value that was cut
         calls = calls[: whole.count("</function>")]
     if (lost := begun - len(calls)) > 0:
         error = f"{lost} of {begun} calls not in the format {name}"

@@ -8,51 +8,14 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from xml.sax.saxutils import unescape
 
 from _inf.errors import shown
+from _inf.tools.call_values import DEEPEST, Unreadable, call_of, typed_values, wrong
+from _inf.tools.tagged_calls import TAGGED, read_gemma4
 from _inf.types import Tool, ToolCall
-
-# Levels of brackets in arguments; also bounds the work on calls that are never closed.
-_DEEPEST = 50
-
-
-class Unreadable(ValueError):
-    """A model's text is not a valid call; the message says why."""
-
-
-def call_of(name: str, arguments: object, raw_text: str, start: int, end: int) -> ToolCall:
-    """Return a call whose arguments are an object, JSON text (even twice), or null."""
-    for _ in range(2):
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments)
-            except (ValueError, RecursionError) as error:
-                fault = f"the arguments are not JSON: {error}"
-                return ToolCall(name, {}, raw_text, start, end, fault)
-    if not isinstance(arguments, dict | None):
-        fault = f"the arguments are {shown(arguments)}, not an object"
-        return ToolCall(name, {}, raw_text, start, end, fault)
-    if _deeper(arguments, _DEEPEST):
-        fault = f"the arguments are nested more than {_DEEPEST} levels deep"
-        return ToolCall(name, {}, raw_text, start, end, fault)
-    return ToolCall(name, arguments or {}, raw_text, start, end)
-
-
-def _deeper(value: object, levels: int) -> bool:
-    """Whether lists and dicts are nested deeper than that. Python's `json` reads a thousand levels;
-    what copies, checks or writes them fails at some hundred."""
-    if not isinstance(value, dict | list):
-        return False
-    parts = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_deeper(part, levels - 1) for part in parts)
-
-
-def _wrong(text: str, start: int, end: int, fault: object, name: str = "") -> ToolCall:
-    return ToolCall(name, {}, text[start:end], start, end, str(fault))
-
 
 # ─── hermes and json ───
 
@@ -75,10 +38,10 @@ def _json_at(text: str, start: int) -> tuple[Any, int]:
 
 def _json_call(text: str, start: int, end: int, value: object, name_key: str) -> ToolCall:
     if not isinstance(value, dict):
-        return _wrong(text, start, end, f"{shown(value)} is not an object")
+        return wrong(text, start, end, f"{shown(value)} is not an object")
     name = value.get(name_key, value.get("name"))
     if not isinstance(name, str) or not name:
-        return _wrong(text, start, end, f'it has no "{name_key}"')
+        return wrong(text, start, end, f'it has no "{name_key}"')
     arguments = value.get("arguments", value.get("parameters"))
     return call_of(name, arguments, text[start:end], start, end)
 
@@ -97,7 +60,7 @@ def read_hermes(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
             calls.append(_json_call(text, start, end, value, "name"))
         except Unreadable as failure:
             end = _end(_BROKEN_END, text, match.end())
-            calls.append(_wrong(text, start, end, failure))
+            calls.append(wrong(text, start, end, failure))
     return calls
 
 
@@ -114,7 +77,7 @@ def read_json(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
             # Skip to the next line that begins an object: objects in a broken call are no calls.
             end = _end(_OBJECT_LINE, text, start + 1)
             if '"arguments"' in text[start:end] or '"tool"' in text[start:end]:
-                calls.append(_wrong(text, start, end, failure))
+                calls.append(wrong(text, start, end, failure))
     return calls
 
 
@@ -144,37 +107,18 @@ def read_xml(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
             if not invoked:
                 raise Unreadable("inside <invoke> there must be <tool_name> and then <parameters>")
             name = invoked[1]
-            arguments = _xml_arguments(invoked[2] or "", name, tools)
+            values, end = [], 0
+            inside = invoked[2] or ""
+            while value := _VALUE.match(inside, end):
+                values.append((value[1], unescape(value[2])))
+                end = value.end()
+            if rest := inside[end:].strip():
+                raise Unreadable(f"{shown(rest)} is not <key>value</key>")
+            arguments = typed_values(values, name, tools)
             calls.append(ToolCall(name, arguments, match[0], *match.span()))
         except Unreadable as failure:
-            calls.append(_wrong(text, *match.span(), failure, name))
+            calls.append(wrong(text, *match.span(), failure, name))
     return calls
-
-
-def _xml_arguments(inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
-    schemas = {tool.name: tool.parameters for tool in tools}
-    properties = schemas.get(name, {}).get("properties")
-    types: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
-    arguments, end = {}, 0
-    while match := _VALUE.match(inside, end):
-        arguments[match[1]] = _typed(unescape(match[2]), types.get(match[1]))
-        end = match.end()
-    if rest := inside[end:].strip():
-        raise Unreadable(f"{shown(rest)} is not <key>value</key>")
-    return arguments
-
-
-def _typed(text: str, schema: object) -> Any:
-    """Convert an XML value: a string if the schema says so or it is not JSON, else JSON."""
-    if isinstance(schema, Mapping) and schema.get("type") == "string":
-        return text
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if _deeper(value, _DEEPEST):
-        raise Unreadable(f"a value is nested more than {_DEEPEST} levels deep")
-    return value
 
 
 # ─── function and pythonic ───
@@ -218,7 +162,7 @@ def _function_call(text: str, match: re.Match[str]) -> ToolCall:
         return ToolCall(match[1], _literals(text[bracket:end]), text[start:end], start, end)
     except Unreadable as failure:
         end = text.find("\n", bracket)
-        return _wrong(text, start, end if end >= 0 else len(text), failure, match[1])
+        return wrong(text, start, end if end >= 0 else len(text), failure, match[1])
 
 
 def _closing(text: str, start: int) -> int:
@@ -228,7 +172,7 @@ def _closing(text: str, start: int) -> int:
         depth += (piece[0] in "([{") - (piece[0] in ")]}")
         if depth == 0:
             return piece.end()
-        if depth > _DEEPEST:
+        if depth > DEEPEST:
             raise Unreadable("its brackets are nested too deeply")
     raise Unreadable("its bracket is not closed")
 
@@ -255,4 +199,6 @@ READERS: dict[str, Callable[[str, Sequence[Tool]], list[ToolCall]]] = {
     "xml": read_xml,
     "function": read_function,
     "pythonic": read_pythonic,  # SGLang's regular expression takes minutes on twenty arguments
+    "gemma4": read_gemma4,
+    **{name: tags.read for name, tags in TAGGED.items()},
 }

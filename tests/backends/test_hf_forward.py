@@ -2,64 +2,54 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from transformers import CONFIG_MAPPING
 
 from _inf.backends.hf.forward import Forward
 from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.prompts import as_ids
-from tests.support.tiny import IM_END, _tokenizer, save_tiny
+from tests.support.shrunk_configs import CONTEXT, shrunk
+from tests.support.tiny import save_tokenizer
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 384,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-}
-DELTA: dict[str, Any] = {
-    "layer_types": ["linear_attention", "full_attention"] * 2,
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-}
-EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ROLLOUT = {"name": "hf", "dtype": "float32", "prompt_length": 64, "response_length": 16}
 ROWS = [list(range(1, 6)), list(range(4, 40))]
 
 
-def forward_of(kind: str, **own: Any) -> Forward:
-    config = getattr(transformers, kind)(**SMALL, **own)
+def model_of(kind: str, auto: Any = transformers.AutoModelForCausalLM) -> Any:
+    """A tiny random model of a model type."""
+    if kind not in CONFIG_MAPPING:
+        pytest.skip(f"this Transformers has no {kind}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return Forward(model.eval(), 200)
+        return auto.from_config(shrunk(kind), dtype=torch.float32).eval()
+
+
+def saved(kind: str, folder: Path, auto: Any = transformers.AutoModelForCausalLM) -> Any:
+    model = model_of(kind, auto)
+    save_tokenizer(folder, CONTEXT)
+    model.save_pretrained(folder)
+    return model
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("kind", "own", "cached"),
+    ("kind", "cached"),
     [
-        ("LlamaConfig", {}, True),
-        ("Qwen3NextConfig", DELTA | EXPERTS, False),
-        ("Qwen3_5TextConfig", DELTA, False),
-        ("Lfm2Config", {"layer_types": ["conv", "full_attention"] * 2}, False),
-        ("OlmoHybridConfig", {"layer_types": DELTA["layer_types"]}, False),
+        ("llama", True),
+        ("qwen3_next", False),
+        ("qwen3_5_text", False),
+        ("lfm2_moe", False),
+        ("olmo_hybrid", False),
     ],
 )
-def test_model_with_a_state_is_computed_alone_and_equals_one_pass(
-    kind: str, own: dict[str, Any], cached: bool
-) -> None:
-    if not hasattr(transformers, kind):
-        pytest.skip(f"this Transformers has no {kind}")
-    forward = forward_of(kind, **own)
+def test_model_with_a_state_is_computed_alone_and_equals_one_pass(kind: str, cached: bool) -> None:
+    forward = Forward(model_of(kind), 200)
     assert (forward.cached, forward.causal) == (cached, True)
     assert len(forward.grouped([5, 5], 1000, [None, None])) == (1 if cached else 2)
     for row in ROWS:
@@ -69,30 +59,66 @@ def test_model_with_a_state_is_computed_alone_and_equals_one_pass(
 
 
 @pytest.mark.engine
-def test_model_that_sees_later_tokens_is_refused_by_name(tmp_path: Any) -> None:
-    sizes = {key: value for key, value in SMALL.items() if key != "head_dim"}
-    save_tiny(transformers.BertConfig(**sizes), 0, tmp_path, 512)
-    rollout = {"name": "hf", "dtype": "float32", "prompt_length": 64, "response_length": 16}
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_model_that_sees_later_tokens_is_refused_by_name(dtype: str, tmp_path: Path) -> None:
+    saved("bert", tmp_path)
     with pytest.raises(ConfigError, match="BertLMHeadModel does not run .* tokens behind it"):
-        InferenceEngine(model_path=str(tmp_path), rollout=rollout)
+        InferenceEngine(model_path=str(tmp_path), rollout=ROLLOUT | {"dtype": dtype})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["llama", "mixtral", "qwen3_moe"])
+def test_rows_of_half_precision_share_a_cache_as_those_of_float32_do(
+    kind: str, dtype: torch.dtype
+) -> None:
+    forward = Forward(model_of(kind).to(dtype), 200)
+    assert (forward.cached, forward.causal) == (True, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_model_that_sees_padding_is_computed_alone(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of("llama").to(dtype)
+    blind = model.forward
+
+    @functools.wraps(blind)
+    def without_a_mask(**given: Any) -> Any:
+        return blind(**{**given, "attention_mask": None})
+
+    monkeypatch.setattr(model, "forward", without_a_mask)
+    assert not Forward(model, 200).cached
+
+
+def test_model_whose_positions_count_padding_is_computed_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_of("llama")
+    own = model.forward
+
+    @functools.wraps(own)
+    def without_positions(**given: Any) -> Any:
+        return own(**{**given, "position_ids": None})
+
+    monkeypatch.setattr(model, "forward", without_positions)
+    assert not Forward(model, 200).cached
 
 
 @pytest.mark.engine
-def test_model_of_several_modalities_answers_text_and_refuses_an_image(tmp_path: Any) -> None:
-    text = {**SMALL, "model_type": "mistral", "max_position_embeddings": 512, "eos_token_id": 2}
-    sight = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
-    sight |= {"model_type": "pixtral", "num_attention_heads": 2, "head_dim": 16, "image_size": 32}
-    config = transformers.Mistral3Config(text_config=text, vision_config=sight)
-    _tokenizer(dict(eos=(IM_END,), bos=False, pad="distinct", context=512)).save_pretrained(
-        tmp_path
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    model.eval().save_pretrained(tmp_path)
-    rollout = {"name": "hf", "dtype": "float32", "prompt_length": 64, "response_length": 16}
+def test_model_that_needs_another_ones_states_is_refused_by_name(tmp_path: Path) -> None:
+    saved("gemma4_unified_assistant", tmp_path)
+    with pytest.raises(ConfigError, match="AssistantForCausalLM does not run .* row of token ids"):
+        InferenceEngine(model_path=str(tmp_path), rollout=ROLLOUT)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", ["mistral3", "gemma4", "qwen3_5", "qwen3_5_moe"])
+def test_model_of_several_modalities_answers_text_and_refuses_an_image(
+    kind: str, tmp_path: Path
+) -> None:
+    model = saved(kind, tmp_path, transformers.AutoModelForImageTextToText)
     picture = [{"type": "image_url", "image_url": {"url": "data:,"}}]
-    with InferenceEngine(model_path=str(tmp_path), rollout=rollout) as engine:
+    with InferenceEngine(model_path=str(tmp_path), rollout=ROLLOUT) as engine:
         prompt = list(range(4, 30))
         row = engine.generate(as_ids([prompt]), temperature=0, max_tokens=8, ignore_eos=True)[0]
         with torch.no_grad():

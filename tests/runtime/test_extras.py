@@ -57,7 +57,7 @@ FACTS = "model data limit reward reward_version rescored_because".split()
 EXAMPLE = Example(0, "2 + 2?", "openai/gsm8k", "4", {})
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("rollout.name", set_to("rollout.name", "sglang")),
-    (f"{TURNS}.format", set_to(f"{TURNS}.format", "glm47")),
+    (f"{TURNS}.format", set_to(f"{TURNS}.format", "kimi_k2")),
     (f"{TURNS}.interaction_config_path", set_to(f"{TURNS}.interaction_config_path", "x.yaml")),
     (f"{AGENT}.default_agent_loop", set_to(f"{AGENT}.default_agent_loop", "tool_agent")),
     (f"{AGENT}.agent_loop_config_path", set_to(f"{AGENT}.agent_loop_config_path", "x.yaml")),
@@ -110,8 +110,8 @@ def test_formats_are_those_that_can_be_read_without_sglang() -> None:
         parse("", "hermse", [])
     assert "did you mean 'hermes'" in str(refused.value)
     listed = str(refused.value).rpartition(" are ")[2].rstrip(".").split(", ")
-    assert listed == [*OWN, "qwen", "qwen25"]
-    with pytest.raises(ToolError, match=r", qwen25\.$"):
+    assert listed == [*OWN, "qwen", "qwen25", "glm", "glm47"]
+    with pytest.raises(ToolError, match=r", glm47\.$"):
         parse("", "llama3_json", [])
 
 

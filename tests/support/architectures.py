@@ -8,23 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.tiny import VOCABULARY, built_once, save_tiny
+from tests.support.shrunk_configs import ALTERNATING, CONTEXT, PLAIN
+from tests.support.tiny import built_once, save_tiny
 
 WINDOW = 24
-CONTEXT = 1024
-PLAIN: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": CONTEXT,
-    "tie_word_embeddings": False,
-    "initializer_range": 0.2,
-}
 EXPERTS: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
-ALTERNATING = ["sliding_attention", "full_attention"] * 2
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 4.0,

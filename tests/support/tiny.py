@@ -111,12 +111,18 @@ def _tokenizer(spec: dict[str, Any]) -> Any:
     )
 
 
+def save_tokenizer(folder: Path, context: int) -> Any:
+    """That of the others, for a model of 384 tokens, into `folder`."""
+    tokenizer = _tokenizer(dict(eos=(IM_END,), bos=False, pad="distinct", context=context))
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
 def save_tiny(config: Any, seed: int, folder: Path, context: int) -> None:
     """A random model of `config`, with the tokenizer of the others, into `folder`."""
-    tokenizer = _tokenizer(dict(eos=(IM_END,), bos=False, pad="distinct", context=context))
+    tokenizer = save_tokenizer(folder, context)
     config.bos_token_id, config.pad_token_id = None, tokenizer.pad_token_id
     config.eos_token_id = tokenizer.eos_token_id
-    tokenizer.save_pretrained(folder)
     _random(config, seed).save_pretrained(folder)
 
 

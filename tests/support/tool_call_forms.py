@@ -1,8 +1,11 @@
-"""One call in every format, as models write it."""
+"""One call in every format, as models write it, and the format of each family of models."""
 
 from __future__ import annotations
 
-from _inf.config.tool_formats import ALIASES
+import re
+
+from _inf.config.tool_formats import ALIASES, OWN, SGLANG
+from _inf.tools.parsing import parse
 
 _HERMES = '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>'
 _GLM = "<tool_call>NAME\n<arg_key>ARG</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>"
@@ -17,6 +20,7 @@ FORMS = {
     "xml": f"<function_calls>\n{_INVOKE}</invoke>\n</function_calls>",
     "function": 'NAME(ARG="VALUE")',
     "pythonic": '[NAME(ARG="VALUE")]',
+    "gemma4": '<|tool_call>call:NAME{ARG:<|"|>VALUE<|"|>}<tool_call|>',
     "deepseekv3": (
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n"
         "```json\nARGUMENTS\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
@@ -30,9 +34,7 @@ FORMS = {
         'string="true">VALUE</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
     ),
     "gigachat3": 'function call<|role_sep|>\n{"name": "NAME", "arguments": ARGUMENTS}',
-    "glm": _GLM,
     "glm45": _GLM,
-    "glm47": "<tool_call>NAME<arg_key>ARG</arg_key><arg_value>VALUE</arg_value></tool_call>",
     "gpt-oss": (
         "<|start|>assistant<|channel|>commentary to=functions.NAME "
         "<|constrain|>json<|message|>ARGUMENTS<|call|>"
@@ -66,8 +68,57 @@ FORMS = {
 }
 
 
+# A call as the family's chat template writes it into the conversation (read on 2026-11-25).
+_COMPACT_MISTRAL = "[TOOL_CALLS]NAME[ARGS]ARGUMENTS"
+FAMILIES = {
+    **dict.fromkeys(["Qwen3", "Qwen3-Next", "EXAONE 4", "Falcon-H1", "SmolLM3"], _HERMES),
+    "Granite 4": _HERMES,
+    "Qwen3.5, Qwen3-Coder": FORMS["qwen3_coder"],
+    "Gemma 4": FORMS["gemma4"],
+    "GLM-4.5, GLM-4.6": _GLM,
+    "GLM-4.7": "<tool_call>NAME<arg_key>ARG</arg_key><arg_value>VALUE</arg_value></tool_call>",
+    "MiniMax M2": FORMS["minimax-m2"],
+    "LFM2": FORMS["lfm2"],
+    "OLMo 3": '<function_calls>\nNAME(ARG="VALUE")\n</function_calls>',
+    "Hunyuan A13B": '<tool_calls>\n[{"name": "NAME", "arguments": ARGUMENTS}]\n</tool_calls>',
+    "Ministral 3": _COMPACT_MISTRAL,
+    "DeepSeek V3.1": FORMS["deepseekv31"],
+    "DeepSeek V3.2": FORMS["deepseekv32"],
+    "Kimi K2": FORMS["kimi_k2"],
+}
+OF_SGLANG = {form: name for name, form in FORMS.items() if name in SGLANG} | {
+    _COMPACT_MISTRAL: "mistral"
+}
+
+
+def reader_of(family: str) -> str:
+    """The format that reads the family's calls, whole and without leaving anything of them in the
+    answer; one of our own readers, or "" if only SGLang's does."""
+    text = _filled(FAMILIES[family], "search", "Python")
+    for format in sorted(OWN, key=lambda each: each == "function"):  # it reads the most
+        parsed = parse(f"I look.\n{text}", format, [])
+        read = [(call.name, call.arguments, call.error) for call in parsed.calls]
+        if read == [("search", {"query": "Python"}, None)] and parsed.content == "I look.":
+            return format
+    return ""
+
+
+def family_table() -> str:
+    """Which format reads each family's calls."""
+    lines = ["| chat template | a call | `multi_turn.format` |", "|---|---|---|"]
+    for family, form in FAMILIES.items():
+        call = _filled(form, "f", "1").replace("\n", " ")
+        own = f"`{reader_of(family)}`" if reader_of(family) else ""
+        format = own or f"`{OF_SGLANG[form]}`, with the extra `verl` only"
+        lines.append(f"| {family} | `` {call.replace('|', chr(92) + '|')} `` | {format} |")
+    return "\n".join(lines)
+
+
 def written_call(format: str, name: str = "search", value: str = "Python") -> str:
     """One call of the tool `name` with the argument `query`."""
-    form = FORMS[ALIASES.get(format, format)].replace("NAME", name)
-    form = form.replace("ARGUMENTS", '{"ARG": "VALUE"}')
-    return form.replace("ARG", "query").replace("VALUE", value)
+    return _filled(FORMS[ALIASES.get(format, format)], name, value)
+
+
+def _filled(form: str, name: str, value: str) -> str:
+    form = form.replace("NAME", name).replace("ARGUMENTS", '{"ARG": "VALUE"}')
+    return re.sub(r"\bARG\b", "query", form).replace("VALUE", value)

@@ -47,9 +47,9 @@ def test_every_parser_of_sglang_and_verl_is_a_format() -> None:
     source = Path(verl.__file__).parent / "experimental/agent_loop/tool_parser.py"
     verls = set(re.findall(r'ToolParser.register\("(.+)"\)', source.read_text()))
     theirs = set(FunctionCallParser.ToolCallParserEnum)
-    assert set(FORMATS) == theirs | {"json", "xml", "function", "llama3_json"}
+    assert set(FORMATS) == theirs | {"json", "xml", "function", "gemma4", "llama3_json"}
     assert verls and verls <= set(FORMATS)
-    assert set(SGLANG) == theirs - {"hermes", "qwen", "qwen25", "pythonic"}
+    assert set(SGLANG) == theirs - {*OWN, "qwen", "qwen25", "glm", "glm47"}
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -215,6 +215,9 @@ def test_no_text_raises_and_every_span_is_its_raw_text(format: str, noise: str) 
     [
         "<tool_call>", '{"tool": ', "<invoke>", "<invoke><tool_name>", "f(x=", "search(",
         "[f(a=1, b=1, c=1, d=1, ", "[search(a='", "f(x=1 ", '<tool_call>{"name": ',
+        "<function=", "<function=f><parameter=a>", "<tool_call>f<arg_key>", '<invoke name="',
+        '<invoke name="f"><parameter name="a">', "<|tool_call>call:f{",
+        '<|tool_call>call:f{a:<|"|>',
     ],
 )  # fmt: skip
 def test_a_model_that_repeats_itself_is_read_in_no_time(format: str, piece: str) -> None:
@@ -259,6 +262,30 @@ def test_a_model_that_repeats_itself_is_read_in_no_time(format: str, piece: str)
             "<invoke><tool_name>search</tool_name><parameters><query>5</query><count>5</count>"
             "<other>a &lt; b</other></parameters></invoke>",
             {"query": "5", "count": 5, "other": "a < b"},
+        ),
+        (
+            "qwen3_coder",  # without its wrapper, and with values of several lines
+            "<function=search>\n<parameter=query>\n5\n6 < 7\n</parameter>\n<parameter=count>\n5\n"
+            "</parameter>\n</function>",
+            {"query": "5\n6 < 7", "count": 5},
+        ),
+        (
+            "glm47",  # on one line
+            "<tool_call>search<arg_key>query</arg_key><arg_value>5</arg_value><arg_key>other"
+            '</arg_key><arg_value>["a"]</arg_value></tool_call>',
+            {"query": "5", "other": ["a"]},
+        ),
+        (
+            "minimax-m2",
+            '<invoke name="search">\n<parameter name="query">5</parameter>\n'
+            '<parameter name="count">5</parameter>\n</invoke>',
+            {"query": "5", "count": 5},
+        ),
+        (
+            "gemma4",  # nested values; keys in a string are none
+            '<|tool_call>call:search{count:5,other:{a:[true,<|"|>b<|"|>]},query:<|"|>"x": {y:1}\n'
+            '<|"|>}<tool_call|>',
+            {"count": 5, "other": {"a": [True, "b"]}, "query": '"x": {y:1}\n'},
         ),
     ],
 )

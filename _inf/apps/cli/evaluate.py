@@ -18,7 +18,7 @@ from _inf.apps.cli.options import (
     takes_options,
 )
 from _inf.apps.eval import gsm8k
-from _inf.apps.eval.benchmarks import GSM8K, NAMED, BenchmarkOptions, data_of
+from _inf.apps.eval.benchmarks import NAMED, BenchmarkOptions, data_of
 from _inf.apps.eval.compare import compare_runs
 from _inf.apps.eval.environments import factory_of_file
 from _inf.apps.eval.eval_report import EvalReport
@@ -27,7 +27,6 @@ from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
 from _inf.backends.registry import describe
 from _inf.errors import ConfigError
 from _inf.models.adapters import adapter_folder
-from _inf.runtime.extras import require_verl
 from _inf.runtime.progress import say
 
 if TYPE_CHECKING:
@@ -122,15 +121,11 @@ def data(
     if options.adapter is not None:
         remote = describe(config).remote
         params["adapter"], folder = _adapter(options.adapter, remote=remote)
-    if source == GSM8K and options.reward is None:
-        require_verl(GSM8K)
-    if source == GSM8K and benchmark.tool:
-        require_verl("--tool")
-    asked = data_of(source, benchmark)
+    benchmark.check(source)
     if benchmark.tool:
         params["tools"] = gsm8k.tools()
-    stem, reward = options.out or asked.stem, options.reward or asked.reward
-    asked = dataclasses.replace(asked, stem=stem, reward=reward)
+    asked = data_of(source, benchmark, options.reward)
+    asked = dataclasses.replace(asked, stem=options.out or asked.stem)
     run = EvalRun(asked, settings, config, params, folder)
 
     @contextlib.contextmanager

@@ -99,26 +99,26 @@ class BenchmarkOptions:
                     raise ConfigError(f"--{option}: it is an option of {owner}, not of {source}.")
 
 
-def data_of(source: str, options: BenchmarkOptions) -> EvalData:
-    """Return the data of `inf eval SOURCE`. Raises `ConfigError` for another benchmark's option."""
-    options.check(source)
+def data_of(source: str, options: BenchmarkOptions, reward: str | None) -> EvalData:
+    """Return the data of `inf eval SOURCE`, with this reward function or else the source's own."""
     if source.startswith(reasoning_tasks.PREFIX):
         size = options.size or reasoning_tasks.SIZE
         seed = reasoning_tasks.SEED if options.data_seed is None else options.data_seed
-        rows, reward = reasoning_tasks.load_tasks(source, size, seed)
+        rows, own = reasoning_tasks.load_tasks(source, size, seed)
         stem = "rg" if "," in source else source.replace(":", "-")
-        return EvalData(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward)
+        return EvalData(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward or own)
     if source == GSM8K:
+        scored = reward or gsm8k.reward()
         problems = gsm8k.load_problems(options.data, "test")
         shots = gsm8k.solved(problems, options.shots, options.shots_from)
         before = f", {options.shots} examples before each" if shots else ""
         rows = gsm8k.rows(problems, shots, tool=options.tool)
         name = f"{options.data or gsm8k.HUB}{before}"
-        return EvalData(rows, name, Path(source), gsm8k.compute_score)
+        return EvalData(rows, name, Path(source), scored)
     if source in PRESETS:
         name = str(options.data or PRESETS[source].hub)
-        return EvalData(preset_rows(source, options.data), name, Path(source))
-    return EvalData(source, source, Path("eval"))
+        return EvalData(preset_rows(source, options.data), name, Path(source), reward)
+    return EvalData(source, source, Path("eval"), reward)
 
 
 def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from _inf.apps.eval.dataset import file_rows, hub_rows, verl_row
+from _inf.apps.eval.reward_process import RewardFunction
 from _inf.errors import ConfigError
+from _inf.runtime.extras import require_verl
 
 HUB, HUB_FILE = "openai/gsm8k", "main/{}-00000-of-00001.parquet"
 # From verl's `examples/data_preprocess/gsm8k.py`.
@@ -105,6 +107,7 @@ def rows(
 
 def tools() -> list[Any]:
     """Return verl's Gsm8kTool, which tells the model its reward, and a calculator."""
+    require_verl("--tool")
     from verl.tools.gsm8k_tool import Gsm8kTool
     from verl.tools.schemas import OpenAIFunctionToolSchema
 
@@ -115,6 +118,12 @@ def tools() -> list[Any]:
             cls({}, OpenAIFunctionToolSchema.model_validate(schema))
             for cls, schema in ((Gsm8kTool, GRADER), (Calculator, SCHEMA))
         ]
+
+
+def reward() -> RewardFunction:
+    """Return the reward function of both rules, which are verl's."""
+    require_verl("gsm8k")
+    return compute_score
 
 
 def compute_score(solution_str: str, ground_truth: str, **rest: Any) -> dict[str, float]:

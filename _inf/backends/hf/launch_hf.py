@@ -58,19 +58,31 @@ def launch(config: Config) -> HfBackend:
             model.generation_config = GenerationConfig()  # else beams take what a call leaves out
             dtype = str(model.dtype).removeprefix("torch.")
             info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder, dtype)
-            forward = Forward(model, info.limits.total)
-            if not forward.causal:
-                raise ConfigError.of(
-                    "model_path",
-                    f"{type(model).__name__} does not run with rollout.name: hf: a token's logits "
-                    "depend on the tokens behind it. Take a model that decodes text.",
-                )
+            forward = _forward(model, info.limits.total)
             decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)
             host.keep("decoding", decoder.serve())
             host.on_stop.append(lambda: _free(forward, device))
             return HfBackend(forward, decoder, host, info)
 
         return host.start(build)
+
+
+@at_fault(key="model_path")
+def _forward(model: Any, total: int) -> Forward:
+    """The model's forward pass, if it decodes text."""
+    refused = f"model_path: {type(model).__name__} does not run with rollout.name: hf:"
+    try:
+        forward = Forward(model, total)
+    except Exception as failure:
+        raise ConfigError(
+            f"{refused} it computes no row of token ids alone: {error_text(failure)}."
+        ) from failure
+    if not forward.causal:
+        raise ConfigError(
+            f"{refused} a token's logits depend on the tokens behind it. Take a model that decodes "
+            "text."
+        )
+    return forward
 
 
 def _free(forward: Forward, device: torch.device) -> None:

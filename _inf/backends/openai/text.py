@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from _inf.request.keywords import NEUTRAL
-from _inf.tools.readers import call_of
+from _inf.tools.call_values import call_of
 from _inf.types import Message, Request, RequestOutput, SamplingParams
 
 # Sent under their own names.
