@@ -177,9 +177,18 @@ def _closing(text: str, start: int) -> int:
     raise Unreadable("its bracket is not closed")
 
 
+class _JsonNames(ast.NodeTransformer):
+    """Replaces JSON's true, false and null, which the templates of OLMo 3 and LFM2 write too."""
+
+    VALUES = {"true": True, "false": False, "null": None}
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self.VALUES[node.id]) if node.id in self.VALUES else node
+
+
 def _literals(brackets: str) -> dict[str, Any]:
     try:
-        call = ast.parse(f"f{brackets}", mode="eval").body
+        call = _JsonNames().visit(ast.parse(f"f{brackets}", mode="eval").body)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise Unreadable('it is not name(key="value", ...)') from None
     if not isinstance(call, ast.Call) or call.args or any(not k.arg for k in call.keywords):

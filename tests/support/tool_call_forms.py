@@ -68,17 +68,18 @@ FORMS = {
 }
 
 
-# A call as the family's chat template writes it into the conversation (read on 2026-11-25).
+# A call as the family's chat template writes it into the conversation, or as vLLM's parser for the
+# family reads it: docs/tools.md says of which families the template was read.
 _COMPACT_MISTRAL = "[TOOL_CALLS]NAME[ARGS]ARGUMENTS"
 FAMILIES = {
     **dict.fromkeys(["Qwen3", "Qwen3-Next", "EXAONE 4", "Falcon-H1", "SmolLM3"], _HERMES),
     "Granite 4": _HERMES,
-    "Qwen3.5, Qwen3-Coder": FORMS["qwen3_coder"],
+    "Qwen3-Coder, Qwen3.5": FORMS["qwen3_coder"],
     "Gemma 4": FORMS["gemma4"],
     "GLM-4.5, GLM-4.6": _GLM,
     "GLM-4.7": "<tool_call>NAME<arg_key>ARG</arg_key><arg_value>VALUE</arg_value></tool_call>",
     "MiniMax M2": FORMS["minimax-m2"],
-    "LFM2": FORMS["lfm2"],
+    "LFM2.5": FORMS["lfm2"],
     "OLMo 3": '<function_calls>\nNAME(ARG="VALUE")\n</function_calls>',
     "Hunyuan A13B": '<tool_calls>\n[{"name": "NAME", "arguments": ARGUMENTS}]\n</tool_calls>',
     "Ministral 3": _COMPACT_MISTRAL,
@@ -105,7 +106,7 @@ def reader_of(family: str) -> str:
 
 def family_table() -> str:
     """Which format reads each family's calls."""
-    lines = ["| chat template | a call | `multi_turn.format` |", "|---|---|---|"]
+    lines = ["| family | a call | `multi_turn.format` |", "|---|---|---|"]
     for family, form in FAMILIES.items():
         call = _filled(form, "f", "1").replace("\n", " ")
         own = f"`{reader_of(family)}`" if reader_of(family) else ""

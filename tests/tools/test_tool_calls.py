@@ -264,6 +264,12 @@ def test_a_model_that_repeats_itself_is_read_in_no_time(format: str, piece: str)
             {"query": "5", "count": 5, "other": "a < b"},
         ),
         (
+            "function",  # with names of JSON, as OLMo 3 writes them
+            "<function_calls>\nsearch(query='5', count=null, other={'a': [true, False]})\n"
+            "</function_calls>",
+            {"query": "5", "count": None, "other": {"a": [True, False]}},
+        ),
+        (
             "qwen3_coder",  # without its wrapper, and with values of several lines
             "<function=search>\n<parameter=query>\n5\n6 < 7\n</parameter>\n<parameter=count>\n5\n"
             "</parameter>\n</function>",
