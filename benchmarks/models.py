@@ -15,13 +15,14 @@ of 5, 30 and 60 tokens get 4 tokens each, greedily and sampled with seeds. `exac
 
 from __future__ import annotations
 
+import collections
 import datetime
 import itertools
 import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def verdict(kind: str) -> tuple[str, str]:
                 lacking = check(engine, model)
                 cached = forward.cached
         except ConfigError as failure:
-            return "refused", _reason(failure).removeprefix("model_path: ")
+            said = _reason(failure).removeprefix("model_path: ")
+            return "refused", said.replace(f" in {folder}", "")
         except Inexact as failure:
             return "differs", _reason(failure)
         except Exception as failure:
@@ -145,24 +147,24 @@ def _reason(failure: Exception) -> str:
     return text[:160].replace("|", "/")
 
 
-def rows(kinds: Sequence[str]) -> Iterator[str]:
-    for kind in kinds or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        said, how = verdict(kind)
-        yield f"| {kind} | {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]} | {said} | {how} |"
-
-
-def main() -> None:
+def main(kinds: Sequence[str]) -> None:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
+    rows, verdicts = [], collections.Counter[str]()
+    for kind in kinds or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        said, how = verdict(kind)
+        verdicts[said] += 1
+        rows.append(f"| {kind} | {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]} | {said} | {how} |")
+        print(rows[-1], file=sys.stderr, flush=True)
     versions = f"Transformers {transformers.__version__}, torch {torch.__version__}"
     print("# Architectures on `hf`, measured\n")
-    print(f"{versions}, CPU, float32, {datetime.date.today()}. Made by this command:\n")
-    for line in (__doc__ or "").splitlines()[2:]:
-        print(line)
+    print(f"{versions}, CPU, float32, {datetime.date.today()}. Made by this command:")
+    print("\n".join((__doc__ or "").splitlines()[1:]))
+    counts = ", ".join(f"{count} {said}" for said, count in verdicts.most_common())
+    print(f"\nOf {len(rows)} architectures: {counts}.\n")
     print("| model type | class | verdict | how rows are computed, or why |\n|---|---|---|---|")
-    for row in rows(sys.argv[1:]):
-        print(row, flush=True)
+    print("\n".join(rows))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

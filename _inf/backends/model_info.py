@@ -35,9 +35,10 @@ def original_context(text: object) -> int | None:
 
 
 def context_length(text: object) -> int | None:
-    """Tokens of the model's context; None if its config has no `max_position_embeddings`."""
+    """Tokens of the model's context; None if its config has no `max_position_embeddings`, or a
+    negative one, as XLNet's."""
     context: int | None = getattr(text, "max_position_embeddings", None)
-    if context is None:
+    if context is None or context < 0:
         return None
     scaling, kind = rope_scaling(text)
     factor, original = scaling.get("factor") or 1.0, scaling.get(ORIGINAL)

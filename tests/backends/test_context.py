@@ -60,6 +60,10 @@ def test_gemma_3_has_its_context_after_its_linear_scaling() -> None:
     assert context_length(transformers.Gemma3TextConfig(**own)) == 131_072
 
 
+def test_negative_context_is_none() -> None:
+    assert context_length(transformers.XLNetConfig()) is None
+
+
 def test_factors_that_change_with_the_longest_row_are_named() -> None:
     fixed = {rope: fixed_factors_length(scaled(rope)) for rope in ROPES}
     assert {rope: length for rope, length in fixed.items() if length is not None} == {

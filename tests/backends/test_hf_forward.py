@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import CONFIG_MAPPING
 
 from _inf.backends.hf.forward import Forward
 from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.prompts import as_ids
-from tests.support.shrunk_configs import CONTEXT, shrunk
+from tests.support.shrunk_configs import CONTEXT, known, shrunk
 from tests.support.tiny import save_tokenizer
 
 ROLLOUT = {"name": "hf", "dtype": "float32", "prompt_length": 64, "response_length": 16}
@@ -23,7 +22,7 @@ ROWS = [list(range(1, 6)), list(range(4, 40))]
 
 def model_of(kind: str, auto: Any = transformers.AutoModelForCausalLM) -> Any:
     """A tiny random model of a model type."""
-    if kind not in CONFIG_MAPPING:
+    if not known(kind):
         pytest.skip(f"this Transformers has no {kind}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

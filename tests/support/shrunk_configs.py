@@ -45,6 +45,10 @@ SMALL: dict[str, Any] = PLAIN | {
     "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 16,
     "v_head_dim": 16,
+    # Fewer tokens than the prompts have; with few heads many of the index's scores would be 0 and
+    # so tied, and which of them a plain pass takes depends on its length.
+    "index_topk": 16,
+    "index_n_heads": 64,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
@@ -120,8 +124,7 @@ OWN: dict[str, dict[str, Any]] = {
         "audio_config": {"adapter_out_dim": 64},
     },
     "dots3_note_text": MLA
-    | {"per_layer_config": {}, "head_dim": 32, "index_topk": 16}
-    | {"index_head_dim": 16, "index_n_heads": 4},
+    | {"per_layer_config": {}, "head_dim": 32, "index_head_dim": 16},
     "emu3": {
         "vq_config": {
             "base_channels": 32,
@@ -223,6 +226,14 @@ OWN: dict[str, dict[str, Any]] = {
 }
 # Fields of `SMALL` that a type refuses.
 WITHOUT = {"prophetnet": {"num_hidden_layers"}, "xlnet": {"max_position_embeddings"}}
+
+
+def known(kind: str) -> bool:
+    """Whether the installed Transformers has this type, and the text model that it gets here."""
+    from transformers import CONFIG_MAPPING
+
+    text = OWN.get(kind, {}).get("text_config", {}).get("model_type", kind)
+    return kind in CONFIG_MAPPING and text in CONFIG_MAPPING
 
 
 def shrunk(kind: str) -> Any:
