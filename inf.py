@@ -275,9 +275,9 @@ class InferenceEngine(Changeable):
         tensors are `prompts` (rows x P, padded left), `responses` and `response_mask` (rows x R,
         padded right; 1 = sampled), `input_ids`, `attention_mask` and `position_ids` (rows x
         (P + R)), and `rollout_log_probs` (rows x R, 0 where the mask is 0). Further columns are
-        `uid`, `completions`, `prompt_index`, `finish_reason` and `weight_version`; after tools or
-        interactions `messages`, `reward_scores` and `__num_turns__` (verl's names); after agent
-        loops `extra_fields` and no `messages`.
+        `uid`, `completions`, `prompt_index`, `finish_reason`, `weight_version` and
+        `weight_versions`; after tools or interactions `messages`, `reward_scores` and
+        `__num_turns__` (verl's names); after agent loops `extra_fields` and no `messages`.
         Raises what `generate` does, and `ConfigError` if `max_tokens` is above R, rows of one
         prompt would be the same, or `uid` or `extra` is wrong.
         """

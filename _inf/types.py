@@ -290,10 +290,11 @@ class Trace:
 
     token_ids: everything after the prompt. response_mask, logprobs: 1 and a log prob for a sampled
     id (NaN if the engine's own server gives none), 0 and 0.0 for an id of the template. messages:
-    the conversation with its answers; empty if the prompt was ids. finish_reasons, weight_versions:
-    one per answer. reward: None until it is set. forked_from: the trace whose first messages it
-    shares, and how many; None if it shares none. rollout: a text shared by all traces of a session
-    and unique to it, even among sessions of one name; None if no session made the trace.
+    the conversation with its answers; empty if the prompt was ids. finish_reasons: one per answer.
+    weight_versions: each with the index of its first token in `token_ids`, as in `RequestOutput`.
+    reward: None until it is set. forked_from: the trace whose first messages it shares, and how
+    many; None if it shares none. rollout: a text shared by all traces of a session and unique to
+    it, even among sessions of one name; None if no session made the trace.
     """
 
     id: str
@@ -303,7 +304,7 @@ class Trace:
     logprobs: list[float] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     finish_reasons: list[str] = field(default_factory=list)
-    weight_versions: list[int] = field(default_factory=list)
+    weight_versions: list[tuple[int, int]] = field(default_factory=list)
     reward: float | None = None
     forked_from: tuple[str, int] | None = None
     rollout: str | None = None

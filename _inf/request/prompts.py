@@ -72,7 +72,8 @@ def object_array(values: Sequence[Any]) -> Any:
     import numpy as np
 
     array = np.empty(len(values), dtype=object)
-    array[:] = values
+    for index, value in enumerate(values):  # `array[:] = values` would look into lists
+        array[index] = value
     return array
 
 

@@ -21,7 +21,8 @@ TENSORS = (
     "prompts responses response_mask input_ids attention_mask position_ids rollout_log_probs"
 ).split()
 NON_TENSORS = (
-    "uid completions prompt_index finish_reason weight_version messages reward_scores __num_turns__"
+    "uid completions prompt_index finish_reason weight_version weight_versions messages "
+    "reward_scores __num_turns__"
 ).split()
 
 
@@ -95,6 +96,7 @@ def trainer_batch(
         "prompt_index": [row.prompt_index for row in rows],
         "finish_reason": [row.finish_reason for row in rows],
         "weight_version": [row.weight_version for row in rows],
+        "weight_versions": [[list(each) for each in row.weight_versions] for row in rows],
     }
     if transcripts := [row.transcript for row in rows if row.transcript is not None]:
         if transcripts[0].agent_loop is None:  # agent loops report no messages

@@ -144,7 +144,7 @@ def test_trace_of_a_session_is_a_rollout_with_its_fork(tmp_path: Path) -> None:
         logprobs=[-0.5, 0.0, -0.25],
         messages=said,
         finish_reasons=["tool_calls", "stop"],
-        weight_versions=[4, 5],
+        weight_versions=[(4, 0), (5, 2)],
         reward=0.5,
         forked_from=("t1", 2),
     )
@@ -153,7 +153,8 @@ def test_trace_of_a_session_is_a_rollout_with_its_fork(tmp_path: Path) -> None:
     assert (rollout.row_id, rollout.response_ids, rollout.reward) == ("t2", [3, 4, 5], 0.5)
     assert (rollout.finish_reason, rollout.weight_version, rollout.num_turns) == ("stop", 5, 2)
     assert (rollout.messages, rollout.completion) == (said, "Yes")
-    assert rollout.extra["forked_from"] == ["t1", 2] and rollout.extra["weight_versions"] == [4, 5]
+    assert rollout.extra["forked_from"] == ["t1", 2]
+    assert rollout.weight_versions == [[4, 0], [5, 2]]
     assert as_rollouts([trace]) == [rollout]
     for known in ([], [-0.5, 0.0]):  # a server gave none, or to some turns
         unknown = [*known, *[float("nan")] * (3 - len(known))]

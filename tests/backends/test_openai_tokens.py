@@ -196,7 +196,7 @@ def test_answer_without_a_log_prob_for_each_token_is_a_failure(
 
 
 def test_start_finds_out_what_a_server_offers(server: ScriptedServer, vllm: Vllm) -> None:
-    everything = VLLM_MODE.supports - {"adapters"}
+    everything = VLLM_MODE.supports - {"adapters", "pause"}
     with connected(server) as engine:
         assert engine.supports == everything
     for lacks, missing in {

@@ -42,7 +42,7 @@ def serve(
     Other hosts than this machine's own need --api-key-env. SIGTERM finishes the requests that are
     under way, for at most 20 seconds.
     """
-    from _inf.apps.serve.server import check_address
+    from _inf.apps.serve.access import check_address
 
     api_key = None if api_key_env is None else os.environ.get(api_key_env, "")
     if api_key == "":

@@ -28,6 +28,7 @@ COLUMNS = {
     "prompt_index": "prompt_index",
     "finish_reason": "finish_reason",
     "weight_version": "weight_version",
+    "weight_versions": "weight_versions",
     "messages": "messages",
     "reward_scores": "reward_scores",
     "__num_turns__": "num_turns",
@@ -51,6 +52,8 @@ class Rollout:
     agent_loop: the name of the agent loop that answered. unsampled_at: the places in the response
         where its mask is not that of the ids that were sampled; unsampled_ids: how many.
         extra_fields: of its output.
+    weight_versions: pairs of a version of the weights and the place of its first token in the
+        response; weight_version: the last one's.
     adapter: the name of the LoRA adapter that answered.
     timings: seconds by name; `tools` is the sum of the calls'.
     prompt_length, response_length, pad_token_id: the widths and the padding of its `DataProto`.
@@ -72,6 +75,7 @@ class Rollout:
     reward_scores: dict[str, Any] | None = None
     finish_reason: str | None = None
     weight_version: int | None = None
+    weight_versions: list[list[int]] | None = None
     adapter: str | None = None
     num_turns: int | None = None
     agent_loop: str | None = None

@@ -105,6 +105,7 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
         "reasoning": answer.reasoning,
         "finish_reason": answer.finish_reason,
         "weight_version": answer.weight_version,
+        "weight_versions": [list(each) for each in answer.weight_versions],
     }
     if answer.adapter is not None:
         fields["adapter"] = answer.adapter
@@ -190,9 +191,10 @@ def _of_trace(trace: Trace) -> dict[str, Any]:
         "forked_from": trace.forked_from and list(row.pop("forked_from")),
         "completion": last if isinstance(last, str) else None,
         "finish_reason": trace.finish_reasons[-1] if trace.finish_reasons else None,
-        "weight_version": trace.weight_versions[-1] if trace.weight_versions else None,
+        "weight_version": trace.weight_versions[-1][0] if trace.weight_versions else None,
         "num_turns": len(trace.finish_reasons),
         **row,
+        "weight_versions": [list(each) for each in trace.weight_versions],
     }
 
 

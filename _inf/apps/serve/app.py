@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import BaseRoute
 
+from _inf.apps.serve.access import LOOPBACK_NAMES, guard, is_loopback
 from _inf.apps.serve.adapter_routes import LoadBody, UnloadBody, load_adapter, unload_adapter
 from _inf.apps.serve.bodies import BodyT, RewardBody, read_body
 from _inf.apps.serve.calls import ServedCall, served_call
@@ -30,6 +29,7 @@ from _inf.apps.serve.error_responses import HEADERS, RequestError, by_field, err
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.message_bodies import CountBody
 from _inf.apps.serve.message_responses import MessagesResponses
+from _inf.apps.serve.pause_routes import add_pause_routes
 from _inf.apps.serve.prometheus import Metrics, WatchRequests
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
 from _inf.apps.serve.sessions import Sessions
@@ -42,14 +42,13 @@ from _inf.apps.serve.tokenizer_routes import (
     tokenized,
     tokenizer_info,
 )
-from _inf.errors import EngineDeadError, shown
+from _inf.errors import EngineDeadError
 from _inf.types import Trace
 
 if TYPE_CHECKING:
     from _inf.response.output import GenerationOutput
     from inf import InferenceEngine
 
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 NOT_FOUND = 404
 SESSION = "/sessions/{session}"
 ANSWERS: Mapping[str, type[Responses[Any]]] = {
@@ -237,7 +236,7 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     """Build the application. Without an `api_key` it answers only requests to this machine's own
     names, and none that a web page of another site sends."""
     own_names = [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host]
-    router = APIRouter(dependencies=[Depends(_guard(api_key, own_names))])
+    router = APIRouter(dependencies=[Depends(guard(api_key, own_names))])
     for prefix in ("", SESSION):
         for path, kind in ANSWERS.items():
             router.add_api_route(prefix + path, partial(service.answer, kind), methods=["POST"])
@@ -256,6 +255,8 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     router.add_api_route(f"{SESSION}/reward", service.reward, methods=["POST"])
     router.add_api_route(SESSION, service.delete_session, methods=["DELETE"])
     router.add_api_route("/metrics", service.totals)
+    if is_loopback(host):
+        add_pause_routes(router, service.engine)
     for_all = APIRouter()
     for_all.add_api_route("/health", service.health, methods=["GET", "HEAD"])
     for_all.add_api_route("/", service.reached, methods=["HEAD"])
@@ -295,23 +296,3 @@ def _named(routes: Sequence[BaseRoute]) -> str:
         for route in api
         if route.path not in of_sessions and not route.path.endswith("/")
     )
-
-
-def _guard(api_key: str | None, own_names: Sequence[str]) -> Callable[[Request], Awaitable[None]]:
-    """Refuse requests without the key. Without a key, refuse those of another site's page: a
-    browser sends its POST, if the body is called plain text, without asking first; the header
-    `Origin` then says whose page it is."""
-    own_page = rf"https?://({'|'.join(map(re.escape, own_names))})(:\d+)?"
-
-    async def check(request: Request) -> None:
-        sent, origin = request.headers, request.headers.get("Origin")
-        if api_key is not None:
-            # Anthropic's clients have a header of their own for it.
-            bearer = sent.get("Authorization", "").removeprefix("Bearer ")
-            given = (sent.get("x-api-key") or bearer).encode()
-            if not hmac.compare_digest(given, api_key.encode()):
-                raise RequestError(401, "The API key is missing or wrong.", code="invalid_api_key")
-        elif origin is not None and not re.fullmatch(own_page, origin):
-            raise RequestError(403, f"A page of {shown(origin)} may not send requests.")
-
-    return check

@@ -22,7 +22,7 @@ from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 
 JSON = dict[str, Any]
-OF_AN_END = ("finish_reason", "stop_reason", "matched_stop", "weight_version")
+OF_AN_END = "finish_reason stop_reason matched_stop weight_version weight_versions".split()
 
 
 BodyT = TypeVar("BodyT", ChatBody, TranslatedBody, CompletionBody, TokensBody, SglangBody)
@@ -117,6 +117,7 @@ class Responses(Generic[BodyT]):
             fields["stop_reason"] = choice.stop_reason
             fields["matched_stop"] = choice.output.matched_stop  # SGLang's name, also of an EOS
             fields["weight_version"] = choice.output.weight_version
+            fields["weight_versions"] = choice.output.weight_versions
         if self.body.return_token_ids:
             fields["token_ids"] = chunk.token_ids
         return fields

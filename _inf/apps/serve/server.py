@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import socket
 import threading
 import time
@@ -12,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from _inf.apps.serve.access import check_address
 from _inf.apps.serve.app import Service, create_app
-from _inf.errors import ConfigError, InferenceError, shown
+from _inf.errors import ConfigError, InferenceError
 from _inf.types import Trace
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 START_SECONDS = 30
 FINISH_SECONDS = 20  # for requests that are under way when the server stops
-MAX_PORT = 65535
 
 
 class InferenceServer:
@@ -105,26 +103,6 @@ class InferenceServer:
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
-
-
-def check_address(host: str, port: int, api_key: str | None) -> None:
-    """Refuse a wrong port or key, and another host than this machine's own without a key."""
-    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
-        raise ConfigError.of("port", f"{shown(port)} is not a number from 0 to {MAX_PORT}.")
-    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
-        raise ConfigError.of("api_key", "it must be printable ASCII text, and not empty.")
-    if api_key is None and not _is_loopback(host):
-        raise ConfigError.of(
-            "host",
-            f"{shown(host)} can be reached from other machines, so requests need a key: set "
-            "api_key (inf serve: --api-key-env NAME).",
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -128,6 +128,12 @@ class Session:
             if trace.id in self._traces:
                 self.size -= _size(trace)
             added = prompt_ids[len(trace.prompt_token_ids) + len(trace.token_ids) :]
+            begin, last = len(trace.token_ids) + len(added), trace.weight_versions[-1:]
+            versions = [
+                (version, begin + first)
+                for version, first in output.weight_versions
+                if [version] != [known for known, _ in last]
+            ]
             trace = dataclasses.replace(
                 trace,
                 token_ids=[*trace.token_ids, *added, *sampled],
@@ -135,7 +141,7 @@ class Session:
                 logprobs=[*trace.logprobs, *[0.0] * len(added), *output.logprobs],
                 messages=messages,
                 finish_reasons=[*trace.finish_reasons, choice.finish_reason],
-                weight_versions=[*trace.weight_versions, output.weight_version],
+                weight_versions=[*trace.weight_versions, *versions],
             )
             self._traces[trace.id] = trace
             self.size += _size(trace)

@@ -30,7 +30,7 @@ VLLM_MODE = Mode(
     "openai on vLLM or inf serve",
     supports=TOKEN_MODE.supports
     | SCORES
-    | {"regex", "adapters", "token_masks", "logprob_token_ids"},
+    | {"regex", "adapters", "token_masks", "logprob_token_ids", "pause"},
     reads=TOKEN_MODE.reads,
 )
 # SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them. It updates

@@ -14,9 +14,9 @@ from _inf.backends.base import OnHost, check_finite
 from _inf.backends.openai.adapters import ServerAdapters
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
-from _inf.backends.openai.findings import Findings
+from _inf.backends.openai.findings import IS_PAUSED, Findings
 from _inf.backends.openai.text import Answer, TextForm
-from _inf.errors import ConfigError, PromptError, RequestFailure, shown
+from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, shown
 from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
@@ -42,6 +42,7 @@ class OpenAIBackend(OnHost):
         self._weights = found.weights
         self.weight_version = found.weights.version if found.weights else 0  # others do not tell
         self.loaded = adapters
+        self._root = server.access.base_url.removesuffix("/v1")
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -113,6 +114,28 @@ class OpenAIBackend(OnHost):
         self.host.run_alone(self._weights.load(self.server, tensors, new))
         self.weight_version = new
         return new
+
+    @property
+    def paused(self) -> bool:
+        if "pause" not in self.supports:
+            return False
+        return bool(self.host.run_beside(self.server.control(self._root + IS_PAUSED))["is_paused"])
+
+    def pause(self, mode: str) -> None:
+        asked = f"{self._root}/pause?mode={mode}&clear_cache=false"
+        self.host.run_beside(self.server.control(asked, {}))
+
+    def resume(self) -> None:
+        self.host.run_beside(self.server.control(f"{self._root}/resume", {}))
+
+    def reset_prefix_cache(self) -> None:
+        """Raises `InferenceError` if the server refuses, as vLLM does while rows run."""
+        asked = self.server.control(f"{self._root}/reset_prefix_cache", {})
+        if not self.host.run_beside(asked)["success"]:
+            raise InferenceError(
+                f"{self._root} did not empty its prefix cache, because rows run; wait for them, or "
+                "end them with pause('abort')."
+            )
 
     @property
     def adapters(self) -> list[str]:

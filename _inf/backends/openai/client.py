@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import openai
@@ -52,6 +52,15 @@ class Server:
         async with self._turn(prompt_index):
             return await self.client.post(path, cast_to=object, body=body, options=self._options())
 
+    async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Ask for something, by GET without a body, while rows under way may wait for it: it is not
+        one of those that `pace` limits."""
+        with self._failures(None):
+            options: dict[str, Any] = {"cast_to": object, "options": self._options(max_retries=0)}
+            if body is None:
+                return await self.client.get(path, **options)
+            return await self.client.post(path, body=body, **options)
+
     async def post_text(self, path: str, body: Mapping[str, Any]) -> None:
         """Ask for something whose answer is a sentence."""
         async with self._turn(None):
@@ -78,10 +87,15 @@ class Server:
     @contextlib.asynccontextmanager
     async def _turn(self, prompt_index: int | None) -> AsyncIterator[None]:
         async with self.pace.turn(current_call.get()):
-            try:
+            with self._failures(prompt_index):
                 yield
-            except (openai.OpenAIError, httpx.HTTPError, ValueError) as failure:
-                raise self.access.failure(failure, prompt_index) from failure
+
+    @contextlib.contextmanager
+    def _failures(self, prompt_index: int | None) -> Iterator[None]:
+        try:
+            yield
+        except (openai.OpenAIError, httpx.HTTPError, ValueError) as failure:
+            raise self.access.failure(failure, prompt_index) from failure
 
 
 class Pace:

@@ -24,6 +24,7 @@ from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
 T = TypeVar("T")
 
+IS_PAUSED = "/is_paused"  # vLLM's, and of `inf serve`
 PROBE = "The quick brown fox jumps over"
 HOT = 2.0  # a temperature at which log probs differ from those at 1
 SAME = 1e-4  # of two log probs
@@ -123,6 +124,9 @@ async def _find_completions(
         supports |= {"logprob_token_ids"}
     if await _takes_adapters(server):
         supports |= {"adapters"}
+    asked = server.control(server.access.base_url.removesuffix("/v1") + IS_PAUSED)
+    if isinstance(state := await _or_none(asked), dict) and "is_paused" in state:
+        supports |= {"pause"}
     return Findings(form, supports, tokens=tokens)
 
 

@@ -101,7 +101,7 @@ class TokenAnswer(OpenAIAnswer):
     tops: list[Tops] = dataclasses.field(default_factory=list)
     of_prompt: Sequence[Mapping[str, Any] | None] = ()
     stop: int | str | None = None
-    weight_version: int = 0  # that `inf serve` names
+    weight_versions: Sequence[tuple[int, int]] = ((0, 0),)  # that `inf serve` names
 
     def __call__(self, chunk: Mapping[str, Any]) -> RequestOutput:
         choice, params = self.choice(chunk), self.request.params
@@ -110,7 +110,8 @@ class TokenAnswer(OpenAIAnswer):
         if (stop := choice.get("stop_reason")) is not None:
             self.stop = stop
         self.of_prompt = choice.get("prompt_logprobs") or self.of_prompt
-        self.weight_version = choice.get("weight_version") or self.weight_version
+        if versions := choice.get("weight_versions"):
+            self.weight_versions = [(version, first) for version, first in versions]
         ids, stop = list(self.token_ids), self.stop
         if stop is None and ids and (ids[-1] in params.stop_token_ids or params.constrained):
             stop = ids[-1]  # vLLM does not name the model's own EOS
@@ -123,7 +124,7 @@ class TokenAnswer(OpenAIAnswer):
             prompt_tokens=len(self.request.token_ids),
             completion_tokens=len(ids),
             cached_tokens=self.cached_tokens,
-            weight_versions=[(self.weight_version, 0)],
+            weight_versions=list(self.weight_versions),
         )
         return self._with_prompt(row) if params.prompt_logprobs else row
 

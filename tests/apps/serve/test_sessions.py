@@ -81,7 +81,7 @@ def test_each_prompt_begins_with_the_recorded_ids(
     assert trace.prompt_token_ids + trace.token_ids == whole
     assert [0] * len(trace.prompt_token_ids) + trace.response_mask == mask
     assert [message["role"] for message in trace.messages] == ["user", "assistant"] * 4
-    assert len(trace.finish_reasons) == len(trace.weight_versions) == 4
+    assert len(trace.finish_reasons) == 4 and trace.weight_versions == [(0, 0)]
     sampled = [p for p, bit in zip(trace.logprobs, trace.response_mask, strict=True) if bit]
     assert all(value < 0 for value in sampled)
     assert {p for p, bit in zip(trace.logprobs, trace.response_mask, strict=True) if not bit} == {0}

@@ -107,7 +107,7 @@ def test_conversation_is_read_back_with_what_was_not_sampled(
         logprobs=[-0.3, *[0.0] * len(tool), -0.1],
         messages=[*said, {"role": "assistant", "content": "end"}],
         finish_reasons=["tool_calls", "stop"],
-        weight_versions=[0, 0],
+        weight_versions=[(0, 0)],
     )
     other = dataclasses.replace(trace, id="u", reward=None, messages=said[:1] + said)
     batch = tiny.trainer_batch([trace, other], rewards=[0.5, 2.0])
