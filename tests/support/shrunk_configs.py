@@ -123,8 +123,7 @@ OWN: dict[str, dict[str, Any]] = {
         | {"adapter_in_dim": 32, "adapter_out_dim": 64, "per_layer_config": {}},
         "audio_config": {"adapter_out_dim": 64},
     },
-    "dots3_note_text": MLA
-    | {"per_layer_config": {}, "head_dim": 32, "index_head_dim": 16},
+    "dots3_note_text": MLA | {"per_layer_config": {}, "head_dim": 32, "index_head_dim": 16},
     "emu3": {
         "vq_config": {
             "base_channels": 32,

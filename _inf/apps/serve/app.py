@@ -26,6 +26,7 @@ from _inf.apps.serve.bodies import BodyT, RewardBody, read_body
 from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.error_responses import HEADERS, RequestError, by_field, error_of
+from _inf.apps.serve.item_responses import ItemsResponses
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.message_bodies import CountBody
 from _inf.apps.serve.message_responses import MessagesResponses
@@ -55,6 +56,7 @@ ANSWERS: Mapping[str, type[Responses[Any]]] = {
     "/v1/chat/completions": ChatResponses,
     "/v1/completions": CompletionResponses,
     "/v1/messages": MessagesResponses,
+    "/v1/responses": ItemsResponses,
     "/inference/v1/generate": TokensResponses,
     "/generate": SglangResponses,
 }
@@ -138,12 +140,12 @@ class Service:
                 # The first one is awaited here, so that a failure before it has its own status.
                 first = await while_connected(request, anext(events))
                 self.sessions.open(session)
-                return EventStream(first, events)
+                return EventStream(first, events, responses.headers)
             output = await self._answered(request, call)
         self.sessions.open(session)
         text = await asyncio.to_thread(responses.whole, list(output))
         responses.record()
-        return Response(text, media_type="application/json")
+        return Response(text, headers=dict(responses.headers), media_type="application/json")
 
     async def _answered(self, request: Request, call: ServedCall) -> GenerationOutput:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 import anyio
@@ -90,13 +90,15 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: str, events: AsyncGenerator[str, None]) -> None:
+    def __init__(
+        self, first: str, events: AsyncGenerator[str, None], headers: Mapping[str, str]
+    ) -> None:
         async def all_events() -> AsyncIterator[str]:
             yield first
             async for event in events:
                 yield event
 
-        super().__init__(all_events(), headers={"Cache-Control": "no-cache"})
+        super().__init__(all_events(), headers={"Cache-Control": "no-cache", **headers})
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

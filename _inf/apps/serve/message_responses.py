@@ -28,7 +28,7 @@ class MessagesResponses(TranslatedResponses):
         return MessagesChat.of(read_body(MessagesBody, data), template)
 
     def _message(self, **about: Any) -> JSON:
-        name = str(self._head["id"]).replace("-", "_")
+        name = self._head["id"].replace("-", "_")
         head = {"id": name, "type": "message", "role": "assistant", "model": self._head["model"]}
         return {**head, **about}
 

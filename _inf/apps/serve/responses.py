@@ -52,6 +52,7 @@ class Responses(Generic[BodyT]):
     prefix: str
     name: str  # the `object` of a response
     event_name: str  # and of a stream's events
+    headers: Mapping[str, str] = {}  # of the response
 
     @classmethod
     def read(cls, data: bytes, template: str) -> BodyT:
@@ -64,7 +65,7 @@ class Responses(Generic[BodyT]):
         self.choices = [Choice(call, row) for row in range(call.rows)]
         self._tokenizer = call.rules.model.tokenizer
         name = f"{self.prefix}-{uuid.uuid4().hex}"
-        self._head = {"id": name, "created": int(time.time()), "model": model}
+        self._head: JSON = {"id": name, "created": int(time.time()), "model": model}
         asked = body.stream_options
         self._usage_asked = bool(asked and asked.include_usage)
         self._usage_so_far = bool(asked and asked.continuous_usage_stats)

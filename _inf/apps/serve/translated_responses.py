@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from _inf.apps.serve.bodies import TranslatedBody
 from _inf.apps.serve.calls import ServedCall
@@ -17,10 +17,9 @@ Kind: TypeAlias = Literal["thought", "text"]
 
 
 class TranslatedResponses(Responses[TranslatedBody]):
-    """chat: the translated body. A thought and a text grow while their part is open; each call
+    """A thought and a text grow while their part is open; each call
     comes whole."""
 
-    chat: ClassVar[type[TranslatedBody]]
     name, event_name = "", ""
 
     def __init__(self, call: ServedCall, body: TranslatedBody, model: str) -> None:
