@@ -72,6 +72,9 @@ def ours(channel: Channel, config: str | None, assignments: list[str]) -> None:
             channel.send({"seconds": seconds, "tokens": [len(row) for row in output.logprobs]})
 
 
+other_schedule = ours
+
+
 def tokenized(tokenizer: Any, texts: list[str], cut: int | None) -> list[list[int]]:
     """Tokenize messages as the engine renders them, and keep `cut` tokens of each."""
     conversations = [[{"role": "user", "content": text}] for text in texts]

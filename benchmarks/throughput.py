@@ -11,6 +11,8 @@ Engines, each in its own process, all loaded at once, one working at a time:
     Transformers    `model.generate` on the rows as one batch, left-padded, in the engine's dtype
     default         `sglang.Engine.generate` with the same model, dtype, device and memory fraction,
                     and SGLang's own choice of everything else; only if `--contestants` names it
+    other_schedule  ours with SGLang's other schedule: overlapped on a CPU, serial on a GPU; only if
+                    `--contestants` names it
 
 All get the same token ids and the same sampling (temperature 1, no filter, EOS ignored, so that
 every row has the requested length); both engines also return log probs. A load is either a number
@@ -70,7 +72,8 @@ MIXED, MIXED_ROWS = "mixed", 64
 TRANSFORMERS_MIXED_PAIRS, MIXED_WARM = 3, 8
 ANSWER_SECONDS = 3600.0
 WEIGH_SECONDS = 0.5
-CONTESTANTS = ("ours", "raw", "default", "transformers")
+SERIAL = "rollout.engine_kwargs.sglang.disable_overlap_schedule"
+CONTESTANTS = ("ours", "raw", "default", "other_schedule", "transformers")
 
 
 def main(
@@ -216,6 +219,10 @@ class Race:
         if name == "ours":
             return self._ours
         ready = self.running["ours"].ready
+        if name == "other_schedule":
+            serial = ready["engine"]["server_args"][SERIAL.rpartition(".")[2]] == "True"
+            other = f"{SERIAL}={str(not serial).lower()}"
+            return {**self._ours, "assignments": [*self._ours["assignments"], other]}
         if name == "transformers":
             return {key: ready["engine"][key] for key in ("model", "dtype", "device")}
         return {"server_args": ready["server_args"][name]}

@@ -35,6 +35,21 @@ OF_SGLANG = {"sglang", *SGLANG, *(alias for alias, name in ALIASES.items() if na
 NEEDS_VERL = "needs verl's stack, which is not installed here: bash install.sh"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--overlap",
+        action="store_true",
+        help="engines on SGLang overlap their steps, as on a GPU, unless a test says otherwise",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--overlap"):
+        from _inf.backends.verl import server_arguments
+
+        server_arguments.SERIAL_DEVICES.clear()
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two, each with engines of its own; none where files are named, or a suite of its own is."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS

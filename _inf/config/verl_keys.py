@@ -85,7 +85,7 @@ OWNED_BY_KEY: Mapping[str, str] = {
 # SGLang arguments that this library sets itself.
 OWNED_BY_ENGINE: frozenset[str] = frozenset(
     "host port nccl_port dist_init_addr nnodes node_rank base_gpu_id gpu_id_step dist_timeout"
-    " log_level tokenizer_path disable_overlap_schedule enable_custom_logit_processor"
+    " log_level tokenizer_path enable_custom_logit_processor"
     " weight_version custom_sigquit_handler grammar_backend".split()
 )
 

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -258,3 +259,35 @@ def test_grammar_has_as_many_matchers_as_rows_use_it_at_once(tokenizer: Any) -> 
         rows = [rows_of(backend, key, 1)[0] for _ in range(2 * most)]
         backend.executor.shutdown()  # what was begun is done
         assert len(shared._matchers) == most and shared.running == len(rows)
+
+
+class OverlappingScheduler:
+    """What `child.overlap` reads of SGLang's; `read`: the results that were processed."""
+
+    enable_overlap = True
+
+    def __init__(self, penalties: bool) -> None:
+        orchestrator = SimpleNamespace(is_required=penalties)
+        self.last_batch = SimpleNamespace(
+            sampling_info=SimpleNamespace(penalizer_orchestrator=orchestrator)
+        )
+        self.result_queue = deque([("batch", "result")])
+        self.read: list[str] = []
+
+    def process_batch_result(self, batch: str, result: str | None) -> None:
+        from _inf.backends.verl.child.overlap import skip_what_was_read
+
+        skip_what_was_read(lambda *given: given[0].read.append(given[2]), self, batch, result)
+
+
+@pytest.mark.parametrize("penalties", [True, False])
+def test_step_is_read_before_the_next_one_only_beside_penalties_and_only_once(
+    penalties: bool,
+) -> None:
+    from _inf.backends.verl.child.overlap import read_before_penalties
+
+    scheduler = OverlappingScheduler(penalties)
+    assert read_before_penalties(lambda it: list(it.read), scheduler) == ["result"] * penalties
+    scheduler.process_batch_result(*scheduler.result_queue.popleft())  # the loop, after the launch
+    assert scheduler.read == ["result"]
+    assert read_before_penalties(lambda it: it.read, scheduler) == ["result"]  # nothing is queued

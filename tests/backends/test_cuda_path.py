@@ -117,6 +117,7 @@ def test_server_arguments_of_a_gpu(facts: dict[str, Any]) -> None:
     assert asleep["enable_memory_saver"] and asleep["enable_weights_cpu_backup"]
     assert not awake["enable_memory_saver"] and not awake["enable_weights_cpu_backup"]
     assert awake["sampling_backend"] == "flashinfer"
+    assert not any(each["disable_overlap_schedule"] for each in args.values() if "device" in each)
 
 
 @pytest.mark.slow

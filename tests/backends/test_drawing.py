@@ -99,7 +99,9 @@ def request(prompt: list[int], **params: Any) -> Any:
 
     sampling = SamplingParams(**{"temperature": 1.0, **params})
     sampling.normalize(None)
-    return Req("row", "", prompt, sampling, return_logprob=True)
+    req = Req("row", "", prompt, sampling, return_logprob=True)
+    req.kv_committed_len = len(prompt)
+    return req
 
 
 def info_of(reqs: list[Any]) -> tuple[Batch, Any]:
@@ -284,7 +286,7 @@ def test_seed_gives_its_row_the_same_token_beside_any_other_rows() -> None:
     own = [{"custom_params": {"seed": seed}} if seed % 2 else {} for seed in range(8)]
     reqs = [request([1], **params) for params in own]
     for row, req in enumerate(reqs):
-        req.output_ids = [3] * row
+        req.kv_committed_len += row  # it has as many tokens as that
     _all, info = info_of(reqs)
     together, _ = sampled(info, logits.clone())
     for row in range(1, 8, 2):

@@ -16,8 +16,8 @@ from _inf.backends.base import OnHost
 from _inf.backends.verl import SGLANG_MODE, WITH_ADAPTERS, changes
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.engine import Call, current_call
+from _inf.backends.verl.server_arguments import CAPTURE_EXPERTS
 from _inf.backends.verl.sglang_format import sglang_params
-from _inf.backends.verl.support import CAPTURE_EXPERTS
 from _inf.errors import ConfigError, InferenceError
 from _inf.request.prompts import object_array
 from _inf.runtime.calls import IN_A_CALL, CancelToken

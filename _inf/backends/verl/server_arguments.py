@@ -37,6 +37,10 @@ AMX = "intel_amx"
 CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
 ENABLE, MAX_RANK, SLOTS = "enable_lora", "max_lora_rank", "max_loras_per_batch"
 OWN = "rollout.engine_kwargs.sglang."
+SERIAL = "disable_overlap_schedule"
+# Where it is the default. A CPU has nothing to overlap, and computes a step too many for each row.
+SERIAL_DEVICES: set[Device] = {"cpu"}
+CAPTURE_EXPERTS = "enable_return_routed_experts"
 # What adapters may change.
 TARGETS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "o_proj", "down_proj")
 LORA_BACKEND, CPU_LORA = "lora_backend", "torch_native"  # in place of it `child.lora` has its own
@@ -48,6 +52,7 @@ def server_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of `sglang.srt.server_args.ServerArgs` that replace verl's."""
     arguments = _on_any_device(config, max_model_len, log_level) | _lora(config, device)
+    arguments |= _schedule(config, device)
     arguments |= _on_a_cpu(config, max_model_len) if device == "cpu" else _on_a_gpu(config)
     asked = config.rollout.engine_kwargs["sglang"]
     return arguments | {
@@ -73,8 +78,6 @@ def _on_any_device(config: Config, max_model_len: int, log_level: str) -> dict[s
         # verl sets fa3, which only Hopper GPUs have.
         ATTENTION: None,
         "mm_attention_backend": None,
-        # Overlapped, penalties and `output_ids` lag one token behind the sampled tokens.
-        "disable_overlap_schedule": True,
         # `_inf.request.grammar` has checked every grammar with the same library.
         "grammar_backend": "llguidance",
         # If any whitespace is allowed, a small model writes blank lines until max_tokens.
@@ -154,6 +157,18 @@ def _on_a_gpu(config: Config) -> dict[str, Any]:
     fits = max(LEAST_GRAPH_ROWS, int(left * GRAPH_SHARE / GRAPH_BYTES_A_ROW))
     wanted = min(rollout.max_num_seqs + GRAPH_STEP, MOST_GRAPH_ROWS)
     return chosen | {"cuda_graph_max_bs": min(wanted, fits)}
+
+
+def _schedule(config: Config, device: Device) -> dict[str, Any]:
+    """Which schedule: `child.overlap` makes the overlapped one exact, but for SGLang's record of
+    experts."""
+    asked = config.rollout.engine_kwargs["sglang"]
+    captures = bool(asked.get(CAPTURE_EXPERTS))
+    if captures and asked.get(SERIAL) is False:
+        raise ConfigError.of(  # 0.5.9, `layers/moe/routed_experts_capturer.py`
+            OWN + SERIAL, f"{CAPTURE_EXPERTS} needs it to be true; leave it out."
+        )
+    return {SERIAL: captures or device in SERIAL_DEVICES}
 
 
 def _lora(config: Config, device: Device) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from _inf.backends.model_info import (
     rope_scaling,
 )
 from _inf.backends.verl.environment import Device
-from _inf.backends.verl.server_arguments import CPU_ATTENTION, ENABLE, OWN
+from _inf.backends.verl.server_arguments import CAPTURE_EXPERTS, CPU_ATTENTION, ENABLE, OWN
 from _inf.errors import ConfigError, at_fault
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ NO_SINKS = (
     "its attention sinks and MXFP4 weights need kernels that a CPU does not have; serve it on a GPU"
 )
 NO_KERNELS = "SGLang serves it with attention kernels of a GPU only; serve it on a GPU"
-CAPTURE_EXPERTS = "enable_return_routed_experts"  # a field of SGLang's `ServerArgs`
 STATE_SPACE = "its layers keep a state in place of keys and values, in CUDA kernels"
 # Compared with Transformers, token by token.
 EXACT_ON_CPU = """
@@ -159,7 +158,7 @@ def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, An
     would die of it while it starts."""
     if server_arguments.get(CAPTURE_EXPERTS) and not has_experts(hf_config):
         raise ConfigError.of(
-            f"rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS}",
+            OWN + CAPTURE_EXPERTS,
             f"{architecture(hf_config)} has no experts (no num_experts_per_tok in its config); "
             "leave the key out.",
         )

@@ -216,6 +216,25 @@ def test_key_becomes_the_server_argument(
     assert {name: given[name] for name in expected} == expected
 
 
+def test_steps_overlap_on_a_gpu_unless_the_key_or_the_record_of_experts_says_no(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("_inf.backends.verl.server_arguments.SERIAL_DEVICES", {"cpu"})
+
+    def serial(device: Literal["cuda", "cpu"], **sglang: Any) -> Any:
+        config = load_config({"rollout": {"engine_kwargs": {"sglang": sglang}}}, {})
+        return server_arguments(config, 1024, device, "warning")["disable_overlap_schedule"]
+
+    assert (serial("cuda"), serial("cpu")) == (False, True)
+    assert serial("cuda", disable_overlap_schedule=None) is False
+    for said in (True, False):
+        assert serial("cuda", disable_overlap_schedule=said) is said
+        assert serial("cpu", disable_overlap_schedule=said) is said
+    assert serial("cuda", enable_return_routed_experts=True) is True
+    with refused(ConfigError, key="rollout.engine_kwargs.sglang.disable_overlap_schedule"):
+        serial("cuda", enable_return_routed_experts=True, disable_overlap_schedule=False)
+
+
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_attention_backend_null_is_the_same_as_no_key(device: Literal["cuda", "cpu"]) -> None:
     null = load_config({"rollout": {"engine_kwargs": {"sglang": {"attention_backend": None}}}}, {})

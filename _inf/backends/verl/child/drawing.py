@@ -89,7 +89,7 @@ def sample_own_rows(
         filters = (column[rows, None] for column in (info.top_ks, info.top_ps, info.min_ps))
         kept = draws.filtered(kept, *filters)
     asked_params = [req.sampling_params.custom_params for _, req in asked]
-    places = [len(req.output_ids) for _, req in asked]
+    places = [_place(req) for _, req in asked]
     drawn = draws.draw_rows(kept, [params.get(SEED) for params in asked_params], places)
     tokens[rows] = drawn.to(tokens.dtype)
     if masked := [number for number, params in enumerate(asked_params) if SAMPLING_MASK in params]:
@@ -174,6 +174,13 @@ def _asked(info: SamplingBatchInfo) -> list[tuple[int, Req]]:
         for row, req in enumerate(info.penalizer_orchestrator.reqs())
         if {SEED, SAMPLING_MASK} & (req.sampling_params.custom_params or {}).keys()
     ]
+
+
+def _place(req: Req) -> int:
+    """The place of the token that is drawn in the request's answer. Its `output_ids` lack a token
+    in the overlap schedule; a step that computes a part of a prompt only has no place."""
+    tokens: int = req.kv_committed_len - len(req.origin_input_ids)
+    return max(0, tokens)
 
 
 def _placed(numbers: list[int], like: torch.Tensor) -> torch.Tensor:

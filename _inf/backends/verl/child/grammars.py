@@ -99,7 +99,8 @@ class _Grammar(BaseGrammarObject):
     def move_vocab_mask(self, vocab_mask: torch.Tensor, device: torch.device) -> torch.Tensor:
         ordered = sorted(self.vocabulary.rows, key=itemgetter(0))  # a thread takes adjacent rows
         rows = [(matcher, row) for _, matcher, row in ordered]
-        fill_next_token_bitmask_par(self.vocabulary.executor, rows, vocab_mask)
+        if rows:  # none: in the overlap schedule, the step after the end of all of them
+            fill_next_token_bitmask_par(self.vocabulary.executor, rows, vocab_mask)
         self.vocabulary.rows.clear()
         if len(self.vocabulary.ends) > 1:
             ends = self.vocabulary.ends_mask

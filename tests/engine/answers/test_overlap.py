@@ -1,0 +1,181 @@
+"""SGLang's overlap schedule, the default on a GPU: the same answers as without it.
+
+Two engines differ in nothing else. `pytest --overlap` runs all other tests with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from inf import InferenceEngine
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.schedulers import in_flight
+from tests.support.scripts import until
+from tests.support.tiny import tiny_model
+from tests.support.trained import adapter, loaded, train
+
+pytestmark = pytest.mark.verl
+
+Engines: TypeAlias = tuple[InferenceEngine, InferenceEngine]  # overlapped, serial
+LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 2}
+PROMPTS = as_ids(token_prompts(9, longest=60, seed=23))
+JSON = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "maximum": 99}, "ok": {"type": "boolean"}},
+    "required": ["n", "ok"],
+    "additionalProperties": False,
+}
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 40}
+SEEDED: dict[str, Any] = {"seed": 5, "max_tokens": 40}
+KEYWORDS: dict[str, dict[str, Any]] = {
+    "greedy": GREEDY,
+    "seed": SEEDED,
+    "seed and filters": {**SEEDED, "top_p": 0.8, "top_k": 40, "min_p": 0.01},
+    "repetition_penalty": {**GREEDY, "repetition_penalty": 1.4},
+    "presence_penalty": {**SEEDED, "presence_penalty": 1.1},
+    "frequency_penalty": {**GREEDY, "frequency_penalty": 0.6},
+    "regex": {**SEEDED, "regex": "[a-f]{2,30}"},
+    "regex of rows that end together": {**SEEDED, "regex": "[a-f]{3}"},
+    "json_schema": {**SEEDED, "json_schema": JSON},
+    "min_tokens": {**GREEDY, "min_tokens": 33},
+    "min_tokens beyond a grammar's end": {**SEEDED, "regex": "a{1,6}|b", "min_tokens": 4},
+    "logit_bias": {**SEEDED, "logit_bias": {17: 3.0, 30: -100.0}},
+    "stop": {**SEEDED, "stop": ["e", "th"]},
+    "n": {**SEEDED, "n": 3, "max_tokens": 20},
+    "sampling_mask": {**SEEDED, "top_p": 0.9, "sampling_mask": True},
+    "logprobs": {**GREEDY, "logprobs": 4},
+    "prompt_logprobs": {**GREEDY, "prompt_logprobs": 2, "max_tokens": 9},
+}
+# A row of each of them in one batch: steps with penalties and without them follow each other.
+MIXED: dict[str, Any] = {
+    "max_tokens": [25, 31, 7, 40, 12, 38, 19, 40, 3],
+    "temperature": [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
+    "seed": [None, 3, 4, None, 5, 6, None, 7, None],
+    "repetition_penalty": [1.0, 1.0, 1.5, 1.0, 1.0, 1.0, 1.2, 1.0, 1.0],
+    "frequency_penalty": [0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0],
+    "min_tokens": [0, 0, 0, 0, 9, 0, 0, 0, 0],
+    "regex": [None, None, None, None, None, "[xyz]{4,30}", None, None, None],
+}
+
+
+def started(serial: bool) -> InferenceEngine:
+    rollout = {
+        "dtype": "float32",
+        "prompt_length": 256,
+        "response_length": 64,
+        "max_model_len": 2000,
+        "max_num_seqs": 6,  # fewer than the prompts: rows begin beside rows that run
+        "enforce_eager": True,
+        "free_cache_engine": True,
+        "engine_kwargs": {"sglang": {**LORA, "disable_overlap_schedule": serial}},
+    }
+    engine = InferenceEngine(model_path=str(tiny_model()), rollout=rollout)
+    assert engine.rollout._engine.server_args.disable_overlap_schedule is serial
+    return engine
+
+
+@pytest.fixture(scope="module")
+def serial() -> Iterator[InferenceEngine]:
+    with started(serial=True) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def overlapped() -> Iterator[InferenceEngine]:
+    with started(serial=False) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def both(serial: InferenceEngine, overlapped: InferenceEngine) -> Engines:
+    return overlapped, serial
+
+
+def assert_same(engines: Engines, prompts: object = PROMPTS, **keywords: Any) -> None:
+    ours, expected = (engine.generate(prompts, **keywords) for engine in engines)
+    assert ours.token_ids == expected.token_ids
+    for one, other in zip(ours, expected, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.finish_reason == other.finish_reason
+        assert one.sampling_mask == other.sampling_mask
+        for field in ("top_logprobs", "top_prompt_logprobs"):
+            likeliest = [getattr(row, field) or [] for row in (one, other)]
+            for mine, its in zip(*likeliest, strict=True):
+                assert mine == pytest.approx(its, abs=1e-4)
+
+
+@pytest.mark.parametrize("keywords", KEYWORDS)
+def test_overlapped_answers_are_those_of_the_serial_schedule(both: Engines, keywords: str) -> None:
+    assert_same(both, **KEYWORDS[keywords])
+
+
+def test_overlapped_steps_follow_serial_ones_where_only_some_rows_have_penalties(
+    both: Engines,
+) -> None:
+    assert_same(both, **MIXED)
+
+
+def test_overlapped_rows_have_their_adapters(both: Engines, tmp_path: Path) -> None:
+    folder = adapter(tiny_model(), tmp_path / "adapter", scale=0.4)
+    plain = both[0].generate(PROMPTS, **GREEDY).token_ids
+    for engine in both:
+        engine.load_adapter("one", folder)
+    try:
+        names = ["one", None] * 4 + ["one"]
+        assert_same(both, adapter=names, **GREEDY)
+        answers = both[0].generate(PROMPTS, adapter=names, **GREEDY).token_ids
+        changed = [row != plain[at] for at, row in enumerate(answers)]
+        assert changed == [name == "one" for name in names]
+    finally:
+        for engine in both:
+            engine.unload_adapter("one")
+
+
+def test_overlapped_engine_scores_responses(both: Engines) -> None:
+    prompts, responses = PROMPTS[:4], token_prompts(4, longest=30, seed=24)
+    ours, expected = (engine.get_logprobs(prompts, responses) for engine in both)
+    for one, other in zip(ours, expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_overlapped_stream_that_its_reader_leaves_ends_and_disturbs_no_row_beside_it(
+    both: Engines, penalty: float
+) -> None:
+    overlapped, serial = both
+    rows = {**SEEDED, "max_tokens": 64, "repetition_penalty": penalty}
+    expected = serial.generate(PROMPTS, **rows).token_ids
+    left = overlapped.stream("Hi", max_tokens=1700, ignore_eos=True, repetition_penalty=penalty)
+    next(left)
+    answers: list[list[list[int]]] = []
+    beside = threading.Thread(
+        target=lambda: answers.append(overlapped.generate(PROMPTS, **rows).token_ids)
+    )
+    beside.start()
+    assert until(lambda: in_flight(overlapped) > 1, 60)
+    left.close()
+    beside.join(60)
+    assert answers == [expected]
+    assert until(lambda: not in_flight(overlapped), 60)
+
+
+def test_overlapped_engine_takes_new_weights_and_sleeps(both: Engines) -> None:
+    overlapped, serial = both
+    old, model = overlapped.generate(PROMPTS, **GREEDY).token_ids, loaded(tiny_model())
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    train(model, seed=3)
+    for engine in both:
+        engine.update_weights(model)
+    assert_same(both, **GREEDY)
+    assert overlapped.generate(PROMPTS, **GREEDY).token_ids != old
+    overlapped.update_weights(weights)
+    serial.update_weights(weights)
+    overlapped.sleep()
+    overlapped.wake_up()
+    assert overlapped.generate(PROMPTS, **GREEDY).token_ids == old
+    assert serial.generate(PROMPTS, **GREEDY).token_ids == old
