@@ -120,6 +120,12 @@ def test_overlapped_steps_follow_serial_ones_where_only_some_rows_have_penalties
     assert_same(both, **MIXED)
 
 
+def test_overlapped_samples_of_a_prompt_compute_it_once(overlapped: InferenceEngine) -> None:
+    prompts = as_ids([[*range(first, first + 48)] for first in (40, 120, 200, 280)])
+    output = overlapped.generate(prompts, n=8, temperature=1.0, max_tokens=5, ignore_eos=True)
+    assert sum(about["cached_tokens"] for about in output.metadata) == 4 * 7 * 47
+
+
 def test_overlapped_rows_have_their_adapters(both: Engines, tmp_path: Path) -> None:
     folder = adapter(tiny_model(), tmp_path / "adapter", scale=0.4)
     plain = both[0].generate(PROMPTS, **GREEDY).token_ids

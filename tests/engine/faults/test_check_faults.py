@@ -171,6 +171,9 @@ def test_prefixes_cached_before_an_update_are_named(
         finally:
             patch.undo()
             tiny.update_weights(own, version=0)
+    # With overlapped steps a row's first step reads its own keys and values of its prompt's last
+    # token, and the later ones those in the cache, which are of the old weights here.
+    found.pop("alone_in_batch/logprobs_diff_max", None)
     assert found.keys() == {"logprobs_diff_max", "prefix_reuse/logprobs_diff_max"}
     assert all(meaning.startswith("stale or wrong prefix") for meaning in found.values())
     assert inf.check(tiny, **FEW).passed
