@@ -14,6 +14,7 @@ import pytest
 
 from inf import InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
+from tests.support.running import begun
 from tests.support.schedulers import in_flight
 from tests.support.scripts import until
 from tests.support.tiny import tiny_model
@@ -45,6 +46,7 @@ KEYWORDS: dict[str, dict[str, Any]] = {
     "min_tokens": {**GREEDY, "min_tokens": 33},
     "min_tokens beyond a grammar's end": {**SEEDED, "regex": "a{1,6}|b", "min_tokens": 4},
     "logit_bias": {**SEEDED, "logit_bias": {17: 3.0, 30: -100.0}},
+    "bad_words": {**SEEDED, "allowed_token_ids": [68, 69, 70], "bad_words": ["ab", "bb", "ca"]},
     "stop": {**SEEDED, "stop": ["e", "th"]},
     "n": {**SEEDED, "n": 3, "max_tokens": 20},
     "sampling_mask": {**SEEDED, "top_p": 0.9, "sampling_mask": True},
@@ -168,6 +170,23 @@ def test_overlapped_stream_that_its_reader_leaves_ends_and_disturbs_no_row_besid
     beside.join(60)
     assert answers == [expected]
     assert until(lambda: not in_flight(overlapped), 60)
+
+
+def test_overlapped_rows_stand_still_and_go_on(both: Engines) -> None:
+    """Between any two steps; and recomputed, here by the weights that they had."""
+    overlapped, serial = both
+    weights = loaded(tiny_model()).state_dict()
+    expected = serial.generate(PROMPTS, **SEEDED).token_ids
+    for change in (
+        overlapped.resume,
+        lambda: overlapped.update_weights(weights, running="keep", recompute=True),
+    ):
+        call = begun(lambda: overlapped.generate(PROMPTS, **SEEDED).token_ids)
+        while not call.done():
+            overlapped.pause("keep")
+            change()
+            overlapped.resume()
+        assert call.result() == expected
 
 
 def test_overlapped_engine_takes_new_weights_and_sleeps(both: Engines) -> None:

@@ -12,17 +12,16 @@ from typing import Any
 from sglang.srt.managers.io_struct import GetInternalStateReqOutput
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
+from _inf.backends.verl.child.overlap import read_last_step
 from _inf.backends.verl.patch_table import Replace, Wrap
 
 CACHE_NUMBER = "inf_cache_number"  # on the scheduler: how often its cache was emptied under rows
 
 
-def stand_still(pause: Callable[..., None], scheduler: Any, request: Any) -> None:
+def stand_still(scheduler: Any, request: Any) -> None:
     """Leave everything as it is, so that the loop goes on exactly as if it had not been paused; or
     send all rows back to the queue, with what they have."""
-    if scheduler.enable_overlap:
-        pause(scheduler, request)
-        return
+    read_last_step(scheduler)
     scheduler._engine_paused = True
     if request.mode == "retract":
         last, running = scheduler.last_batch, scheduler.running_batch
@@ -32,6 +31,8 @@ def stand_still(pause: Callable[..., None], scheduler: Any, request: Any) -> Non
             for req in batch.retract_all(scheduler.server_args) if batch.reqs else ():
                 scheduler._add_request_to_queue(req)
             batch.batch_is_full = False
+        if scheduler.enable_overlap:
+            scheduler.result_queue.clear()
         scheduler.last_batch = scheduler.cur_batch = scheduler.chunked_req = None
 
 
@@ -99,10 +100,10 @@ def patches() -> list[Replace]:
     module = "sglang.srt.managers.scheduler:Scheduler"
     # fmt: off
     return [
-        Wrap(f"{module}.pause_generation", stand_still,
-             "managers/scheduler.py: it joins the last prompts to the running rows; if there are "
-             "none, or all of the new ones have ended, the scheduler dies or mixes rows, and a "
-             "second pause loses a prompt that was computed in part"),
+        Replace(f"{module}.pause_generation", stand_still,
+                "managers/scheduler.py: it joins the last prompts to the running rows; if there "
+                "are none, or all of the new ones have ended, the scheduler dies or mixes rows, "
+                "and a second pause loses a prompt that was computed in part"),
         Wrap(f"{module}.recv_requests", wait_while_frozen,
              "managers/scheduler.py: paused, its loop burns a core, and has no heartbeat"),
         Wrap(f"{module}.get_internal_state", tokens_of_rows,

@@ -35,14 +35,15 @@ def rule_out_words(apply: Callable[..., None], info: Any, logits: torch.Tensor) 
     found = [
         (row, token)
         for row, req in enumerate(info.penalizer_orchestrator.reqs())
-        for token in completing(_long_words(req), req.output_ids)
+        for token in completing(long_words(req), req.output_ids)
     ]
     if found:
         rows, tokens = torch.tensor(found).to(logits.device, non_blocking=True).unbind(1)
         logits[rows, tokens] = -math.inf
 
 
-def _long_words(req: Req) -> list[list[int]]:
+def long_words(req: Req) -> list[list[int]]:
+    """Those of several tokens, which depend on what was generated."""
     words = (req.sampling_params.custom_params or {}).get(BAD_WORDS, ())
     return [word for word in words if len(word) > 1]
 

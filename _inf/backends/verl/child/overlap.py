@@ -1,9 +1,9 @@
 """Makes SGLang's overlap schedule exact (sglang 0.5.9, `Scheduler.event_loop_overlap`).
 
 There the scheduler starts a step before it has read the tokens of the step before, so that a GPU
-does not wait for its Python code. Penalties and `min_new_tokens` need those tokens, or count them:
-beside such rows a step is read before the next one is prepared. All other rows, those with grammars
-too, need no more than what a step knew when it began.
+does not wait for its Python code. Penalties, `min_new_tokens` and bad words of several tokens need
+those tokens, or count them: beside such rows a step is read before the next one is prepared. All
+other rows, those with grammars too, need no more than what a step knew when it began.
 """
 
 from __future__ import annotations
@@ -14,17 +14,25 @@ from typing import Any
 
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
+from _inf.backends.verl.child.masks import long_words
 from _inf.backends.verl.patch_table import Replace, Wrap
 
 
-def read_before_penalties(prepare: Callable[[Any], Any], scheduler: Any) -> Any:
-    """Process the last step's result now if one of its rows has penalties. The loop processes each
-    result once, later: `None` in its place is skipped (`skip_what_was_read`)."""
+def read_last_step(scheduler: Any) -> None:
+    """Process the last step's result now. The loop processes each result once, later: `None` in its
+    place is skipped (`skip_what_was_read`)."""
     if scheduler.enable_overlap and (queue := scheduler.result_queue):
-        if scheduler.last_batch.sampling_info.penalizer_orchestrator.is_required:
-            batch, result = queue[0]
-            scheduler.process_batch_result(batch, result)
-            queue[0] = batch, None
+        batch, result = queue[0]
+        scheduler.process_batch_result(batch, result)
+        queue[0] = batch, None
+
+
+def read_before_penalties(prepare: Callable[[Any], Any], scheduler: Any) -> Any:
+    """Read the last step first if one of its rows needs the tokens before the next."""
+    if scheduler.enable_overlap and (last := scheduler.last_batch) is not None:
+        penalties = last.sampling_info.penalizer_orchestrator.is_required
+        if penalties or any(long_words(request) for request in last.reqs):
+            read_last_step(scheduler)
     return prepare(scheduler)
 
 
