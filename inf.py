@@ -23,7 +23,8 @@ from _inf.backends.changeable import Changeable
 from _inf.backends.registry import check_adapters, check_supported
 from _inf.config import Config
 from _inf.conversation.configured import Configured
-from _inf.conversation.plan import PreparedCall, plan_call
+from _inf.conversation.plan import plan_call
+from _inf.conversation.prepared_call import PreparedCall
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -34,6 +35,7 @@ from _inf.errors import (
 )
 from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
+from _inf.request.refusals import Refusals
 from _inf.request.sampling import resolve
 from _inf.request.tokenize import tokenize
 from _inf.response.decode import decode
@@ -160,14 +162,15 @@ class InferenceEngine(Changeable):
 
     def _prepare(self, prompts: object, params: GenerateParams) -> PreparedCall:
         """Check and convert messages, then parameters, then token ids."""
-        forms = normalize(prompts)
+        refusals = Refusals(kept=params.get("on_error") == "row")
+        forms = normalize(prompts, refusals)
         check_supported(self._backend, params)
-        sampling = resolve(params, self.config.rollout, len(forms), self.model)
+        sampling = resolve(params, self.config.rollout, len(forms), self.model, refusals)
         check_adapters(self._backend, [each.adapter for each in sampling.params])
         plan = plan_call(sampling, self.config, self._configured, self.model)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
-        tokenized = tokenize(forms, plan.templates, self.model.limits, most, side)
-        return PreparedCall(tokenized, sampling, plan)
+        tokenized = tokenize(forms, plan.templates, self.model.limits, most, side, refusals)
+        return PreparedCall(tokenized, sampling, plan, refusals)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         """Answer the rows: plain ones as one batch, conversations each by its loop of turns."""
@@ -177,7 +180,9 @@ class InferenceEngine(Changeable):
             if call.plan.loops:
                 outputs = backend.await_rows(lambda: call.converse(backend, report), cancel)
             else:
-                outputs = backend.generate(call.requests(), cancel, report)
+                requests = call.requests()
+                answered = backend.generate(requests, cancel, report) if requests else []
+                outputs = call.with_refused(answered, backend.weight_version)
         self._stats.add_rows(outputs)
         call.warn_of(outputs)
         return outputs

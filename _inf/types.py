@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Tokenizer: TypeAlias = "PreTrainedTokenizerBase"  # Transformers'
 Message: TypeAlias = "dict[str, Any]"  # OpenAI's: role, content and, for an assistant, tool_calls
 Side: TypeAlias = Literal["left", "right"]
+OnError: TypeAlias = Literal["raise", "row"]
 
 # Called on the engine's thread with the numbers of finished rows and of tokens generated so far.
 Report: TypeAlias = "Callable[[int, int], None]"
@@ -147,7 +148,6 @@ class Transcript:
     num_turns: int = 0
     reward_scores: dict[str, Any] = field(default_factory=dict)
     limit: str | None = None
-    error: str | None = None
     agent_loop: str | None = None
     unsampled: Sequence[int] = ()
     extra_fields: Mapping[str, Any] = field(default_factory=dict)
@@ -225,7 +225,8 @@ class Request:
 
     prompt_index, row: the numbers of the prompt and of the row in the call, for error messages;
     None for a turn of a conversation, which has its own. messages, text, tools: the caller's prompt
-    and the schemas of its tools, for a backend without a tokenizer.
+    and the schemas of its tools, for a backend without a tokenizer. failure_is_row: a failure of
+    this request alone is a row, and not raised.
     """
 
     token_ids: list[int]
@@ -235,6 +236,7 @@ class Request:
     messages: Sequence[Message] | None = None
     text: str | None = None
     tools: Sequence[Mapping[str, Any]] = ()
+    failure_is_row: bool = field(default=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,7 @@ class RequestOutput:
     token_ids: the generated tokens, including the stop token; logprobs: one per token, NaN if a
     server defines it differently.
     finish_reason: `stop`, `length`, `tool_calls` or `abort`; None while the row runs.
+    error: why the row failed, or what else went wrong.
     weight_versions: the versions of the weights that computed it, in order, each with the index of
         the first token that it computed: in `token_ids`, or with a transcript in its `ids`.
     prompt_logprobs: from the requested position on; None for the prompt's first token.
@@ -277,6 +280,7 @@ class RequestOutput:
     prompt_token_ids: list[int] | None = None
     reasoning: str = ""
     reasoning_tokens: int = 0
+    error: str | None = None
 
     @property
     def weight_version(self) -> int:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from _inf.backends.pausing import Pausing
-from _inf.errors import InferenceError, RequestFailure
+from _inf.errors import InferenceError, PromptError, RequestFailure, error_text
 from _inf.request.keywords import KEYWORDS, NEUTRAL
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
@@ -71,6 +71,26 @@ def check_finite(
     )
 
 
+async def row_or_failure(request: Request, answer: Awaitable[RequestOutput]) -> RequestOutput:
+    """Await a row of `generate`. What goes wrong with it alone is raised, or is a row, too."""
+    try:
+        return await answer
+    except (RequestFailure, PromptError) as failure:
+        if not request.failure_is_row:
+            raise
+        return failed_row(request, failure)
+
+
+def failed_row(request: Request, failure: Exception) -> RequestOutput:
+    of_text = request.messages is not None or request.text is not None
+    return RequestOutput(
+        finish_reason="abort",
+        error=error_text(failure),
+        prompt_tokens=len(request.token_ids),
+        text="" if of_text else None,
+    )
+
+
 class Backend(Protocol):
     """A running engine. Every method may be called from any thread, and from several at once.
 
@@ -102,7 +122,7 @@ class Backend(Protocol):
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
-        """Answer a batch, in order."""
+        """Answer a batch, in order. A request whose `failure_is_row` fails alone."""
 
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
         """Answer one request; awaited inside `await_rows`. put: called with the unfinished output

@@ -61,7 +61,8 @@ class CachedBackend:
         missing = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
         computed = self._backend.generate(missing, cancel, _with(report, known)) if missing else []
         pairs = [*zip(requests, answers, strict=True), *zip(missing, computed, strict=True)]
-        weights = {(r.params.adapter, o.weight_version) for r, o in pairs if o is not None}
+        found = [(r, o) for r, o in pairs if o is not None and o.error is None]
+        weights = {(r.params.adapter, o.weight_version) for r, o in found}
         if known and len(weights) > len({adapter for adapter, _ in weights}):
             return self._backend.generate(requests, cancel, report)  # updated in between
         for request, output in zip(missing, computed, strict=True):

@@ -260,7 +260,7 @@ class Episode:
     def output(self, reward_scores: dict[str, Any]) -> RequestOutput:
         """Return the finished row."""
         last = next(reversed(self.recorder.answers), RequestOutput())
-        ended = dataclasses.replace(last, finish_reason=self.finish_reason)
+        ended = dataclasses.replace(last, finish_reason=self.finish_reason, error=self.error)
         logprobs = self.recorder.logprobs(self.prompt_ids, self.ids)
         transcript = self._transcript(
             ids=self.ids,
@@ -283,12 +283,12 @@ class Episode:
 
     def aborted(self, limit: str | None, error: str) -> RequestOutput:
         """Return the row given up: its ids are dropped, its messages stay."""
-        transcript = self._transcript(limit=limit, error=error, num_turns=0)
-        row = self.recorder.aborted(self.prompt_ids, transcript, rendered=self._rendered)
+        transcript = self._transcript(limit=limit, num_turns=0)
+        row = self.recorder.aborted(self.prompt_ids, transcript, error, rendered=self._rendered)
         return dataclasses.replace(row, text="" if self.rules.template is None else None)
 
     def _transcript(self, **others: Any) -> Transcript:
-        fields = {"limit": self.limit, "error": self.error, "num_turns": self._turns, **others}
+        fields = {"limit": self.limit, "num_turns": self._turns, **others}
         return Transcript(
             messages=self.messages, pending=self._pending, calls=self._records, **fields
         )

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
 from _inf.conversation.configured import Configured
-from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, answered_calls, rules_for
-from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
+from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, rules_for
+from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.combinations import refuse
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.types import (
     ModelInfo,
-    Prompt,
-    Report,
-    Request,
-    RequestOutput,
-    SamplingParams,
     Tool,
     TurnOptions,
 )
@@ -27,16 +22,6 @@ from _inf.types import (
 if TYPE_CHECKING:
     from _inf.conversation.environments import EnvironmentKind
     from _inf.conversation.row import Loop
-
-
-class Answers(Protocol):
-    """What a conversation needs of a backend."""
-
-    @property
-    def weight_version(self) -> int: ...
-
-    async def turn(self, request: Request) -> RequestOutput:
-        """Answer one request."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,105 +118,6 @@ def prompt_rules(
             made[key] = dataclasses.replace(own, interactions=rules.interactions)
         listed.append(made[key])
     return listed
-
-
-@dataclasses.dataclass(frozen=True)
-class PreparedCall:
-    """A completely checked call; nothing in it is refused after the first request is sent."""
-
-    prompts: list[Prompt]
-    sampling: Sampling
-    plan: Plan
-
-    def __post_init__(self) -> None:
-        """Refuse token ids and plain text in a call whose loops add messages to them."""
-        for index, (prompt, loop) in enumerate(zip(self.prompts, self.plan.loops, strict=False)):
-            if prompt.messages is None:
-                raise PromptError(
-                    f"prompt {index}: {loop.adds} messages, which prompt_token_ids and text do not "
-                    "have; send messages, or pass tools=[].",
-                    index=index,
-                )
-            if loop.renders and prompt.truncated_tokens:
-                raise PromptError(
-                    f"prompt {index} is longer than rollout.prompt_length, and with an agent loop "
-                    "or an environment it is rendered whole, whatever truncate_prompt says; shorten"
-                    " it.",
-                    index=index,
-                )
-
-    @property
-    def size(self) -> int:
-        """How many rows the call has."""
-        return len(self.prompts) * self.sampling.n
-
-    def _samples(self) -> list[tuple[int, Prompt, SamplingParams]]:
-        """The prompt of each row, its index and the row's parameters, prompt-major."""
-        n = self.sampling.n
-        rows = enumerate(self.sampling.rows())
-        return [(row // n, self.prompts[row // n], params) for row, params in rows]
-
-    async def converse(self, backend: Answers, report: Report | None) -> list[RequestOutput]:
-        """Run the rows of a call with loops; awaited on the engine's thread."""
-        from _inf.conversation.recorder import Recorder
-        from _inf.conversation.row import answered_rows
-
-        version = backend.weight_version
-        rows = [
-            self.plan.loops[index].row(prompt, params, Recorder(backend.turn, version))
-            for index, prompt, params in self._samples()
-        ]
-        return await answered_rows(rows, report, self.plan.rules.config.rollout.over_sample_rate)
-
-    def warn_of(self, outputs: Sequence[RequestOutput]) -> None:
-        """Warn of rows of loops that failed, or whose ids were not sampled."""
-        if self.plan.loops:
-            from _inf.conversation.row import warn_of_rows
-
-            warn_of_rows(outputs, self.plan.rules.model.tokenizer)
-
-    def requests(self) -> list[Request]:
-        """Return one request per row; for a conversation, that of its first turn."""
-        requests = []
-        for row, (index, prompt, params) in enumerate(self._samples()):
-            request = Request(prompt.token_ids, params, index, row)
-            if (rules := self.plan.of_prompts[index]).template is None:
-                schemas = [tool.schema for tool in rules.tools.values()]
-                request = dataclasses.replace(
-                    request, messages=prompt.messages, text=prompt.text, tools=schemas
-                )
-            requests.append(request)
-        return requests
-
-    def streamed_request(self) -> Request:
-        """Return the single request of a `stream` call, or raise if `stream` cannot serve it."""
-        sampling, prompts = self.sampling, len(self.prompts)
-        if prompts != 1:
-            raise PromptError(
-                f"prompt 0: stream() takes one prompt, not {prompts}; use generate()."
-            )
-        if sampling.n != 1:
-            raise ConfigError.of(
-                "n", f"stream() gives one answer, not {sampling.n}; use generate()."
-            )
-        refuse("stream", sampling.asks)
-        for name, tool in self.plan.of_prompts[0].tools.items():
-            if tool.executable:
-                raise ToolError.of(
-                    "tools",
-                    f"{name} would run; stream() takes schemas only: use generate(), or "
-                    "pass tools=[].",
-                )
-        [request] = self.requests()
-        return request
-
-    def finish_reason(self, row: RequestOutput) -> str | None:
-        """The finish reason of the one row of a `stream` call: `tool_calls` if it has calls."""
-        if row.finish_reason != "stop":
-            return row.finish_reason
-        [prompt], [rules], [params] = self.prompts, self.plan.of_prompts, self.sampling.params
-        parsed = answered_calls(row, rules, prompt.token_ids, constrained=params.constrained)
-        return "tool_calls" if parsed.calls else "stop"
 
 
 def check_turns(

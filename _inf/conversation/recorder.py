@@ -90,8 +90,8 @@ class Recorder:
     ) -> RequestOutput:
         """Return the finished row: `transcript`, with the counts of all its answers.
 
-        ended: how the row ended, as the `finish_reason` and `matched_stop` of an answer. rendered:
-        whether the row has rendered `prompt_ids` itself, which it then gives.
+        ended: how the row ended, as the `finish_reason`, `error` and `matched_stop` of an answer.
+        rendered: whether the row has rendered `prompt_ids` itself, which it then gives.
         """
         sampled = [place for place, bit in enumerate(transcript.mask) if bit]
         answers = self.answers
@@ -99,6 +99,7 @@ class Recorder:
             token_ids=[transcript.ids[place] for place in sampled],
             logprobs=[transcript.logprobs[place] for place in sampled],
             finish_reason=ended.finish_reason,
+            error=ended.error,
             matched_stop=ended.matched_stop,
             prompt_tokens=len(prompt_ids),
             prompt_token_ids=list(prompt_ids) if rendered else None,
@@ -109,9 +110,14 @@ class Recorder:
         )
 
     def aborted(
-        self, prompt_ids: Sequence[int], transcript: Transcript, *, rendered: bool = False
+        self,
+        prompt_ids: Sequence[int],
+        transcript: Transcript,
+        error: str,
+        *,
+        rendered: bool = False,
     ) -> RequestOutput:
         """Return a row that was given up; `transcript` has no ids."""
-        ended = RequestOutput(finish_reason="abort")
+        ended = RequestOutput(finish_reason="abort", error=error)
         row = self.row(prompt_ids, ended, transcript, rendered=rendered)
         return dataclasses.replace(row, cached_tokens=0)

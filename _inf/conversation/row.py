@@ -77,17 +77,18 @@ def warn_of_rows(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> None
 def _warn_of_failures(outputs: Sequence[RequestOutput]) -> None:
     """Name the first row that failed, and its reason. A row that a limit has ended did not fail."""
     failed = [
-        (number, transcript)
+        (number, output.error, output.transcript and output.transcript.agent_loop)
         for number, output in enumerate(outputs)
-        if (transcript := output.transcript) is not None
-        and (output.finish_reason, transcript.limit) == ("abort", None)
+        if output.finish_reason == "abort"
+        and output.error is not None
+        and (output.transcript is None or output.transcript.limit is None)
     ]
     if failed:
-        number, first = failed[0]
-        loop = "" if first.agent_loop is None else f"agent loop {first.agent_loop}: "
+        number, error, agent_loop = failed[0]
+        loop = "" if agent_loop is None else f" (agent loop {agent_loop})"
         warnings.warn(
-            f"{loop}{len(failed)} of {len(outputs)} rows failed; the first is row {number}: "
-            f'{first.error}. The others\' reasons are in metadata["error"].',
+            f"rows: {len(failed)} of {len(outputs)} failed; the first is row {number}{loop}: "
+            f'{error}. The others\' reasons are in metadata["error"].',
             stacklevel=7,
         )
 

@@ -54,11 +54,13 @@ REFUSED: Mapping[CallKind | ChatKind, Mapping[str, str]] = {
         "environment_kwargs": _ONE_TURN,
         "num_beams": "a beam is known at its end only; use generate()",
         "prompt_logprobs": "stream() does not give them; use generate()",
+        "on_error": "stream() raises; use generate()",
         "sampling_mask": _LATER,
         "return_routed_experts": _LATER,
     },
     "chat": {
         "n": "a chat has one answer to each message; leave it out",
+        "on_error": "a chat shows what failed; leave it out",
         "progress": "a chat shows no bar; leave it out",
         "tools": "a chat uses the tools of its config; set rollout.multi_turn.tool_config_path",
         "environment_factory": "a chat has no environments; leave it out",

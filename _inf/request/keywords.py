@@ -16,7 +16,7 @@ from _inf.errors import at_fault
 from _inf.request import values
 from _inf.request.keyword import Keyword
 from _inf.request.seeds import MAX_SEED
-from _inf.types import SamplingParams, Side, TurnOptions
+from _inf.types import OnError, SamplingParams, Side, TurnOptions
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -112,6 +112,9 @@ class GenerateParams(TypedDict, total=False):
             them. Default False (docs/training.md).
         return_routed_experts: Also return which experts of a MoE model each token used. Default
             False (docs/parity.md).
+        on_error: raise or row: what a refused prompt and a failed request are. By default the call
+            raises; with row their rows have `finish_reason` abort and `metadata["error"]`, and the
+            other rows are as without them.
         timeout: Seconds for the answer. Above 0; after them the call is aborted in the engine and
             raises `GenerationTimeout`.
         progress: Show a progress bar. By default on a terminal or in a notebook, if the call takes
@@ -159,6 +162,7 @@ class GenerateParams(TypedDict, total=False):
     prompt_logprobs: bool | int | None
     sampling_mask: bool | None
     return_routed_experts: bool | None
+    on_error: OnError | None
     timeout: float | None
     progress: bool | None
 
@@ -261,6 +265,7 @@ PER_CALL: Mapping[str, Keyword] = {
     "prompt_logprobs": Keyword(values.flag_or_count, feature="prompt_logprobs", of_tokens=True),
     "sampling_mask": Keyword(values.flag, feature="sampling_mask"),
     "return_routed_experts": Keyword(values.flag, feature="routed_experts"),
+    "on_error": Keyword(values.on_error),
     "timeout": Keyword(_seconds, float, "", in_body=False),
     "progress": Keyword(values.flag),
 }
@@ -273,7 +278,7 @@ NEUTRAL: Mapping[str, Any] = {
     **vars(TurnOptions()),
     **{"stop": [], "stop_token_ids": [], "tools": []},
     **{"chat_template": None, "chat_template_kwargs": {}, "continue_final_message": False},
-    **{"skip_special_tokens": True, "include_stop_str_in_output": False},
+    **{"skip_special_tokens": True, "include_stop_str_in_output": False, "on_error": "raise"},
 }
 
 

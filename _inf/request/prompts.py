@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from pydantic_core import from_json
 
-from _inf.errors import PromptError, at_fault, did_you_mean, shown
+from _inf.errors import PromptError, did_you_mean, shown
+from _inf.request.refusals import RAISED, Refusals
 from _inf.types import Message
 
 Form: TypeAlias = "list[Message] | list[int] | str"
@@ -35,18 +36,21 @@ class LaterTurn(list[Any]):
     not `prompt_length`."""
 
 
-def normalize(prompts: object) -> list[Form]:
+def normalize(prompts: object, refusals: Refusals = RAISED) -> list[Form]:
     """Return messages, token ids or plain text per prompt; `"text"` is one user message.
 
-    A bare list of messages is one conversation, not a batch. An empty list is an empty batch.
+    A bare list of messages is one conversation, not a batch. An empty list is an empty batch. A
+    refused prompt is an empty list.
     """
     listed = _listed(prompts)
     if listed is None or (listed and all(map(_is_message, listed))):
         listed = [prompts]
-    forms = []
+    forms: list[Form] = []
     for index, prompt in enumerate(listed):
-        with at_fault(index=index):
-            forms.append(_one(prompt, index))
+        form: Form = []
+        with refusals.of(index):
+            form = _one(prompt, index)
+        forms.append(form)
     return forms
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from _inf.config import RolloutConfig
 from _inf.errors import ConfigError, did_you_mean
-from _inf.request.bad_words import bad_word_ids
 from _inf.request.combinations import refuse_beside_agent_loop
 from _inf.request.contradictions import refuse_contradictions
 from _inf.request.keywords import FILTERS, KEYWORDS, NEUTRAL, PER_PROMPT, checked
+from _inf.request.refusals import RAISED, Refusals
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import CONTINUED
 from _inf.request.values import MAX_INT32
-from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
+from _inf.types import Limits, ModelInfo, OnError, SamplingParams, Side, Tool, TurnOptions
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
@@ -45,6 +45,7 @@ class Sampling:
     progress: bool | None = None
     tools: list[Tool] | None = None  # None: the config's
     truncate_prompt: Side | None = None  # None: the config's
+    on_error: OnError = "raise"
 
     def asks(self, name: str) -> bool:
         """Whether a keyword has another value than the one that changes nothing."""
@@ -128,12 +129,17 @@ def effective_params(params: Mapping[str, Any], rollout: RolloutConfig) -> dict[
 
 
 def resolve(
-    params: Mapping[str, Any], config: RolloutConfig, prompts: int, model: ModelInfo
+    params: Mapping[str, Any],
+    config: RolloutConfig,
+    prompts: int,
+    model: ModelInfo,
+    refusals: Refusals = RAISED,
 ) -> Sampling:
     """Check the keywords of a call with that many `prompts` and fill them up from `config`.
 
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
-    engine itself reads only `config.json` or `generation_config.json`, not both.
+    engine itself reads only `config.json` or `generation_config.json`, not both. The values of a
+    refused prompt mean nothing.
     """
     for name in params:
         if name not in KEYWORDS:
@@ -146,7 +152,10 @@ def resolve(
     default = {} if "tools" in given else {"agent_loop": config.agent.default}
     differ = bool(listed) and prompts > 0
     if differ:
-        of_prompts = [_of_prompt(index, listed, shared, config, model) for index in range(prompts)]
+        of_prompts = [(SamplingParams(max_tokens=1), shared)] * prompts
+        for index in range(prompts):
+            with refusals.of(index):
+                of_prompts[index] = _of_prompt(index, listed, shared, config, model)
     else:  # all prompts have the same, which is checked once
         of_prompts = [(_params(shared, config, model), shared)]
     all_params = [params for params, _ in of_prompts]
@@ -228,6 +237,8 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
         values["top_prompt_logprobs"] = 0 if isinstance(scored, bool) else scored
     params = SamplingParams(**values)
     if params.bad_words:
+        from _inf.request.bad_words import bad_word_ids
+
         params = dataclasses.replace(params, bad_word_ids=bad_word_ids(params.bad_words, model))
     refuse_contradictions(params, model)
     return params

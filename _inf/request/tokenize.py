@@ -10,6 +10,7 @@ from numbers import Integral
 
 from _inf.errors import PromptError, PromptTooLongError, at_fault, shown
 from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, as_list, id_list, kind
+from _inf.request.refusals import RAISED, Refusals
 from _inf.request.template import Template
 from _inf.types import Limits, Prompt, Side, Tokenizer
 
@@ -20,24 +21,27 @@ def tokenize(
     limits: Limits,
     max_tokens: Sequence[int] | None = None,
     truncate: Side | None = None,
+    refusals: Refusals = RAISED,
 ) -> list[Prompt]:
     """Return each prompt's token ids; messages are rendered by the chat template. Without a
     template the server renders and tokenizes, and messages and text stay as they are.
 
     template: of all prompts, or a list of one each. max_tokens: of each answer, which must fit
-    after its prompt. truncate: the call's own `truncate_prompt`.
+    after its prompt. truncate: the call's own `truncate_prompt`. A refused prompt has no ids.
     """
     if truncate is not None:
         limits = replace(limits, truncate=truncate)
     tokenized = []
     for index, prompt in enumerate(prompts):
+        one = Prompt([])
         rendered_by = template[index] if isinstance(template, Sequence) else template
         most = None if max_tokens is None else max_tokens[index]
         own_limits = _of_later_turn(limits, most) if isinstance(prompt, LaterTurn) else limits
-        with at_fault(index=index):
-            one = _tokenized(prompt, rendered_by, own_limits, index)
-            if most is not None and len(one.token_ids) + most > limits.total:
-                raise _no_room_for_answer(index, len(one.token_ids), most, limits)
+        if index not in refusals:
+            with refusals.of(index):
+                one = _tokenized(prompt, rendered_by, own_limits, index)
+                if most is not None and len(one.token_ids) + most > limits.total:
+                    raise _no_room_for_answer(index, len(one.token_ids), most, limits)
         tokenized.append(one)
     return tokenized
 

@@ -104,6 +104,12 @@ def side(name: str, value: Any) -> str:
     return value
 
 
+def on_error(name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in ("raise", "row"):
+        raise ConfigError.of(name, f"{shown(value)} is neither 'raise' nor 'row'.")
+    return value
+
+
 def mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ConfigError.of(name, f"{shown(value)} is not a mapping of names to values.")

@@ -54,12 +54,17 @@ def decode(
             texts[place],
             None if in_text else output.token_ids,
             _known_logprobs(output),
-            **_asked_for(output, prompt, asks),
+            **(
+                {}
+                if output.error and output.transcript is None
+                else _asked_for(output, prompt, asks)
+            ),
             tool_calls=None if output.transcript is None else output.transcript.pending,
             # None if a server tokenizes
             prompt_token_ids=output.prompt_token_ids or prompt.token_ids or None,
             reasoning=output.reasoning or None,
             finish_reason=str(output.finish_reason),
+            error=output.error,
             **{name: getattr(output, name) for name in OF_OUTPUT},
             matched_stop_text=stop_texts[output.matched_stop],
             prompt_index=place // n,

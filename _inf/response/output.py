@@ -94,7 +94,10 @@ class GenerationOutput:
         adapter: only with an adapter: its name;
         reasoning_tokens: only with a thought: how many tokens are the thought and its marks;
         seed: only if one was given: this row's seed. A call with this seed gives the same row;
-        truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens.
+        truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens;
+        error: only after a failure: why the row has no answer (`finish_reason` is `abort`: a failed
+            conversation, or anything with `on_error="row"`), or what code of tools or interactions
+            raised at its end.
 
     After tools or interactions, `completions` has the last assistant text, `token_ids` and
     `logprobs` all sampled tokens, and `response_ids` everything after the prompt, with the sampled
@@ -110,9 +113,7 @@ class GenerationOutput:
         limit: the limit that ended the row, such as `max_tokens`, or None;
         tool_calls: for each executed call its name, arguments, result, seconds, error, truncated
             and, for a verl tool, reward and metrics;
-        tool_rewards: verl tools' `calc_reward`; reward_scores: these and `user_turn_rewards`;
-        error: only after a failure: of tool or interaction code at the row's start or end, or of
-            the conversation itself.
+        tool_rewards: verl tools' `calc_reward`; reward_scores: these and `user_turn_rewards`.
     """
 
     rows: list[GenerationRow] = dataclasses.field(default_factory=list)

@@ -57,6 +57,7 @@ class GenerationRow:
     _: dataclasses.KW_ONLY  # the fields above are the answer itself, and go into files unchanged
     prompt_token_ids: list[int] | None = None
     finish_reason: str
+    error: str | None = None
     matched_stop: int | str | None = None
     matched_stop_text: str | None = None
     prompt_tokens: int = 0
@@ -136,8 +137,8 @@ class GenerationRow:
             metadata |= {"num_turns": transcript.num_turns, "response_tokens": len(transcript.ids)}
             metadata |= {"limit": transcript.limit, "tool_calls": transcript.calls}
             metadata |= {"tool_rewards": rewards, "reward_scores": transcript.reward_scores}
-        if transcript is not None and transcript.error is not None:
-            metadata["error"] = transcript.error
+        if self.error is not None:
+            metadata["error"] = self.error
         return metadata
 
     def to_dict(self) -> dict[str, Any]:

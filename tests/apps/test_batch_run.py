@@ -27,13 +27,17 @@ from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import answer_each, keep_in, unanswered
 from _inf.apps.tally import Tally
 from _inf.config import load_config
-from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptError, RequestFailure
+from _inf.errors import ConfigError, EngineDeadError, InferenceError
 from _inf.request.seeds import prompt_seed
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.types import Transcript
 
 LONG, COMPLEX = "too long", "too complex"
+FAILED = {
+    LONG: "PromptTooLongError: prompt 0 has 900 tokens",
+    COMPLEX: "RequestFailure: The engine gave a request up: its grammar is too complex",
+}
 # Prompts whose conversations are aborted: with an error, with only a limit, and without a word.
 ABORTED = {"refused": "ToolError: create() failed", "given up": None, "silent": None}
 LIMITS = {"given up": "over_sample_rate"}
@@ -77,14 +81,15 @@ class Echo:
         if prompt == self.dies_at:
             await asyncio.sleep(0.01)  # those before end before
             raise EngineDeadError("the scheduler (pid 7) died with exit code -9")
-        if prompt == LONG:
-            raise PromptError("prompt 0 has 900 tokens", index=0)
-        if prompt == COMPLEX:
-            raise RequestFailure("The engine gave a request up: its grammar is too complex")
-        if (text := str(prompt)) in ABORTED:
+        assert params["on_error"] == "row"
+        if (text := str(prompt)) in FAILED:
+            row = GenerationRow("", [], [], finish_reason="abort", error=FAILED[text])
+            return GenerationOutput([row] * params.get("n", 1))
+        if text in ABORTED:
             self.aborted.append(text)
-            said = Transcript(messages=[], error=ABORTED[text], limit=LIMITS.get(text))
-            row = GenerationRow("", [], [], finish_reason="abort", transcript=said)
+            said = Transcript(messages=[], limit=LIMITS.get(text))
+            how: dict[str, Any] = {"finish_reason": "abort", "error": ABORTED[text]}
+            row = GenerationRow("", [], [], transcript=said, **how)
             return GenerationOutput([row] * params.get("n", 1))
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
         about: dict[str, Any] = {"finish_reason": "stop", **dict.fromkeys(names, 1)}
@@ -257,7 +262,7 @@ def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before(tmp_pa
     assert again.seeds == {name: whole.seeds[name] for name in ("p3", LONG, "p5")}
 
 
-def test_lines_alike_are_answered_in_one_call_and_one_by_one_if_it_fails(tmp_path: Path) -> None:
+def test_lines_alike_are_answered_in_one_call_even_if_some_of_them_fail(tmp_path: Path) -> None:
     lines = [prompt(f"p{i}") for i in range(30)]
     lines[5], lines[9] = json.dumps({"prompt": "p5", "max_tokens": 3}), "{"
     lines[7], lines[8] = (json.dumps({"prompt": f"p{i}", "seed": 7}) for i in (7, 8))
@@ -269,12 +274,12 @@ def test_lines_alike_are_answered_in_one_call_and_one_by_one_if_it_fails(tmp_pat
     run(alone, source, tmp_path / "alone.jsonl", params={"seed": 5})
     assert out.read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
     assert engine.seeds == alone.seeds and not alone.together
-    called = [[ask for ask in call if ask not in (LONG, COMPLEX)] for call in engine.together]
-    assert called == [
+    assert engine.together == [
         ["p0", "p1", "p2", "p3"], ["p7", "p8"], ["p10", "p11", "p12", "p13"],
-        ["p15", "p16", "p17"], ["p19", "p20", "p21", "p22"], ["p24", "p25", "p26"],
+        [LONG, "p15", "p16", "p17"], ["p19", "p20", "p21", "p22"], [COMPLEX, "p24", "p25", "p26"],
         ["p27", "p28", "p29"],
     ]  # fmt: skip
+    assert sorted(map(str, engine.asked)) == sorted(map(str, alone.asked))  # each line once
 
 
 @pytest.mark.parametrize(
@@ -304,7 +309,7 @@ def test_lines_with_schemas_that_python_holds_equal_are_not_answered_in_one_call
         ({}, {"tools": [print]}),
     ],
 )
-def test_lines_whose_rows_may_run_code_are_answered_one_by_one(
+def test_lines_whose_rows_may_have_turns_are_answered_one_by_one(
     tmp_path: Path, rollout: dict[str, Any], params: dict[str, Any]
 ) -> None:
     engine = Echo(max_num_seqs=16)

@@ -190,7 +190,7 @@ def entered(shows: str, content: str = "hi") -> tuple[RequestOutput, Any, list[R
 
 def error(row: RequestOutput) -> str | None:
     assert row.transcript is not None
-    return row.transcript.error
+    return row.error
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_tool_that_is_cancelled_from_within_ends_its_own_row_alone(method: str) 
 
     rows = held([1, 1], [VerlTool("a", [], **{method: cancelled})])
     for row in rows:
-        assert "it was cancelled" in row.transcript.error
+        assert "it was cancelled" in row.error
         assert row.finish_reason == ("abort" if method == "create" else "stop")
         assert row.weight_version == 3
 
@@ -137,7 +137,7 @@ def test_tool_that_is_created_beside_one_that_fails_is_released_after_it_is_crea
     slow = VerlTool("slow", log, create=lambda: asyncio.sleep(0.1))
     [row] = held([0], [slow, VerlTool("full", log, create=fails)])
     assert row.finish_reason == "abort"
-    assert row.transcript.error == "ToolError: full: create(): OSError: no room"
+    assert row.error == "ToolError: full: create(): OSError: no room"
     assert log.index("slow created") < log.index("slow.release")
     assert "full released" in log
 
@@ -151,7 +151,7 @@ def test_method_of_a_tool_that_blocks_does_not_hold_the_loop_of_the_other_rows()
             return instance_id, SimpleNamespace(text="", image=None, video=None)
 
     rows = held([0, 0], [Blocks("a", [])])
-    assert [row.transcript.error for row in rows] == [None, None]
+    assert [row.error for row in rows] == [None, None]
 
 
 @pytest.mark.parametrize("returned", [(False, None, 0.0, {}), (False, "Go on."), 3])
@@ -171,7 +171,7 @@ def test_interaction_that_returns_something_else_ends_its_row_with_what_it_was(
     options = TurnOptions(interaction_kwargs={"name": "says"})
     row = run(own, turn, options)
     assert row.finish_reason == "abort" and row.transcript is not None
-    error = str(row.transcript.error)
+    error = str(row.error)
     assert f"says: generate_response() returned {returned!r}; it must be" in error
 
 
@@ -200,7 +200,7 @@ def test_what_a_tool_says_when_it_is_created_is_a_message_before_the_first_turn(
     assert tool_message["content"].startswith("You are in a cave.")
     assert "characters cut)" in tool_message["content"]  # as of any other result
     assert row.finish_reason == "stop" and row.transcript is not None
-    assert row.transcript.error is None
+    assert row.error is None
 
 
 def test_rows_that_failed_are_warned_of_and_rows_given_up_by_a_limit_are_not() -> None:
@@ -208,12 +208,12 @@ def test_rows_that_failed_are_warned_of_and_rows_given_up_by_a_limit_are_not() -
         raise OSError("no room")
 
     rows = held([0, 0], [VerlTool("full", [], create=fails)])
-    with pytest.warns(UserWarning, match="^2 of 2 rows failed; the first is row 0: .*no room"):
+    with pytest.warns(UserWarning, match="^rows: 2 of 2 failed; the first is row 0: .*no room"):
         warn_of_rows(rows, None)
     *_, given_up = held([0, 400], [], over_sample_rate=0.5)
     assert given_up.finish_reason == "abort"
     assert given_up.transcript.limit == "over_sample_rate"
-    assert "the other rows ended first" in given_up.transcript.error
+    assert "the other rows ended first" in given_up.error
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_rows([given_up], None)

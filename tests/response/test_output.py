@@ -380,7 +380,6 @@ def conversation(**changed: Any) -> Any:
         num_turns=1,
         reward_scores={"f": np.float32(0.5), "user_turn_rewards": [torch.tensor(1.0)]},
         limit=None,
-        error=None,
     )
     return Transcript(**(said | changed))
 
@@ -390,7 +389,7 @@ def talked(tokenizer: Any) -> GenerationOutput:
     calls = [ToolCall("g", {"x": x}, "", 0, 0) for x in (1, "one")]
     rows = [
         row([10, 11], transcript=conversation(pending=calls[:1])),
-        row([10, 11], transcript=conversation(pending=calls[1:], limit="max_tokens", error="e")),
+        row([10, 11], transcript=conversation(pending=calls[1:], limit="max_tokens"), error="e"),
     ]
     return decoded(tokenizer, *rows)
 

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 # lines. Two lines are in flight for each row that runs at once: one waits for each place.
 LINES_OF_A_CALL = 4
 LINES_ON_CPU = 128
-CODE = ("tools", "agent_loop", "environment_factory")  # keywords of generate that may run some
+TURNS = ("tools", "agent_loop", "environment_factory")  # keywords of generate that ask for them
 MAX_CALLS = 512  # InferenceEngine's threads
 UNFINISHED = "the row was aborted before its answer was whole"  # when nothing says why
 REFUSALS = (PromptError, ConfigError, ToolError)  # of a line's own request
+# Which code an error row has for the exception that a row's error names first.
+REFUSED, FAILED = {"PromptError", "PromptTooLongError", "ConfigError"}, "RequestFailure"
 
 Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens
 OnError = Callable[[int, str], None]  # called with a line and the reason
@@ -57,10 +59,11 @@ def lines_at_once(config: Config, on_cpu: bool) -> int:
 
 
 def lines_of_a_call(engine: InferenceEngine, params: Mapping[str, Any]) -> int:
-    """One where rows run a user's code: it would run again when another line fails the call."""
+    """One where rows may have turns: `over_sample_rate` would give up lines that are slower than
+    the others of their call."""
     rollout = engine.config.rollout
-    runs_code = rollout.multi_turn.enable or rollout.agent.default or any(map(params.get, CODE))
-    if runs_code or not engine.on_cpu:
+    has_turns = rollout.multi_turn.enable or rollout.agent.default or any(map(params.get, TURNS))
+    if has_turns or not engine.on_cpu:
         return 1
     return max(1, min(LINES_OF_A_CALL, lines_at_once(engine.config, True) // 8))
 
@@ -83,9 +86,18 @@ async def answer_each(
             for job, (row, tokens) in zip(group, await answer(engine, group, params), strict=True):
                 keep(job.line, row, tokens)
 
-    # A greedy line's equal samples; ids of agent loops, which rows count (`unsampled_ids`).
-    with quiet.no_warnings("n: "), quiet.no_warnings("agent loop "):
+    with no_warnings_of_rows():
         await asyncio.gather(*(worker() for _ in range(at_once // of_a_call)))
+
+
+@contextlib.contextmanager
+def no_warnings_of_rows() -> Iterator[None]:
+    """Hide warnings of a greedy line's equal samples, and of what the written rows say: failures
+    (`error`) and ids of agent loops (`unsampled_ids`)."""
+    with contextlib.ExitStack() as stack:
+        for beginning in ("n: ", "rows: ", "agent loop "):
+            stack.enter_context(quiet.no_warnings(beginning))
+        yield
 
 
 def in_calls(
@@ -119,47 +131,43 @@ def keep_in(out: OutputFile, tally: Tally, on_error: OnError) -> Keep:
 async def answer(
     engine: InferenceEngine, jobs: Sequence[Job | BadLine], params: Mapping[str, Any]
 ) -> list[Answer]:
-    """Answer jobs of `in_calls`: in one call, or one by one if that is refused or fails."""
-    if len(jobs) == 1:
-        return [await answer_one(engine, jobs[0], params)]
-    together = cast(list[Job], jobs)
-    params_of_each = [_params_of(job, params) for job in together]
-    shared = dict(params_of_each[0])
-    if shared.get("seed") is not None:
-        shared["seed"] = [own["seed"] for own in params_of_each]
-    with contextlib.suppress(GenerationTimeout, RequestFailure, *REFUSALS):
-        prompts, n = [job.prompt for job in together], shared["n"]
-        output = await engine.agenerate(prompts, **cast(GenerateParams, shared))
-        return [_answered(job, output[i * n : i * n + n]) for i, job in enumerate(together)]
-    return await asyncio.gather(*(answer_one(engine, job, params) for job in jobs))
-
-
-async def answer_one(
-    engine: InferenceEngine, job: Job | BadLine, params: Mapping[str, Any]
-) -> Answer:
-    """Return a job's row and its tokens. Raises errors that would end every other job too."""
-    if isinstance(job, BadLine):
-        return error_row(job, "invalid_request", job.reason), 0
-    own = _params_of(job, params)
+    """Answer jobs of `in_calls` in one call; return their rows and tokens. Raises errors that would
+    end every other job too."""
+    first = jobs[0]
+    if isinstance(first, BadLine):
+        return [(error_row(first, "invalid_request", first.reason), 0)]
+    asked = cast(list[Job], jobs)
     try:
-        if job.tool_choice is None:
-            output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
-        else:  # by a grammar, or with tools that are shown only, as `inf serve` does
-            call = rendered_call(engine, [job.prompt], own, job.tool_choice)
-            output = await call.answer()
-            if call.forced:
-                output = GenerationOutput([_with_call(row) for row in output])
+        output = await _answers(engine, asked, params)
     except GenerationTimeout as failure:
-        return error_row(job, "timeout", str(failure)), 0
+        code, reason = "timeout", str(failure)
     except RequestFailure as failure:
-        return error_row(job, "server_error", str(failure)), 0
-    except REFUSALS as failure:
-        return error_row(job, "invalid_request", failure.for_one_prompt()), 0
-    return _answered(job, output)
+        code, reason = "server_error", str(failure)
+    except REFUSALS as failure:  # of what all of them ask for
+        code, reason = "invalid_request", failure.for_one_prompt()
+    else:
+        n = len(output) // len(asked)
+        return [_answered(job, output[i * n : i * n + n]) for i, job in enumerate(asked)]
+    return [(error_row(job, code, reason), 0) for job in asked]
+
+
+async def _answers(
+    engine: InferenceEngine, jobs: Sequence[Job], params: Mapping[str, Any]
+) -> GenerationOutput:
+    of_each = [_params_of(job, params) for job in jobs]
+    shared, choice = dict(of_each[0]), jobs[0].tool_choice
+    if choice is not None:  # by a grammar, or with tools that are shown only, as `inf serve` does
+        call = rendered_call(engine, [jobs[0].prompt], shared, choice)
+        output = await call.answer()
+        return GenerationOutput([_with_call(row) for row in output]) if call.forced else output
+    if len(jobs) > 1 and shared.get("seed") is not None:
+        shared["seed"] = [own["seed"] for own in of_each]
+    prompts: Any = jobs[0].prompt if len(jobs) == 1 else [job.prompt for job in jobs]
+    return await engine.agenerate(prompts, **cast(GenerateParams, shared))
 
 
 def _params_of(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
-    own = {**params, "n": 1, **job.params, "progress": False}
+    own = {**params, "n": 1, **job.params, "progress": False, "on_error": "row"}
     if "seed" not in job.params:
         own["seed"] = prompt_seed(params.get("seed"), job.line - 1)  # as in one call
     return own
@@ -168,15 +176,23 @@ def _params_of(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
 def _answered(job: Job, output: GenerationOutput) -> Answer:
     """Return the job's row; one of an error if an answer was aborted, which is then no answer."""
     for row in output:
-        if row.finish_reason != "abort":
-            continue
-        transcript = row.transcript or Transcript()
-        if transcript.agent_loop and transcript.error:
-            reason = f"agent loop {transcript.agent_loop}: {transcript.error}"
-            return error_row(job, "agent_loop_error", reason), 0
-        why = f": {transcript.limit}" if transcript.limit else ""
-        return error_row(job, "aborted", transcript.error or f"{UNFINISHED}{why}."), 0
+        if row.finish_reason == "abort":
+            return error_row(job, *_error(row)), 0
     return job.row(output), sum(row.completion_tokens for row in output)
+
+
+def _error(row: GenerationRow) -> tuple[str, str]:
+    """The code and the reason of a row that was aborted."""
+    reason, transcript = row.error or "", row.transcript or Transcript()
+    kind, _, said = reason.partition(": ")
+    if kind in REFUSED:
+        return "invalid_request", said.replace(f"prompt {row.prompt_index}", "the prompt", 1)
+    if kind == FAILED and row.transcript is None:
+        return "server_error", said
+    if transcript.agent_loop and reason:
+        return "agent_loop_error", f"agent loop {transcript.agent_loop}: {reason}"
+    why = f": {transcript.limit}" if transcript.limit else ""
+    return "aborted", reason or f"{UNFINISHED}{why}."
 
 
 def _with_call(row: GenerationRow) -> GenerationRow:

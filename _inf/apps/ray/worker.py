@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import parse
-from _inf.apps.batch.runner import Answer, answer, in_calls, lines_of_a_call
+from _inf.apps.batch.runner import Answer, answer, in_calls, lines_of_a_call, no_warnings_of_rows
 from _inf.errors import ConfigError, EngineDeadError
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class InferenceWorker:
             calls = in_calls(jobs, self._params, of_a_call)
             return await asyncio.gather(*(answer(engine, call, self._params) for call in calls))
 
-        return [*itertools.chain.from_iterable(asyncio.run(answers()))]
+        with no_warnings_of_rows():
+            return [*itertools.chain.from_iterable(asyncio.run(answers()))]
 
     def _running(self) -> InferenceEngine:
         """Return the engine; start it if there is none, or restart it if it has died."""

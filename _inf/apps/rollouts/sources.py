@@ -84,7 +84,7 @@ def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
     if isinstance(row, Rollout):
         row = row.row()
     elif isinstance(row, GenerationRow):
-        error = row.transcript and row.transcript.error
+        error = row.error
         row = {
             "row_id": f"{row.prompt_index}.{row.sample_index}",
             "prompt_index": row.prompt_index,

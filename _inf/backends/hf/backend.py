@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import OnHost, check_finite
+from _inf.backends.base import OnHost, check_finite, row_or_failure
 from _inf.backends.hf import HF_MODE
 from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.decoding import Decoder, failing
@@ -62,7 +62,7 @@ class HfBackend(OnHost):
         self._searches.add(searching)
         searching.add_done_callback(self._searches.discard)
         try:
-            ends = map(_end, rows)
+            ends = (row_or_failure(row.request, row.done) for row in rows)
             outputs = await run_rows(ends, report, lambda: sum(len(row.token_ids) for row in rows))
         finally:
             searching.cancel()
@@ -71,7 +71,7 @@ class HfBackend(OnHost):
         asked = {
             index: (tuple(row.request.token_ids), row.params.adapter)
             for index, row in enumerate(rows)
-            if row.params.prompt_logprobs
+            if row.params.prompt_logprobs and outputs[index].error is None
         }
         likeliest = max((rows[index].params.top_prompt_logprobs for index in asked), default=0)
         prompts = [*dict.fromkeys(asked.values())]  # equal ones once
@@ -80,11 +80,9 @@ class HfBackend(OnHost):
         )
         scored = dict(zip(prompts, scores, strict=True))
         for index, prompt in asked.items():
-            outputs[index] = dataclasses.replace(
-                outputs[index],
-                prompt_logprobs=scored[prompt].prompt_logprobs,
-                top_prompt_logprobs=scored[prompt].top_prompt_logprobs,
-            )
+            row = rows[index]
+            whole = _with_scores(outputs[index], scored[prompt], row.request.row)
+            outputs[index] = await row_or_failure(row.request, whole)
         return outputs
 
     def _row(self, request: Request, put: Put | None = None) -> Row:
@@ -119,7 +117,10 @@ class HfBackend(OnHost):
         adapter: str | None = None,
     ) -> list[RequestOutput]:
         adapters = [adapter] * len(sequences)
-        return self.host.run(self._score(sequences, likeliest, adapters), cancel)
+        outputs = self.host.run(self._score(sequences, likeliest, adapters), cancel)
+        for number, output in enumerate(outputs):
+            check_finite(output.prompt_logprobs, number)
+        return outputs
 
     async def _score(
         self, sequences: Sequence[Scored], likeliest: int, adapters: Sequence[str | None]
@@ -129,7 +130,6 @@ class HfBackend(OnHost):
             ids, start = sequences[number]
             table = torch.log_softmax(logits, dim=-1)
             logprobs = table[torch.arange(len(table)), ids[start:]].tolist()
-            check_finite(logprobs, number)
             scored[number] = RequestOutput(
                 prompt_logprobs=[None, *logprobs],
                 finish_reason="length",
@@ -208,6 +208,12 @@ class HfBackend(OnHost):
         return self.weight_version if adapter is None else self.forward.adapters.of(adapter).version
 
 
-async def _end(row: Row) -> RequestOutput:
-    """A row's end; to cancel this ends the row."""
-    return await row.done
+async def _with_scores(
+    output: RequestOutput, scores: RequestOutput, row: int | None
+) -> RequestOutput:
+    check_finite(scores.prompt_logprobs, row)
+    return dataclasses.replace(
+        output,
+        prompt_logprobs=scores.prompt_logprobs,
+        top_prompt_logprobs=scores.top_prompt_logprobs,
+    )

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from _inf.backends.base import OnHost, check_finite
+from _inf.backends.base import OnHost, check_finite, row_or_failure
 from _inf.backends.openai.adapters import ServerAdapters
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
@@ -54,16 +54,17 @@ class OpenAIBackend(OnHost):
         async def answered(row: int, request: Request) -> RequestOutput:
             output = await self.turn(request)
             tokens[row] = output.completion_tokens
+            check_finite(output.prompt_logprobs, request.row)
             return output
 
         async def all_rows() -> list[RequestOutput]:
-            rows = (answered(*numbered) for numbered in enumerate(requests))
+            rows = (
+                row_or_failure(request, answered(row, request))
+                for row, request in enumerate(requests)
+            )
             return await run_rows(rows, report, lambda: sum(tokens))
 
-        outputs = self.await_rows(all_rows, cancel)
-        for number, output in enumerate(outputs):
-            check_finite(output.prompt_logprobs, number)
-        return outputs
+        return self.await_rows(all_rows, cancel)
 
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
         request, version = self.loaded.served(request)
@@ -87,7 +88,7 @@ class OpenAIBackend(OnHost):
             top_prompt_logprobs=likeliest,
             adapter=adapter,
         )
-        requests = [Request(ids, params, index) for index, (ids, _) in enumerate(sequences)]
+        requests = [Request(ids, params, index, index) for index, (ids, _) in enumerate(sequences)]
         return [
             RequestOutput(
                 prompt_logprobs=row.prompt_logprobs[start - 1 :],

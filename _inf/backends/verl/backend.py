@@ -48,7 +48,7 @@ class VerlBackend(OnHost):
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
-        call = Call(self.host, cancel, report=report, rows_only=True)
+        call = Call(self.host, cancel, report=report, requests=requests)
         self.rollout.run(data_proto(requests, self.model), call)
         return call.rows
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _inf.backends.base import failed_row
 from _inf.backends.verl.running_rows import EndedBefore, RunningRows
 from _inf.backends.verl.sglang_format import (
     output_row,
@@ -26,7 +27,7 @@ from _inf.backends.verl.sglang_format import (
     sglang_params,
 )
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
-from _inf.errors import EngineRefusal, InferenceError
+from _inf.errors import EngineRefusal, InferenceError, RequestFailure
 from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
@@ -60,7 +61,7 @@ class Call:
     cancel: CancelToken
     sampling_params: list[dict[str, Any]] | None = None
     report: Report | None = None
-    rows_only: bool = False  # verl need not make tensors of the answers
+    requests: Sequence[Request] | None = None  # of rows alone: verl need not make tensors of them
     ranks: Ranks = ALONE
     asked: str = ""
     failure: BaseException | None = None
@@ -70,6 +71,18 @@ class Call:
     def rid(self, row: int | str) -> str:
         """A request's id; the scheduler recognizes a call's rows by the part before the dash."""
         return f"{self.name}-{row}"
+
+    def made_row(self, output: dict[str, Any], params: dict[str, Any], row: int) -> RequestOutput:
+        """SGLang's answer to row `row` of the call."""
+        if self.requests is None:
+            return output_row(output, params, row)
+        request = self.requests[row]
+        try:
+            return output_row(output, params, request.row)
+        except RequestFailure as failure:
+            if not request.failure_is_row:
+                raise
+            return failed_row(request, failure)
 
     def run_until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
         """In place of an event loop's: run `work` on the engine's; a failure is kept for
@@ -186,8 +199,8 @@ class Engine(sglang_rollout.AsyncEngine):
         rows = (answered(row, ids, params) for row, (ids, params) in enumerate(pairs))
         outputs = await run_rows(rows, call.report, sampled)
         for row, (output, params) in enumerate(zip(outputs, per_row, strict=True)):
-            call.rows.append(output_row(output, params, row))
-        return [ONE_TOKEN] * len(outputs) if call.rows_only else outputs
+            call.rows.append(call.made_row(output, params, row))
+        return outputs if call.requests is None else [ONE_TOKEN] * len(outputs)
 
     @contextlib.contextmanager
     def _sending(self, rid: str) -> Iterator[None]:

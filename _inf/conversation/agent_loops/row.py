@@ -100,8 +100,8 @@ class AgentRow:
             return self.aborted(None, error_text(failure) + place)
 
     def aborted(self, limit: str | None, error: str) -> RequestOutput:
-        transcript = Transcript(limit=limit, error=error, agent_loop=self._loop.name)
-        return self.recorder.aborted(self._prompt.token_ids, transcript)
+        transcript = Transcript(limit=limit, agent_loop=self._loop.name)
+        return self.recorder.aborted(self._prompt.token_ids, transcript, error)
 
 
 def _raised_at(failure: BaseException, kind: type) -> str:

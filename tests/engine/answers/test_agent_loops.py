@@ -218,7 +218,7 @@ WRONG = {
 @pytest.mark.parametrize("how", WRONG)
 def test_row_of_a_loop_that_fails_is_aborted_alone(how: str, hf: InferenceEngine) -> None:
     rows = [{"how": how}, {}]
-    says = f"agent loop Wrong: 1 of 2 rows failed; the first is row 0: .*{WRONG[how]}"
+    says = f"rows: 1 of 2 failed; the first is row 0 \\(agent loop Wrong\\): .*{WRONG[how]}"
     with pytest.warns(UserWarning, match=f"(?s){says}"):
         output = hf.generate(PROMPTS[:2], agent_loop=loops.Wrong, agent_kwargs=rows, **GREEDY)
     failed, right = output
@@ -381,7 +381,7 @@ def test_generate_inside_a_loop_is_refused_where_it_would_wait_for_itself(
     hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops.Calls, "engine", hf, raising=False)
-    with pytest.warns(UserWarning, match="agent loop Calls: 1 of 1 rows failed"):
+    with pytest.warns(UserWarning, match="rows: 1 of 1 failed"):
         [row] = hf.generate("One", agent_loop=loops.Calls, timeout=60, **GREEDY)
     assert "await agenerate() there" in row.metadata["error"]
     whole = hf.generate("One", agent_loop=loops.Exact, **GREEDY).token_ids

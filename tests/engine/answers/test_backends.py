@@ -237,6 +237,56 @@ def test_row_without_a_token_left_fails_by_the_name_of_what_rules_them_out(
     for engine in (tiny, hf):
         with refused(RequestFailure, "no token left for token 1: allowed_token_ids, bad_words"):
             engine.generate("x", allowed_token_ids=ids[:1], bad_words=["aa"], max_tokens=5)
+        asked: dict[str, Any] = {"max_tokens": 5, "prompt_logprobs": 2, "logprobs": 2}
+        words = {"allowed_token_ids": [ids[:1], None], "bad_words": [["aa"], None]}
+        with pytest.warns(UserWarning, match="rows: 1 of 2 failed; the first is row 0: .* left"):
+            failed, other = engine.generate(["x", "y"], on_error="row", **words, **asked)
+        assert (failed.finish_reason, failed.token_ids, failed.top_logprobs) == ("abort", [], None)
+        assert "no token left" in failed.metadata["error"] and failed.prompt_tokens > 0
+        [alone] = engine.generate("y", **asked)
+        assert other.token_ids == alone.token_ids
+        assert other.logprobs == pytest.approx(alone.logprobs, abs=WITHIN)
+        assert other.prompt_logprobs == pytest.approx(alone.prompt_logprobs, abs=WITHIN)
+
+
+def test_refused_prompts_are_rows_and_the_others_are_as_without_them(
+    backend: InferenceEngine,
+) -> None:
+    good, wrong = as_ids(PROMPTS[:2]), {"prompt_token_ids": [VOCABULARY]}
+    how: dict[str, Any] = {"max_tokens": 6, "n": 2}
+    per_prompt = {"seed": [1, 2, 3, 4, 5], "temperature": [1.0, 1.0, 1.0, 1.0, -1.0]}
+    with refused(PromptError, "prompt 1:"):
+        backend.generate([good[0], wrong], **how)
+    with pytest.warns(UserWarning, match="rows: 6 of 10 failed; the first is row 2: PromptError"):
+        output = backend.generate(
+            [good[0], wrong, good[1], 7, good[1]], on_error="row", **per_prompt, **how
+        )
+    for index in (1, 3, 4):
+        for row in output[2 * index : 2 * index + 2]:
+            assert (row.finish_reason, row.token_ids, row.logprobs) == ("abort", [], [])
+            assert row.prompt_index == index and f"prompt {index}" in row.metadata["error"]
+    alone = backend.generate(good, seed=[1, 3], temperature=1.0, **how)
+    answered = [*output[:2], *output[4:6]]
+    assert [row.token_ids for row in answered] == alone.token_ids
+    assert json.dumps(output.to_dict())
+    with pytest.warns(UserWarning, match="rows: 1 of 1 failed"):
+        assert backend.generate(wrong, on_error="row").completions == [""]
+
+
+def test_refused_prompt_beside_conversations_is_a_row(hf: InferenceEngine) -> None:
+    def look(place: str) -> str:
+        """Look somewhere.
+
+        Args:
+            place: Where.
+        """
+        return place
+
+    prompts = ["a", {"prompt_token_ids": [5]}]
+    with pytest.warns(UserWarning, match="rows: 1 of 2 failed; the first is row 1"):
+        answered, failed = hf.generate(prompts, tools=[look], on_error="row", max_tokens=4)
+    assert answered.token_ids == hf.generate("a", tools=[look], max_tokens=4).token_ids[0]
+    assert failed.messages == [] and "tools and interactions add" in failed.metadata["error"]
 
 
 def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any) -> None:

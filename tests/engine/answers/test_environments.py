@@ -123,14 +123,14 @@ def test_environment_that_does_not_begin_ends_its_row_alone(
     monkeypatch.setattr(caller, "config", config)
     rows = [{"how": how}, {"how": "well"}]
     call: dict[str, Any] = {"environment_factory": kinds.Wrong, "environment_kwargs": rows}
-    with pytest.warns(UserWarning, match=f"1 of 2 rows failed; the first is row 0: .*{error}"):
+    with pytest.warns(UserWarning, match=f"1 of 2 failed; the first is row 0: .*{error}"):
         output = caller.generate([PRODUCT] * 2, **call)
     failed, right = output
     assert failed.finish_reason == "abort" and failed.token_ids == []
     assert re.search(error, failed.metadata["error"])
     assert right.completion == answer("84") and "error" not in right.metadata
     if how == "long" and has_verl():
-        with pytest.warns(UserWarning, match="1 of 2 rows failed"):
+        with pytest.warns(UserWarning, match="1 of 2 failed"):
             batch = caller.rollout_batch([PRODUCT] * 2, **call)
         assert batch.batch["response_mask"].any(dim=1).tolist() == [False, True]
 
@@ -148,7 +148,7 @@ def test_error_of_any_class_ends_its_row_alone(
     error: Exception, said: str, caller: InferenceEngine
 ) -> None:
     rows = [{"how": "raises", "error": error}, {"how": "well"}]
-    with pytest.warns(UserWarning, match="1 of 2 rows failed"):
+    with pytest.warns(UserWarning, match="1 of 2 failed"):
         output = caller.generate(
             [PRODUCT] * 2, environment_factory=kinds.Wrong, environment_kwargs=rows
         )

@@ -1,0 +1,172 @@
+"""A checked call of `generate`: the requests of its rows, or their loops, and the rows of prompts
+that were refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from _inf.conversation.plan import Plan
+from _inf.conversation.rules import answered_calls
+from _inf.errors import ConfigError, PromptError, ToolError
+from _inf.request.combinations import refuse
+from _inf.request.refusals import RAISED, Refusals
+from _inf.request.sampling import Sampling
+from _inf.types import Prompt, Report, Request, RequestOutput, SamplingParams
+
+if TYPE_CHECKING:
+    from _inf.conversation.row import Loop
+
+
+class Answers(Protocol):
+    """What a conversation needs of a backend."""
+
+    @property
+    def weight_version(self) -> int: ...
+
+    async def turn(self, request: Request) -> RequestOutput:
+        """Answer one request."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedCall:
+    """A completely checked call; nothing in it is refused after the first request is sent.
+    refusals: the prompts whose rows are not answered."""
+
+    prompts: list[Prompt]
+    sampling: Sampling
+    plan: Plan
+    refusals: Refusals = RAISED
+
+    def __post_init__(self) -> None:
+        """Refuse token ids and plain text in a call whose loops add messages to them."""
+        for index, (prompt, loop) in enumerate(zip(self.prompts, self.plan.loops, strict=False)):
+            if index not in self.refusals:
+                with self.refusals.of(index):
+                    _check_prompt(index, prompt, loop)
+
+    @property
+    def size(self) -> int:
+        """How many rows are answered."""
+        return (len(self.prompts) - len(self.refusals)) * self.sampling.n
+
+    def _samples(self) -> list[tuple[int, int, Prompt, SamplingParams]]:
+        """The number of each row, its prompt's index, its prompt and its parameters,
+        prompt-major."""
+        n = self.sampling.n
+        rows = enumerate(self.sampling.rows())
+        return [(row, row // n, self.prompts[row // n], params) for row, params in rows]
+
+    async def converse(self, backend: Answers, report: Report | None) -> list[RequestOutput]:
+        """Run the rows of a call with loops; awaited on the engine's thread."""
+        from _inf.conversation.recorder import Recorder
+        from _inf.conversation.row import answered_rows
+
+        version = backend.weight_version
+        rows = [
+            self.plan.loops[index].row(prompt, params, Recorder(backend.turn, version))
+            for _, index, prompt, params in self._samples()
+        ]
+        n, rate = self.sampling.n, self.plan.rules.config.rollout.over_sample_rate
+        answered = [row for number, row in enumerate(rows) if number // n not in self.refusals]
+        outputs = await answered_rows(answered, report, rate)
+        return self._with_refused(
+            outputs, lambda number, reason: rows[number].aborted(None, reason)
+        )
+
+    def with_refused(
+        self, answered: Sequence[RequestOutput], weight_version: int
+    ) -> list[RequestOutput]:
+        """Return all rows of a call without loops: those of refused prompts have the reason.
+        weight_version: of rows without an answer."""
+        text = "" if self.plan.rules.template is None else None
+        refused = RequestOutput(finish_reason="abort", text=text)
+        rows = self._with_refused(
+            answered, lambda _, reason: dataclasses.replace(refused, error=reason)
+        )
+        versions = [(weight_version, 0)]
+        return [
+            row if row.error is None else dataclasses.replace(row, weight_versions=versions)
+            for row in rows
+        ]
+
+    def _with_refused(
+        self, answered: Sequence[RequestOutput], refused: Callable[[int, str], RequestOutput]
+    ) -> list[RequestOutput]:
+        if not len(self.refusals):
+            return list(answered)
+        rest, n = iter(answered), self.sampling.n
+        return [
+            refused(number, self.refusals.reason(number // n))
+            if number // n in self.refusals
+            else next(rest)
+            for number in range(len(self.prompts) * n)
+        ]
+
+    def warn_of(self, outputs: Sequence[RequestOutput]) -> None:
+        """Warn of rows that failed, and of rows of loops whose ids were not sampled."""
+        if self.plan.loops or any(output.error is not None for output in outputs):
+            from _inf.conversation.row import warn_of_rows
+
+            warn_of_rows(outputs, self.plan.rules.model.tokenizer)
+
+    def requests(self) -> list[Request]:
+        """Return one request per row that is answered; for a conversation, that of its first
+        turn."""
+        requests, failure_is_row = [], self.sampling.on_error == "row"
+        for row, index, prompt, params in self._samples():
+            if index in self.refusals:
+                continue
+            request = Request(prompt.token_ids, params, index, row, failure_is_row=failure_is_row)
+            if (rules := self.plan.of_prompts[index]).template is None:
+                schemas = [tool.schema for tool in rules.tools.values()]
+                request = dataclasses.replace(
+                    request, messages=prompt.messages, text=prompt.text, tools=schemas
+                )
+            requests.append(request)
+        return requests
+
+    def streamed_request(self) -> Request:
+        """Return the single request of a `stream` call, or raise if `stream` cannot serve it."""
+        sampling, prompts = self.sampling, len(self.prompts)
+        if prompts != 1:
+            raise PromptError(
+                f"prompt 0: stream() takes one prompt, not {prompts}; use generate()."
+            )
+        if sampling.n != 1:
+            raise ConfigError.of(
+                "n", f"stream() gives one answer, not {sampling.n}; use generate()."
+            )
+        refuse("stream", sampling.asks)
+        for name, tool in self.plan.of_prompts[0].tools.items():
+            if tool.executable:
+                raise ToolError.of(
+                    "tools",
+                    f"{name} would run; stream() takes schemas only: use generate(), or "
+                    "pass tools=[].",
+                )
+        [request] = self.requests()
+        return request
+
+    def finish_reason(self, row: RequestOutput) -> str | None:
+        """The finish reason of the one row of a `stream` call: `tool_calls` if it has calls."""
+        if row.finish_reason != "stop":
+            return row.finish_reason
+        [prompt], [rules], [params] = self.prompts, self.plan.of_prompts, self.sampling.params
+        parsed = answered_calls(row, rules, prompt.token_ids, constrained=params.constrained)
+        return "tool_calls" if parsed.calls else "stop"
+
+
+def _check_prompt(index: int, prompt: Prompt, loop: Loop) -> None:
+    if prompt.messages is None:
+        raise PromptError(
+            f"prompt {index}: {loop.adds} messages, which prompt_token_ids and text do not "
+            "have; send messages, or pass tools=[]."
+        )
+    if loop.renders and prompt.truncated_tokens:
+        raise PromptError(
+            f"prompt {index} is longer than rollout.prompt_length, and with an agent loop "
+            "or an environment it is rendered whole, whatever truncate_prompt says; shorten"
+            " it."
+        )
