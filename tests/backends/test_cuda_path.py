@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,25 @@ print(folder)
     done = in_process_with_gpu(tmp_path, "-c", program, XDG_CACHE_HOME=str(tmp_path / "cache"))
     place = str(tmp_path).strip("/").replace("/", "-")  # of the driver: others may have another
     assert done.stdout.strip() == str(tmp_path / "cache" / "inf" / "libcuda" / place), done.stderr
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["none on PATH", "one on PATH"])
+def test_ninja_is_found_beside_this_python_where_path_has_none(tmp_path: Path, own: bool) -> None:
+    """Where there is a toolkit tvm-ffi calls it by its name, and .venv/bin/inf is not on PATH."""
+    tools, beside = tmp_path / "tools", Path(sysconfig.get_path("scripts"), "ninja")
+    tools.mkdir()
+    for name in ("gcc", "cc"):
+        (tools / name).symlink_to(shutil.which(name) or "/nowhere")
+    if own:
+        shutil.copy(beside, tools)
+    program = """
+import shutil
+from _inf.backends.verl.environment import prepare
+prepare("cuda")
+print(shutil.which("ninja"))
+"""
+    done = in_process_with_gpu(tmp_path, "-c", program, PATH=str(tools))
+    assert done.stdout.strip() == str(tools / "ninja" if own else beside), done.stderr
 
 
 def test_missing_compiler_and_headers_are_named_before_a_start(
