@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from _inf.apps.rollouts import Rollout as Rollout
     from _inf.apps.rollouts import as_rollouts as as_rollouts
     from _inf.apps.rollouts import load_rollouts as load_rollouts
+    from _inf.apps.rollouts import load_traces as load_traces
     from _inf.apps.rollouts import rollouts_to_data_proto as rollouts_to_data_proto
     from _inf.apps.rollouts import save_rollouts as save_rollouts
     from _inf.apps.serve.server import InferenceServer
@@ -67,7 +68,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
 __all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
-ROLLOUTS = ["as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts"]
+ROLLOUTS = ["as_rollouts", "load_rollouts", "load_traces", "rollouts_to_data_proto"]
+ROLLOUTS += ["save_rollouts"]
 __all__ += [*ROLLOUTS, "ToolError"]
 __all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceError", "PromptError"]
 # Names that are imported when they are first used, from these modules of `_inf.apps`.
@@ -299,21 +301,29 @@ class InferenceEngine(Changeable):
         )
 
     def trainer_batch(
-        self, traces: Sequence[Trace], rewards: Sequence[float] | None = None
+        self,
+        traces: Sequence[Trace],
+        rewards: Sequence[float] | None = None,
+        uid: Sequence[Any] | None = None,
     ) -> DataProto:
-        """Return traces of a served engine as a `DataProto` with `rollout_batch`'s columns.
+        """Return traces of a served engine as a `DataProto` with `rollout_batch`'s columns, and
+        `rollout`.
 
         traces: from `server.traces`, a row each; keep their order within a session.
-        rewards: one per trace, by default its own; in `reward_scores` as `{"reward": ...}`.
+        rewards: one per trace, by default its own, or its rollout's if it has none; in
+            `reward_scores` as `{"reward": ...}`.
+        uid: one per trace, by default its task's; without a task, rollouts whose first traces have
+            equal prompts share one.
 
-        All traces of a session have one `uid`, including sub-agents' and those after a shortened
-        history; sessions whose first traces have equal prompts share it. Raises `ConfigError` if a
-        trace is wider than `rollout.prompt_length` or `rollout.response_length`.
+        `rollout` is the same for all traces of a rollout, those of sub-agents and after a shortened
+        history included. Raises `ConfigError` if a trace is wider than
+        `rollout.prompt_length` or `rollout.response_length`.
         """
         require_verl("trainer_batch()")
-        from _inf.apps.rollouts.sources import traces_to_data_proto
+        from _inf.apps.rollouts.traces import traces_to_data_proto
 
-        return traces_to_data_proto(traces, rewards, self.tokenizer, self.config.rollout.widths)
+        of_model = (self.tokenizer, self.config.rollout.widths)
+        return traces_to_data_proto(traces, rewards, uid, *of_model)
 
     def serve(
         self,
@@ -321,6 +331,7 @@ class InferenceEngine(Changeable):
         port: int = 0,
         api_key: str | None = None,
         adapter_folder: str | Path | None = None,
+        traces: str | Path | None = None,
     ) -> InferenceServer:
         """Serve this engine over OpenAI's HTTP API until the `with` block ends (docs/serving.md).
 
@@ -328,12 +339,13 @@ class InferenceEngine(Changeable):
         port: 0 takes a free one, which is in `server.base_url`.
         api_key: the key that requests must have.
         adapter_folder: requests may load LoRA adapters from folders below it; None: no adapters.
+        traces: a file to which the traces of sessions are written, too; `inf.load_traces` reads it.
         Raises `ConfigError` if it cannot listen there.
         """
         check_supported(self._backend, {"serve()": True, "load_adapter()": adapter_folder})
         from _inf.apps.serve.server import InferenceServer
 
-        return InferenceServer(self, host, port, api_key, adapter_folder)
+        return InferenceServer(self, host, port, api_key, adapter_folder, traces)
 
     @property
     def dead(self) -> bool:

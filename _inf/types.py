@@ -297,8 +297,11 @@ class Trace:
     the conversation with its answers; empty if the prompt was ids. finish_reasons: one per answer.
     weight_versions: each with the index of its first token in `token_ids`, as in `RequestOutput`.
     reward: None until it is set. forked_from: the trace whose first messages it shares, and how
-    many; None if it shares none. rollout: a text shared by all traces of a session and unique to
-    it, even among sessions of one name; None if no session made the trace.
+    many; None if it shares none. fork_reason: why it does not continue that trace
+    (docs/serving.md). task: what the session was opened for. rollout: shared by all traces of one
+    rollout: the name that its sessions were opened with, else a text unique to the session, even
+    among sessions of one name; None if no session made the trace. limit: `max_turns` or
+    `max_tokens` if that ended the session.
     """
 
     id: str
@@ -311,7 +314,10 @@ class Trace:
     weight_versions: list[tuple[int, int]] = field(default_factory=list)
     reward: float | None = None
     forked_from: tuple[str, int] | None = None
+    fork_reason: str | None = None
+    task: str | None = None
     rollout: str | None = None
+    limit: str | None = None
 
 
 @dataclass(frozen=True)

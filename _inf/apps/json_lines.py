@@ -9,9 +9,10 @@ from typing import Any
 from _inf.errors import ConfigError
 
 
-def json_lines(path: str | os.PathLike[str]) -> list[tuple[int, Any]]:
+def json_lines(path: str | os.PathLike[str], *, cut: bool = False) -> list[tuple[int, Any]]:
     """Return each line's number, from 1, and its value; blank lines are skipped.
 
+    cut: leave out a last line that does not end.
     Raises `ConfigError` with the line that is not JSON, and for a file without lines.
     """
     try:
@@ -19,6 +20,8 @@ def json_lines(path: str | os.PathLike[str]) -> list[tuple[int, Any]]:
             texts = [(number, text) for number, text in enumerate(file, 1) if text.strip()]
     except OSError as failure:
         raise ConfigError(f"{path} cannot be read: {failure.strerror}.") from None
+    if cut and texts and not texts[-1][1].endswith(b"\n"):
+        texts.pop()
     if not texts:
         raise ConfigError(f"{path}: it has no rows.")
     return [(number, _value(text, f"{path}, line {number}")) for number, text in texts]

@@ -28,6 +28,11 @@ HOSTILE_FIELDS: list[dict[str, Any]] = [
 ]
 # Of an agent loop: " see" was not sampled where it stands, and "42 " was.
 LOOPED = {"agent_loop": "game", "unsampled_ids": 2, "unsampled_at": [1, 4], "messages": None}
+FORK = {"forked_from": ["0.0", 2], "fork_reason": "other_conversation"}
+TRACES: list[dict[str, Any]] = [
+    *({"rollout": "a", "task": "sums"}, {"rollout": "b"}),
+    *({"rollout": "a", "limit": "max_turns", **FORK}, {}),
+]
 LOGPROBS = [-0.01, -0.2, -0.6, -1.5, -2.5, -6.0]  # one for each step of tint
 
 
@@ -111,6 +116,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "many": page([("a.jsonl", many)]),
         "loop": page([("a.jsonl", as_rollouts([row(0, **LOOPED), row(1)]))]),
         "two": page([(HOSTILE, many[:10]), ("b.jsonl", beside)]),
+        "traces": page([("t.jsonl", as_rollouts([row(n, **of) for n, of in enumerate(TRACES)]))]),
         "notebook": f"<!DOCTYPE html><body>{many[1]._repr_html_()}",
     }
     for name, text in texts.items():
@@ -389,6 +395,19 @@ def test_two_files_stand_side_by_side_by_the_ids_of_their_rows(opened: Any) -> N
     seen.page.fill("#low", "")
     seen.page.select_option("#finish", "no answer")
     assert seen.count() == "1 of 11 rows" and seen.texts(".error") == [HOSTILE]
+
+
+def test_traces_of_one_rollout_stand_together_and_say_why_they_began(opened: Any) -> None:
+    seen = opened("traces")
+    names = [text.split(" ")[0] for text in seen.texts("#list button > .number:nth-last-child(3)")]
+    assert names == ["0.0", "2.0", "1.0", "3.0"]
+    assert seen.texts("#list .rollout") == ["rollout a"]
+    assert [text.split(" ")[0] for text in seen.texts("#list .same-rollout")] == ["2.0"]
+    seen.page.keyboard.press("j")
+    assert seen.chosen() == "2.0"
+    [facts] = seen.texts("article dl")
+    assert "forked from0.0 after 2 messages: other_conversation" in facts
+    assert "rollouta" in facts and "ended bymax_turns" in facts
 
 
 def test_row_in_a_notebook_shows_itself_in_a_closed_frame(opened: Any) -> None:

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from _inf.apps.rollouts.sources import traces_to_data_proto
+from _inf.apps.rollouts.traces import traces_to_data_proto
 from _inf.apps.serve.sessions import Sessions, Start
+from _inf.errors import ConfigError
 from _inf.types import RequestOutput, Tokenizer, Trace
 
 TOKENIZER = cast(Tokenizer, SimpleNamespace(pad_token_id=0))
@@ -31,7 +32,7 @@ def answered(sessions: Sessions, name: str, *requests: tuple[list[int], str]) ->
 
 def groups_of(traces: list[Trace]) -> list[list[int]]:
     """The numbers of the rows of each `uid`."""
-    batch = traces_to_data_proto(traces, [1.0] * len(traces), TOKENIZER, (8, 8))
+    batch = traces_to_data_proto(traces, [1.0] * len(traces), None, TOKENIZER, (8, 8))
     columns, groups = batch.non_tensor_batch, dict[str, list[int]]()
     for row, uid in enumerate(columns["uid"]):
         groups.setdefault(uid, []).append(row)
@@ -61,7 +62,66 @@ def test_session_that_has_a_deleted_ones_name_is_another_rollout() -> None:
 def test_traces_that_no_session_made_are_grouped_by_their_prompts() -> None:
     said = [{"role": "assistant", "content": "Yes"}]
     traces = [
-        Trace(str(n), ids, [9], [1], [-0.5], said, ["stop"], [0])
+        Trace(str(n), ids, [9], [1], [-0.5], said, ["stop"], [(0, 0)])
         for n, ids in enumerate(([1], [2], [1]))
     ]
     assert groups_of(traces) == [[0, 2], [1]]
+
+
+# ─── Tasks and rollouts ───
+
+
+def trace(rollout: str, task: str | None = None, reward: float | None = None) -> Trace:
+    said = [{"role": "assistant", "content": "Yes"}]
+    names = {"reward": reward, "task": task, "rollout": rollout}
+    return Trace(
+        f"{rollout}-{task}-{reward}", [1], [9], [1], [-0.5], said, ["stop"], [(0, 0)], **names
+    )
+
+
+def batch_of(traces: list[Trace], **given: Any) -> Any:
+    return traces_to_data_proto(
+        traces, given.get("rewards"), given.get("uid"), TOKENIZER, (8, 8)
+    ).non_tensor_batch
+
+
+@pytest.mark.verl
+def test_traces_of_a_rollout_share_its_task_and_its_reward() -> None:
+    columns = batch_of([trace("a", "sums", 1.0), trace("a"), trace("b", "sums", 0.0), trace("c")])
+    assert columns["uid"].tolist()[:3] == ["sums"] * 3 != columns["uid"].tolist()[1:]
+    assert columns["rollout"].tolist() == ["a", "a", "b", "c"]
+    scores = [scores.get("reward") for scores in columns["reward_scores"]]
+    assert scores == [1.0, 1.0, 0.0, None]
+    assert batch_of([trace("a", "sums")], uid=["mine"])["uid"].tolist() == ["mine"]
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize("name", ["reward", "task"])
+def test_trace_whose_rollout_has_two_rewards_or_tasks_is_refused(name: str) -> None:
+    values: dict[str, list[Any]] = {"reward": [0.0, 1.0], "task": ["x", "y"]}
+    others = [trace("a", **{name: value}) for value in values[name]]
+    with pytest.raises(ConfigError, match=rf"traces\[2\]: it has no {name}.*'a'"):
+        batch_of([*others, trace("a")])
+
+
+@pytest.mark.verl
+def test_advantages_of_grpo_count_each_rollout_once() -> None:
+    import numpy as np
+    import torch
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    traces = [
+        *(trace("a", "sums", 1.0), trace("a"), trace("a")),  # an agent with two sub-agents
+        *(trace("b", "sums", 0.0), trace("c", "sums", 0.5)),
+        *(trace("d", "games", 3.0), trace("e", "games", 1.0), trace("e")),
+    ]
+    columns = batch_of(traces)
+    rollouts, first = np.unique(columns["rollout"], return_index=True)
+    rewards = [columns["reward_scores"][row]["reward"] for row in first]
+    of_rollouts, _ = compute_grpo_outcome_advantage(
+        torch.tensor(rewards)[:, None], torch.ones(len(first), 1), columns["uid"][first]
+    )
+    advantages = of_rollouts[np.searchsorted(rollouts, columns["rollout"]), 0].tolist()
+    # sums: mean 0.5, standard deviation 0.5; games: mean 2, standard deviation sqrt(2).
+    by_hand = [1.0, 1.0, 1.0, -1.0, 0.0, 2**-0.5, -(2**-0.5), -(2**-0.5)]
+    assert advantages == pytest.approx(by_hand, abs=1e-4)

@@ -34,6 +34,14 @@ def serve(
             help="Requests may load LoRA adapters from folders below it.", show_default=False
         ),
     ] = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Write the traces of sessions there, too; inf show reads it.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     call: Options,
 ) -> None:
@@ -48,7 +56,7 @@ def serve(
     if api_key == "":
         raise ConfigError(f"--api-key-env: the environment variable {api_key_env} is not set.")
     check_address(host, port, api_key)
-    address = (host, port, api_key, adapter_folder)
+    address = (host, port, api_key, adapter_folder, traces)
     with call.start() as engine, engine.serve(*address) as server:
         terminated: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))

@@ -25,11 +25,12 @@ def show(
 ) -> None:
     """Write a page that shows the rollouts of FILE, each token with its log prob.
 
-    FILE was written by inf eval, inf batch --rollouts or inf.save_rollouts (docs/rollouts.md). The
-    page is one file, for any browser, and reads nothing else. An existing one is overwritten.
+    FILE was written by inf eval, inf batch --rollouts, inf serve --traces or inf.save_rollouts
+    (docs/rollouts.md). The page is one file, for any browser, and reads nothing else. An existing
+    one is overwritten.
     """
     from _inf.apps.rollouts.page import page
-    from _inf.apps.rollouts.rollout import load_rollouts
+    from _inf.apps.rollouts.sources import load_rollouts
 
     files = [path for path in (file, other) if path is not None]
     target = out or file.with_suffix(".html")

@@ -186,6 +186,12 @@ function entry(pair, place) {
   if (present.some((row) => row.error)) name.append(" · ", element("span", "in-error", "error"));
   const unsampled = present.reduce((sum, row) => sum + row.unsampled.size, 0);
   if (unsampled) name.append(" · ", element("span", "in-error", `${unsampled} unsampled`));
+  const of = (one) => one && one.sides.filter(Boolean)[0].rollout;
+  const group = of(pair);
+  if (group && of(shown[place - 1]) === group) button.classList.add("same-rollout");
+  else if (group && of(shown[place + 1]) === group) {
+    button.append(element("span", "rollout", `rollout ${group}`));
+  }
   button.append(name);
   button.append(element("span", "number", rewards));
   button.append(element("span", "preview", present[0].preview));

@@ -46,7 +46,17 @@ def page(files: Sequence[tuple[str, Sequence[Rollout]]]) -> str:
             seen[rollout.row_id] += 1
             beside.setdefault(place, [None] * len(files))[side] = _row(rollout)
     rows = [{"id": row_id, "sides": sides} for (row_id, _), sides in beside.items()]
+    rows = _by_rollout(rows)
     return _filled({"files": [name for name, _ in files], "rows": rows})
+
+
+def _by_rollout(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, with those of one rollout after its first; each of these names the rollout."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for place, row in enumerate(rows):
+        name = next(side["rollout"] for side in row["sides"] if side is not None)
+        groups.setdefault(place if name is None else name, []).append(row)
+    return [row for group in groups.values() for row in group]
 
 
 def frame(rollouts: Sequence[Rollout]) -> str:
@@ -85,6 +95,7 @@ def _row(rollout: Rollout) -> dict[str, Any]:
     messages = _messages(rollout)
     text = rollout.completion or (messages[-1]["content"] if messages else "") or ""
     return {
+        "rollout": rollout.rollout,
         "reward": rollout.reward,
         "finish": rollout.finish_reason,
         "preview": " ".join(text[: 2 * PREVIEW].split())[:PREVIEW],
@@ -118,11 +129,21 @@ def _facts(rollout: Rollout) -> list[tuple[str, str]]:
         "weight version": rollout.weight_version,
         "adapter": rollout.adapter,
         "turns": rollout.num_turns,
+        "task": rollout.extra.get("task"),
+        "rollout": rollout.rollout,
+        "forked from": _fork(rollout.extra),
+        "ended by": rollout.extra.get("limit"),
         "agent loop": rollout.agent_loop,
         "unsampled ids": rollout.unsampled_ids,
         **{name.replace("_", " "): rollout.extra.get(name) for name in SHOWN_FACTS},
     }
     return [(name, _text(value)) for name, value in values.items() if value is not None]
+
+
+def _fork(extra: Mapping[str, Any]) -> str | None:
+    if not isinstance(fork := extra.get("forked_from"), list):
+        return None
+    return f"{fork[0]} after {fork[1]} messages: {extra.get('fork_reason')}"
 
 
 def _messages(rollout: Rollout) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import typing
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,6 @@ from typing import Any
 
 import pydantic
 
-from _inf.apps.json_lines import json_lines
 from _inf.apps.rollouts.page import frame
 from _inf.errors import ConfigError, shown
 from _inf.response.trainer_batch import data_proto
@@ -24,6 +22,7 @@ PER_TOKEN["prompt_texts"] = "prompt_token_ids"
 # The columns of a `DataProto`, and a row's keys for them.
 COLUMNS = {
     "uid": "uid",
+    "rollout": "rollout",
     "completions": "completion",
     "prompt_index": "prompt_index",
     "finish_reason": "finish_reason",
@@ -56,6 +55,7 @@ class Rollout:
         response; weight_version: the last one's.
     adapter: the name of the LoRA adapter that answered.
     timings: seconds by name; `tools` is the sum of the calls'.
+    uid: what rows of one group share. rollout: of a trace: what all traces of its rollout share.
     prompt_length, response_length, pad_token_id: the widths and the padding of its `DataProto`.
     extra: the row's other keys, such as `data_source`.
     """
@@ -84,6 +84,7 @@ class Rollout:
     extra_fields: dict[str, Any] | None = None
     timings: dict[str, float] | None = None
     uid: Any = None
+    rollout: str | None = None
     prompt_index: int | None = None
     prompt_length: int | None = None
     response_length: int | None = None
@@ -165,23 +166,11 @@ def _row_model() -> type[pydantic.BaseModel]:
     return pydantic.create_model("RolloutRow", __config__=settings, **fields)
 
 
-def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
-    """Read a file of rollouts: of `save_rollouts`, `inf eval` or `inf batch --rollouts`.
-
-    Raises `ConfigError` with the file, the line and the key that is wrong.
-    """
-    rollouts = []
-    for number, row in json_lines(path):
-        row_id = row.get("line", number) if isinstance(row, dict) else number
-        rollouts.append(Rollout.of(row, f"{path}, line {number}", str(row_id)))
-    return rollouts
-
-
 def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
     """Return a `DataProto` with `rollout_batch`'s tensors and columns.
 
     It is as wide as the rows' own `DataProto` was, else as the longest of them. Rows without a
-    `uid` have one together with those of an equal prompt or session. A known reward is in
+    `uid` have one together with those of an equal prompt or rollout. A known reward is in
     `reward_scores`. Raises `ConfigError` with the row that has no ids, or that does not fit the
     others.
     """
@@ -241,16 +230,10 @@ def _groups(
     return order, [uids[number] for number in order]
 
 
-def _session_of(extra: Mapping[str, Any]) -> str | None:
-    """Return the id that the traces of one session share; None if the row was no trace."""
-    name = extra.get("rollout") if "forked_from" in extra else None
-    return name if isinstance(name, str) else None
-
-
 def _columns(rollouts: Sequence[Rollout], prompts: Sequence[list[int]]) -> dict[str, list[Any]]:
     """The columns; one of which no row knows anything is left out."""
     rows = [{name: getattr(rollout, key) for name, key in COLUMNS.items()} for rollout in rollouts]
-    grouped = _groups(prompts, [_session_of(rollout.extra) for rollout in rollouts])
+    grouped = _groups(prompts, [rollout.rollout for rollout in rollouts])
     for row, rollout, number, uid in zip(rows, rollouts, *grouped, strict=True):
         row["uid"] = uid if rollout.uid is None else rollout.uid
         row["prompt_index"] = number if rollout.prompt_index is None else rollout.prompt_index

@@ -1,12 +1,11 @@
-"""Makes `Rollout`s of a `GenerationOutput`, a `DataProto` or a session's traces; writes them."""
+"""Makes `Rollout`s of a `GenerationOutput`, a `DataProto` or a session's traces; writes and reads
+them."""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import json
-import math
 import os
 import sys
 import weakref
@@ -14,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _inf.apps.rollouts.rollout import COLUMNS, Rollout, rollouts_to_data_proto
+from _inf.apps.json_lines import json_lines
+from _inf.apps.rollouts.rollout import COLUMNS, Rollout
+from _inf.apps.rollouts.traces import is_trace_file, load_traces, row_of_trace
 from _inf.errors import ConfigError, shown
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import UNFINISHED, TextStream
-from _inf.response.trainer_batch import OTHER_LOGPROBS, TENSORS
+from _inf.response.trainer_batch import TENSORS
 from _inf.types import RequestOutput, Tokenizer, Trace
 
 LOGPROBS = "rollout_log_probs"
@@ -68,6 +69,21 @@ def save_rollouts(rows: Any, path: str | os.PathLike[str], tokenizer: Tokenizer 
         raise ConfigError(f"{path}: {failure.strerror}; name a file that can be written.") from None
 
 
+def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
+    """Read a file of rollouts: of `save_rollouts`, `inf eval`, `inf batch --rollouts`, or the
+    traces of `inf serve --traces`.
+
+    Raises `ConfigError` with the file, the line and the key that is wrong.
+    """
+    if is_trace_file(path):
+        return as_rollouts(load_traces(path))
+    rollouts = []
+    for number, row in json_lines(path):
+        row_id = row.get("line", number) if isinstance(row, dict) else number
+        rollouts.append(Rollout.of(row, f"{path}, line {number}", str(row_id)))
+    return rollouts
+
+
 def _line(rollout: Rollout, where: str) -> str:
     texts = []
     for name, value in rollout.row().items():
@@ -92,7 +108,7 @@ def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
             **({"error": error} if error else {}),
         }
     elif isinstance(row, Trace):
-        row = _of_trace(row)
+        row = row_of_trace(row)
     if isinstance(row, Mapping):  # `of` refuses others
         row = _with_texts(row, tokenizer)
     return Rollout.of(row, where, str(place))
@@ -127,75 +143,6 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
             fields["timings"] = {"tools": sum(c["seconds"] for c in calls)} if calls else None
     fields = {name: value for name, value in fields.items() if value is not None}
     return _with_texts(fields, tokenizer)
-
-
-def traces_to_data_proto(
-    traces: Sequence[Trace],
-    rewards: Sequence[float] | None,
-    tokenizer: Tokenizer,
-    widths: tuple[int, int],
-) -> Any:
-    """Return the `DataProto` of a served engine's traces, `widths` wide.
-
-    rewards: one per trace; None takes each trace's `reward`.
-    """
-    if not traces:
-        raise ConfigError.of("traces", "none; a batch has at least one row.")
-    if rewards is not None and len(rewards) != len(traces):
-        raise ConfigError.of("rewards", f"{len(rewards)} for {len(traces)} traces; give one each.")
-    rollouts = []
-    for index, trace in enumerate(traces):
-        for ids, most, name in (
-            (trace.prompt_token_ids, widths[0], "rollout.prompt_length"),
-            (trace.token_ids, widths[1], "rollout.response_length"),
-        ):
-            if len(ids) > most:
-                raise ConfigError.of(
-                    f"traces[{index}]",
-                    f"its {len(ids)} tokens are above {most}, the width of a batch; raise {name}.",
-                )
-        if any(map(math.isnan, trace.logprobs)):
-            raise ConfigError.of(f"traces[{index}]", OTHER_LOGPROBS)
-        rollout = Rollout.of(_of_trace(trace), f"traces[{index}]")
-        reward = trace.reward if rewards is None else rewards[index]
-        rollout = dataclasses.replace(
-            rollout,
-            completion=_last_answer(trace, tokenizer),
-            messages=trace.messages,
-            reward_scores={} if reward is None else {"reward": reward},
-            prompt_length=widths[0],
-            response_length=widths[1],
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        rollouts.append(rollout)
-    return rollouts_to_data_proto(rollouts)
-
-
-def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
-    """Return the last answer's text, decoded from ids if the trace has no messages."""
-    if trace.messages:
-        return str(trace.messages[-1]["content"])
-    begin = max((place for place, bit in enumerate(trace.response_mask) if not bit), default=-1) + 1
-    return decoded_text(trace.token_ids[begin:], tokenizer, skip_special_tokens=True)
-
-
-def _of_trace(trace: Trace) -> dict[str, Any]:
-    row = dataclasses.asdict(trace)
-    if any(map(math.isnan, trace.logprobs)):  # the engine's server gave none, or of another kind
-        row["logprobs"] = None
-    last = trace.messages[-1].get("content") if trace.messages else None
-    return {
-        "row_id": row.pop("id"),
-        "response_ids": row.pop("token_ids"),
-        "messages": row.pop("messages") or None,
-        "forked_from": trace.forked_from and list(row.pop("forked_from")),
-        "completion": last if isinstance(last, str) else None,
-        "finish_reason": trace.finish_reasons[-1] if trace.finish_reasons else None,
-        "weight_version": trace.weight_versions[-1][0] if trace.weight_versions else None,
-        "num_turns": len(trace.finish_reasons),
-        **row,
-        "weight_versions": [list(each) for each in trace.weight_versions],
-    }
 
 
 def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:

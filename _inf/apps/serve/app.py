@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute
 
 from _inf.apps.serve.access import LOOPBACK_NAMES, guard, is_loopback
 from _inf.apps.serve.adapter_routes import LoadBody, UnloadBody, load_adapter, unload_adapter
-from _inf.apps.serve.bodies import BodyT, RewardBody, read_body
+from _inf.apps.serve.bodies import BodyT, RewardBody, SessionBody, read_body
 from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.error_responses import HEADERS, RequestError, by_field, error_of
@@ -33,6 +33,7 @@ from _inf.apps.serve.message_responses import MessagesResponses
 from _inf.apps.serve.pause_routes import add_pause_routes
 from _inf.apps.serve.prometheus import Metrics, WatchRequests
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
+from _inf.apps.serve.session_settings import SessionSettings
 from _inf.apps.serve.sessions import Sessions
 from _inf.apps.serve.token_responses import SglangResponses, TokensResponses
 from _inf.apps.serve.tokenizer_routes import (
@@ -47,6 +48,7 @@ from _inf.errors import EngineDeadError
 from _inf.types import Trace
 
 if TYPE_CHECKING:
+    from _inf.apps.rollouts.traces import TraceFile
     from _inf.response.output import GenerationOutput
     from inf import InferenceEngine
 
@@ -66,14 +68,20 @@ class Service:
     """Answers requests with one engine. `create_app` names the route of each method.
 
     adapter_folder: requests may load adapters from below it; None: they may load none.
+    traces: the file to which the traces of sessions are written, too.
     """
 
-    def __init__(self, engine: InferenceEngine, adapter_folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        adapter_folder: Path | None = None,
+        traces: TraceFile | None = None,
+    ) -> None:
         self.engine = engine
         self.adapter_folder = adapter_folder
         self.keeper = EngineKeeper(engine)
         self.metrics = Metrics(engine)
-        self.sessions = Sessions()
+        self.sessions = Sessions(file=traces)
         # Between a look at the adapters and a load no other one is loaded by a request.
         self._changing = asyncio.Lock()
         self.model = engine.config.model_name
@@ -130,6 +138,8 @@ class Service:
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
         keywords = body.keywords() | ({} if adapter is None else {"adapter": adapter})
+        if session is not None:
+            keywords = session.keywords(keywords, self.engine.config.rollout.response_length)
         asked = (body.prompts(), keywords, body.tool_choice, session)
         about = {"parallel": body.parallel_tool_calls, "fits": body.fits}
         with by_field(body.fields):
@@ -203,6 +213,16 @@ class Service:
 
     # ─── /sessions ───
 
+    def open_session(self, name: str, settings: SessionSettings) -> None:
+        settings = settings.checked(self.engine.model.limits.vocabulary)
+        self.sessions.open(self.sessions.of_request(name, settings))
+
+    async def new_session(self, request: Request) -> Response:
+        body = await _body(SessionBody, request)
+        settings = dict(body)
+        self.open_session(settings.pop("name"), SessionSettings(**settings))
+        return JSONResponse({"session": body.name, "path": f"/sessions/{body.name}/v1"})
+
     async def traces(self, session: str) -> Response:
         traces = self.sessions.get(session).traces()
         text = await asyncio.to_thread(_traces_json, traces)
@@ -253,6 +273,7 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     adapters = (("load", service.load_adapter), ("unload", service.unload_adapter))
     for path, method in adapters if service.adapter_folder is not None else ():
         router.add_api_route(f"/v1/{path}_lora_adapter", method, methods=["POST"])
+    router.add_api_route("/sessions", service.new_session, methods=["POST"])
     router.add_api_route(f"{SESSION}/traces", service.traces)
     router.add_api_route(f"{SESSION}/reward", service.reward, methods=["POST"])
     router.add_api_route(SESSION, service.delete_session, methods=["DELETE"])

@@ -257,6 +257,17 @@ class CompletionBody(ServedKeywords):
         ]
 
 
+class SessionBody(RequestBody):
+    """A new session; `SessionSettings` has the fields, and checks them."""
+
+    name: str
+    task: str | None = None
+    rollout: str | None = None
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    max_turns: int | None = None
+    max_tokens: int | None = None
+
+
 class RewardBody(RequestBody):
     reward: float
     trace: str | None = None  # its id; by default the reward is of all

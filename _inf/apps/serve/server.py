@@ -5,13 +5,16 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from _inf.apps.rollouts.traces import TraceFile
 from _inf.apps.serve.access import check_address
 from _inf.apps.serve.app import Service, create_app
+from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, InferenceError
 from _inf.types import Trace
 
@@ -32,13 +35,19 @@ class InferenceServer:
         port: int,
         api_key: str | None = None,
         adapter_folder: str | Path | None = None,
+        traces: str | Path | None = None,
     ) -> None:
         check_address(host, port, api_key)
         folder = None if adapter_folder is None else Path(adapter_folder).expanduser()
         if folder is not None and not folder.is_dir():
             raise ConfigError.of("adapter_folder", f"{folder} is not a folder.")
-        self._service = Service(engine, folder)
-        self._socket = _listen(host, port)
+        self._file = None if traces is None else TraceFile(traces)
+        self._service = Service(engine, folder, self._file)
+        try:
+            self._socket = _listen(host, port)
+        except BaseException:
+            self._close_file()
+            raise
         url_host = f"[{host}]" if ":" in host else host
         self._url = f"http://{url_host}:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
@@ -77,6 +86,31 @@ class InferenceServer:
         """The URL for a client whose conversations are recorded in a session; it ends in `/v1`."""
         return f"{self._url}/sessions/{name}/v1"
 
+    def session(
+        self,
+        name: str,
+        *,
+        task: str | None = None,
+        rollout: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+    ) -> str:
+        """Open a new session and return its `session_url`.
+
+        task: a name; rollouts of one task are a group, with one `uid` in `engine.trainer_batch`.
+        rollout: a name; the sessions that have it are one rollout, such as an agent's and its
+            sub-agents'. By default the session is a rollout of its own.
+        sampling: keywords of `generate`, such as `{"temperature": 1.0}`, which replace those of
+            each request.
+        max_turns, max_tokens: the answers, and the sampled tokens, after which the session refuses
+            requests (400, code `length`); `max_tokens` also shortens the answer that reaches it.
+        Raises `ConfigError` for wrong values, and `InferenceError` if the session is open already.
+        """
+        settings = SessionSettings(task, rollout, sampling or {}, max_turns, max_tokens)
+        self._service.open_session(name, settings)
+        return self.session_url(name)
+
     def sessions(self) -> list[str]:
         """The names of the open sessions."""
         return self._service.sessions.names()
@@ -97,6 +131,12 @@ class InferenceServer:
         self._thread.join(2 * FINISH_SECONDS)
         self._service.keeper.stop(FINISH_SECONDS)
         self._socket.close()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __enter__(self) -> InferenceServer:
         return self

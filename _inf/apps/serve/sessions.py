@@ -1,30 +1,32 @@
 """Sessions: conversations over HTTP whose sampled ids are kept.
 
 A request's prompt begins with the recorded ids wherever it continues an earlier answer. One that
-does not begins a new trace, which says where it left the nearest other one.
+does not begins a new trace, which says where it left the nearest other one, and why.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import re
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from _inf.apps.serve.error_responses import RequestError
+from _inf.apps.serve.forks import RETRIED, TRUNCATED, Fork, fork_of
+from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.types import Message, Trace
 
 if TYPE_CHECKING:
+    from _inf.apps.rollouts.traces import TraceFile
     from _inf.apps.serve.choice import Choice
 
 MAX_SESSIONS = 1024
@@ -51,27 +53,31 @@ class Answer:
 @dataclasses.dataclass(frozen=True)
 class Start:
     """Where a request's answers belong. ids: the prompt's, None if its messages are to be rendered.
-    answer: the one they continue. forked_from: of a new trace, as of `Trace`."""
+    answer: the one they continue. fork: of a new trace."""
 
     messages: list[Message] = dataclasses.field(default_factory=list)
     context: str = ""
     ids: list[int] | None = None
     answer: Answer | None = None
-    forked_from: tuple[str, int] | None = None
+    fork: Fork | None = None
 
 
 class Session:
     """The traces of one session and its answers. An answer replaces its trace by a longer one.
 
+    file: where each change is written before it is made; None: nowhere.
+
     Requests that run at once may continue the same answer; the first one to end continues its
     trace, and the others begin new ones.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._rollout = uuid.uuid4().hex  # a deleted session's name may be used again
+    def __init__(self, name: str, settings: SessionSettings, file: TraceFile | None = None) -> None:
+        self.name, self.settings, self._file = name, settings, file
+        # A deleted session's name may be used again.
+        self._rollout = settings.rollout or uuid.uuid4().hex
         self._traces: dict[str, Trace] = {}
         self._answers: list[Answer] = []
+        self._sampled = 0  # tokens
         self.size = 0  # in bytes, estimated
         self._lock = threading.Lock()
         self.used = time.monotonic()
@@ -88,13 +94,37 @@ class Session:
 
     # ─── A request begins ───
 
+    def keywords(self, asked: Mapping[str, Any], most: int) -> dict[str, Any]:
+        """Return a request's keywords with the session's parameters and at most the tokens that it
+        has left. Requests that run at once have what was left when they began.
+
+        most: the `max_tokens` of a request without one. Raises `RequestError` if nothing is left.
+        """
+        settings, keywords = self.settings, self.settings.pinned(asked)
+        if settings.max_turns is not None and len(self._answers) >= settings.max_turns:
+            self._end("max_turns", settings.max_turns)
+        if settings.max_tokens is not None:
+            left = settings.max_tokens - self._sampled
+            if left <= 0:
+                self._end("max_tokens", settings.max_tokens)
+            keywords["max_tokens"] = min(keywords.get("max_tokens", most), left)
+        return keywords
+
+    def _end(self, limit: str, most: int) -> NoReturn:
+        with self._lock:
+            for trace in self._traces.values():
+                self._replace(trace, limit=limit)
+        reason = f"session: its {limit} of {most} is reached; delete it, or open another one."
+        raise RequestError(400, reason, key=limit, code="length")
+
     def chat(self, messages: list[Message], context: str, template: Template) -> Start:
         """Find the answer that a conversation continues, and the ids of its prompt."""
-        recorded = [pair for pair in self._newest_first() if pair[0].context == context]
+        recorded = self._newest_first()
         found = [
             (answer, trace)
             for answer, trace in recorded
-            if answer.messages < len(messages)
+            if answer.context == context
+            and answer.messages < len(messages)
             and messages[: answer.messages] == trace.messages[: answer.messages]
         ]
         if found:
@@ -103,8 +133,8 @@ class Session:
             with contextlib.suppress(Exception):
                 ids = _ids_to(answer, trace) + _ids_after(answer, messages, template)
                 return Start(messages, context, ids, answer)
-        fork = _fork(messages, [trace for _, trace in recorded])
-        return Start(messages, context, forked_from=fork)
+        fork = fork_of(messages, context, [(one.context, trace) for one, trace in recorded])
+        return Start(messages, context, fork=fork)
 
     def completion(self, ids: list[int]) -> Start:
         """Find the answer that a prompt of ids continues."""
@@ -125,8 +155,6 @@ class Session:
         messages, sampled = [*start.messages, *answer], output.token_ids
         with self._lock:
             trace = self._continued(start, prompt_ids)
-            if trace.id in self._traces:
-                self.size -= _size(trace)
             added = prompt_ids[len(trace.prompt_token_ids) + len(trace.token_ids) :]
             begin, last = len(trace.token_ids) + len(added), trace.weight_versions[-1:]
             versions = [
@@ -134,7 +162,7 @@ class Session:
                 for version, first in output.weight_versions
                 if [version] != [known for known, _ in last]
             ]
-            trace = dataclasses.replace(
+            trace = self._replace(
                 trace,
                 token_ids=[*trace.token_ids, *added, *sampled],
                 response_mask=[*trace.response_mask, *[0] * len(added), *[1] * len(sampled)],
@@ -143,28 +171,45 @@ class Session:
                 finish_reasons=[*trace.finish_reasons, choice.finish_reason],
                 weight_versions=[*trace.weight_versions, *versions],
             )
-            self._traces[trace.id] = trace
-            self.size += _size(trace)
+            self._sampled += len(sampled)
             end = len(trace.token_ids)
             self._answers.append(Answer(trace.id, start.context, len(messages), end, choice.ended))
 
     def _continued(self, start: Start, prompt_ids: list[int]) -> Trace:
         """Return the trace that an answer continues, or a new one: a prompt may have been cut."""
-        fork = start.forked_from
+        fork = start.fork
         if start.answer is not None:
             trace = self._traces[start.answer.trace]
-            recorded = trace.prompt_token_ids + trace.token_ids
-            if start.answer.ids == len(trace.token_ids) and prompt_ids[: len(recorded)] == recorded:
+            whole = prompt_ids[: start.answer.ids + len(trace.prompt_token_ids)] == _ids_to(
+                start.answer, trace
+            )
+            if whole and start.answer.ids == len(trace.token_ids):
                 return trace
-            fork = (trace.id, start.answer.messages)
-        return Trace(uuid.uuid4().hex, prompt_ids, forked_from=fork, rollout=self._rollout)
+            fork = Fork(trace.id, start.answer.messages, RETRIED if whole else TRUNCATED)
+        return Trace(
+            uuid.uuid4().hex,
+            prompt_ids,
+            forked_from=fork and (fork.trace, fork.messages),
+            fork_reason=fork and fork.reason,
+            task=self.settings.task,
+            rollout=self._rollout,
+        )
+
+    def _replace(self, trace: Trace, **changes: Any) -> Trace:
+        """Change a trace, or add a new one; the caller has the lock."""
+        before, after = self._traces.get(trace.id), dataclasses.replace(trace, **changes)
+        if self._file is not None and after != before:
+            self._file.write(before, after)
+        self._traces[trace.id] = after
+        self.size += _size(after) - (_size(before) if before is not None else 0)
+        return after
 
     def set_reward(self, reward: float, trace: str | None) -> None:
         with self._lock:
             if trace is not None and trace not in self._traces:
                 raise ConfigError.of("trace", f"this session has no trace {shown(trace)}")
-            for name in self._traces if trace is None else [trace]:
-                self._traces[name] = dataclasses.replace(self._traces[name], reward=reward)
+            for name in [*self._traces] if trace is None else [trace]:
+                self._replace(self._traces[name], reward=reward)
 
 
 def _size(trace: Trace) -> int:
@@ -186,21 +231,16 @@ def _ids_after(answer: Answer, messages: list[Message], template: Template) -> l
     return template.after(plain, answer.messages - 1, ended=answer.ended, called=messages)
 
 
-def _fork(messages: list[Message], traces: Sequence[Trace]) -> tuple[str, int] | None:
-    """The trace with the most first messages in common, and how many; None if there is none."""
-
-    def common(trace: Trace) -> int:
-        pairs = zip(messages, trace.messages, strict=False)
-        return len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
-
-    most = max(traces, key=common, default=None)
-    return (most.id, common(most)) if most and common(most) else None
-
-
 class Sessions:
-    """The open sessions by name. One that was not used for long is dropped when another opens."""
+    """The open sessions by name. One that was not used for long is dropped when another opens.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    file: where their traces are written, too.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, file: TraceFile | None = None
+    ) -> None:
+        self._file = file
         self._open: dict[str, Session] = {}
         # Those whose first requests run, and may be refused: nothing else keeps them.
         self._new: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
@@ -211,13 +251,18 @@ class Sessions:
         with self._lock:
             return list(self._open)
 
-    def of_request(self, name: str) -> Session:
-        """Return the session of a request; a new one is not open before `open`."""
+    def of_request(self, name: str, settings: SessionSettings | None = None) -> Session:
+        """Return the session of a request; a new one is not open before `open`.
+
+        settings: of a session that must be new.
+        """
         if not SESSION_NAME.fullmatch(name):
             reason = "its name has letters, digits, . _ - only, at most 128"
             raise ConfigError.of("session", reason)
         with self._lock:
             session = self._open.get(name) or self._new.get(name)
+            if session is not None and settings is not None:
+                raise RequestError(409, f"session: {shown(name)} is open already; delete it first.")
             if session is None:
                 oldest = self._clock() - SESSION_SECONDS
                 self._open = {n: one for n, one in self._open.items() if one.used >= oldest}
@@ -226,7 +271,8 @@ class Sessions:
             if session is None:
                 if len(self._open) + len(self._new) >= MAX_SESSIONS:
                     raise RequestError(429, f"{MAX_SESSIONS} sessions are open; delete some.")
-                session = self._new[name] = Session(name)
+                session = Session(name, settings or SessionSettings(), self._file)
+                self._new[name] = session
             session.used = self._clock()
             return session
 

@@ -165,6 +165,7 @@ def test_edited_history_forks_and_says_where(tiny_server: InferenceServer) -> No
     [choice], prompt = whole_chat(ask(openai, edited, max_tokens=6))
     first, second = tiny_server.traces("edited")
     assert second.forked_from == (first.id, 1) and first.forked_from is None
+    assert (first.fork_reason, second.fork_reason) == (None, "edited_answer")
     assert (second.prompt_token_ids, second.token_ids) == (prompt, choice.ids)
     assert len(first.finish_reasons) == 2
 
@@ -178,7 +179,7 @@ def test_second_answer_to_the_same_history_keeps_the_recorded_ids(
     for seed in range(2):
         ask(openai, messages, max_tokens=6, temperature=1.0, seed=seed)
     first, second = tiny_server.traces("again")
-    assert second.forked_from == (first.id, 2)
+    assert (second.forked_from, second.fork_reason) == ((first.id, 2), "retried")
     recorded = first.prompt_token_ids + first.token_ids
     assert recorded[: len(second.prompt_token_ids)] == second.prompt_token_ids
     assert second.response_mask == [1] * len(second.token_ids)
@@ -201,7 +202,9 @@ def test_other_tools_begin_a_trace_of_their_own(caller_server: InferenceServer) 
     messages = [user(GREETING)]
     messages += [said(ask(openai, messages)), user(GREETING)]
     ask(openai, messages, tools=[CALCULATOR])
-    assert [trace.forked_from for trace in caller_server.traces("other-tools")] == [None, None]
+    first, second = caller_server.traces("other-tools")
+    assert first.forked_from is None
+    assert (second.forked_from, second.fork_reason) == ((first.id, 2), "tools")
 
 
 def test_prompts_of_ids_go_on_too(tiny: InferenceEngine, tiny_server: InferenceServer) -> None:
@@ -278,6 +281,7 @@ def test_batch_of_traces_has_the_columns_of_rollout_batch(
     schema = {"type": "function", "function": {"name": "f"}}
     other = tiny.rollout_batch([[user("One")]], temperature=1.0, n=2, max_tokens=4, tools=[schema])
     assert set(batch.batch.keys()) == set(other.batch.keys())
+    assert len(set(batch.non_tensor_batch.pop("rollout"))) == 1
     assert set(batch.non_tensor_batch) == set(other.non_tensor_batch)
     for name, column in other.batch.items():
         assert batch.batch[name].shape == column.shape and batch.batch[name].dtype == column.dtype

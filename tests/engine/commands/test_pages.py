@@ -30,7 +30,9 @@ def test_python_of_the_page_on_serving_runs(
     names: dict[str, Any] = {}
     for block in blocks("docs/serving.md", "python"):
         exec(compile(block, "docs/serving.md", "exec"), names)
-    assert len(names["trace"].finish_reasons) == 2 and len(names["batch"]) == 1
+    assert len(names["trace"].finish_reasons) == 2 and len(names["batch"]) == 4
+    of_rows = names["of_rows"][:, 0].tolist()
+    assert of_rows == pytest.approx([2**-0.5] * 2 + [-(2**-0.5)] * 2, abs=1e-4)
     assert capsys.readouterr().out
 
 

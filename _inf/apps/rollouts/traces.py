@@ -1,0 +1,222 @@
+"""Traces of a served engine's sessions: their file, and as rollouts in a trainer's batch.
+
+The file has a line for each answer, written when it is recorded, so that a killed server loses
+none: a trace's first line is the whole trace, and each later one its id and what has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from _inf.apps.json_lines import json_lines, json_text
+from _inf.apps.rollouts.rollout import Rollout, rollouts_to_data_proto
+from _inf.errors import ConfigError, InferenceError, shown
+from _inf.response.decode import decoded_text
+from _inf.response.trainer_batch import OTHER_LOGPROBS
+from _inf.types import Tokenizer, Trace
+
+
+class TraceFile:
+    """A file to which traces are appended; no other process may write it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as failure:
+            reason = f"{path}: {failure.strerror}; name a file that can be written."
+            raise ConfigError.of("traces", reason) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            reason = f"{path}: another server is writing it; name another file."
+            raise ConfigError.of("traces", reason) from None
+        whole = self.path.read_bytes().rpartition(b"\n")
+        self._size = len(whole[0] + whole[1])
+        os.ftruncate(self._file, self._size)  # without a line that a crash has cut
+
+    def write(self, before: Trace | None, after: Trace) -> None:
+        """Write a new trace, or what has changed in one. Raises `InferenceError` if it cannot."""
+        changes = vars(after) if before is None else {"id": after.id, **_changes(before, after)}
+        line = f"{json_text(changes)}\n".encode()
+        try:
+            written = os.write(self._file, line)
+        except OSError as failure:
+            raise InferenceError(f"traces: {self.path}: {failure.strerror}.") from None
+        if written < len(line):
+            os.ftruncate(self._file, self._size)
+            raise InferenceError(f"traces: {self.path}: there is no space left for it.")
+        self._size += written
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _changes(before: Trace, after: Trace) -> dict[str, Any]:
+    """The fields that differ; of a list that has grown, its new items."""
+    changes = {}
+    for name, value in vars(after).items():
+        old = getattr(before, name)
+        if isinstance(value, list):
+            if len(value) > len(old):
+                changes[name] = value[len(old) :]
+        elif value != old:
+            changes[name] = value
+    return changes
+
+
+def load_traces(path: str | os.PathLike[str]) -> list[Trace]:
+    """Read the file of `engine.serve(traces=...)`: the traces in the order in which they began.
+
+    A last line that a killed server has cut is left out. Raises `ConfigError` with the line that is
+    no trace.
+    """
+    traces: dict[str, dict[str, Any]] = {}
+    for number, row in json_lines(path, cut=True):
+        where = f"{path}, line {number}"
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str):
+            raise ConfigError(f"{where}: {shown(row)} is no trace of inf serve --traces.")
+        trace = traces.setdefault(row["id"], {})
+        new = not trace
+        for name, value in row.items():
+            added = isinstance(value, list) and not new and isinstance(trace.get(name), list)
+            trace[name] = trace[name] + value if added else value
+        if new:
+            _trace(trace, where)
+    return [_trace(trace, str(path)) for trace in traces.values()]
+
+
+def is_trace_file(path: str | os.PathLike[str]) -> bool:
+    """Whether the first line of a file of JSON lines begins a trace."""
+    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+        row = json.loads(file.readline())
+        return isinstance(row, dict) and {"id", "prompt_token_ids", "token_ids"} <= row.keys()
+    return False
+
+
+@functools.cache
+def _adapter() -> pydantic.TypeAdapter[Trace]:
+    return pydantic.TypeAdapter(Trace)
+
+
+def _trace(row: Mapping[str, Any], where: str) -> Trace:
+    logprobs = row.get("logprobs")
+    if isinstance(logprobs, list):  # JSON has no NaN
+        row = {**row, "logprobs": [math.nan if one is None else one for one in logprobs]}
+    try:
+        return _adapter().validate_python(row)
+    except pydantic.ValidationError as failure:
+        error = failure.errors()[0]
+        key = ".".join(map(str, error["loc"]))
+        raise ConfigError(
+            f"{where}: {key}: {shown(error['input'])}: {error['msg']}; it is no trace of inf serve "
+            "--traces."
+        ) from None
+
+
+def traces_to_data_proto(
+    traces: Sequence[Trace],
+    rewards: Sequence[float] | None,
+    uid: Sequence[Any] | None,
+    tokenizer: Tokenizer,
+    widths: tuple[int, int],
+) -> Any:
+    """Return the `DataProto` of a served engine's traces, `widths` wide.
+
+    rewards: one per trace; None takes each trace's `reward`, or its rollout's. uid: one per trace;
+    None takes the task's, or without one gives rollouts with equal first prompts the same.
+    """
+    if not traces:
+        raise ConfigError.of("traces", "none; a batch has at least one row.")
+    for name, values in (("rewards", rewards), ("uid", uid)):
+        if values is not None and len(values) != len(traces):
+            raise ConfigError.of(name, f"{len(values)} for {len(traces)} traces; give one each.")
+    rewards = _of_rollouts(traces, "reward") if rewards is None else rewards
+    uid = _of_rollouts(traces, "task") if uid is None else uid
+    rollouts = []
+    for index, (trace, reward) in enumerate(zip(traces, rewards, strict=True)):
+        for ids, most, name in (
+            (trace.prompt_token_ids, widths[0], "rollout.prompt_length"),
+            (trace.token_ids, widths[1], "rollout.response_length"),
+        ):
+            if len(ids) > most:
+                raise ConfigError.of(
+                    f"traces[{index}]",
+                    f"its {len(ids)} tokens are above {most}, the width of a batch; raise {name}.",
+                )
+        if any(map(math.isnan, trace.logprobs)):
+            raise ConfigError.of(f"traces[{index}]", OTHER_LOGPROBS)
+        rollout = Rollout.of(row_of_trace(trace), f"traces[{index}]")
+        rollouts.append(
+            dataclasses.replace(
+                rollout,
+                completion=_last_answer(trace, tokenizer),
+                messages=trace.messages,
+                reward_scores={} if reward is None else {"reward": reward},
+                uid=uid[index],
+                prompt_length=widths[0],
+                response_length=widths[1],
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        )
+    return rollouts_to_data_proto(rollouts)
+
+
+def _of_rollouts(traces: Sequence[Trace], name: str) -> list[Any]:
+    """Each trace's reward or task; for one without, that of its rollout's other traces."""
+    known: dict[str | None, set[Any]] = {}
+    for trace in traces:
+        if (value := getattr(trace, name)) is not None and trace.rollout is not None:
+            known.setdefault(trace.rollout, set()).add(value)
+    values = []
+    for index, trace in enumerate(traces):
+        value, others = getattr(trace, name), known.get(trace.rollout, set())
+        if value is None and len(others) > 1:
+            raise ConfigError.of(
+                f"traces[{index}]",
+                f"it has no {name}, and other traces of its rollout {shown(trace.rollout)} have "
+                f"{sorted(others)}; set it, or give one for each trace.",
+            )
+        values.append(next(iter(others), None) if value is None else value)
+    return values
+
+
+def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
+    """Return the last answer's text, decoded from ids if the trace has no messages."""
+    if trace.messages:
+        return str(trace.messages[-1]["content"])
+    begin = max((place for place, bit in enumerate(trace.response_mask) if not bit), default=-1) + 1
+    return decoded_text(trace.token_ids[begin:], tokenizer, skip_special_tokens=True)
+
+
+def row_of_trace(trace: Trace) -> dict[str, Any]:
+    """A trace in the form of a rollout's row."""
+    row = dataclasses.asdict(trace)
+    if any(map(math.isnan, trace.logprobs)):  # the engine's server gave none, or of another kind
+        row["logprobs"] = None
+    last = trace.messages[-1].get("content") if trace.messages else None
+    return {
+        "row_id": row.pop("id"),
+        "response_ids": row.pop("token_ids"),
+        "messages": row.pop("messages") or None,
+        "forked_from": trace.forked_from and list(row.pop("forked_from")),
+        "completion": last if isinstance(last, str) else None,
+        "finish_reason": trace.finish_reasons[-1] if trace.finish_reasons else None,
+        "weight_version": trace.weight_versions[-1][0] if trace.weight_versions else None,
+        "num_turns": len(trace.finish_reasons),
+        "uid": trace.task,
+        **row,
+        "weight_versions": [list(pair) for pair in trace.weight_versions],
+    }
