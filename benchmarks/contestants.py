@@ -7,8 +7,10 @@ until stdin ends.
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import dataclasses
+import gzip
 import json
 import os
 import pickle
@@ -16,15 +18,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 SAMPLING: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "ignore_eos": True}
 # Our server arguments that `default` gets too; without them the comparison would be another one.
 SAME = ("model_path", "dtype", "device", "mem_fraction_static", "trust_remote_code", "log_level")
-# And these if the config sets them; all three on a CPU, where SGLang does not choose them.
-BACKENDS = ("attention_backend", "sampling_backend")
-ON_CPU = (*BACKENDS, "max_total_tokens")
+# And these if the config sets them; on a CPU always, because SGLang does not choose them there.
+SET = ("attention_backend", "sampling_backend", "max_total_tokens")
+GPU_EVENTS = {"kernel", "gpu_memcpy", "gpu_memset"}
 
 
 class Channel:
@@ -55,7 +58,7 @@ def ours(channel: Channel, config: str | None, assignments: list[str]) -> None:
             "max_running_requests": server_args.max_running_requests,
             "server_args": {k: str(v) for k, v in dataclasses.asdict(server_args).items()},
         }
-        told = SAME + (ON_CPU if engine.on_cpu else tuple(filter(own.get, BACKENDS)))
+        told = SAME + (SET if engine.on_cpu else tuple(filter(own.get, SET)))
         arguments = {
             "raw": base64.b64encode(pickle.dumps(server_args)).decode(),
             "default": {name: getattr(server_args, name) for name in told},
@@ -66,10 +69,14 @@ def ours(channel: Channel, config: str | None, assignments: list[str]) -> None:
                 channel.send(tokenized(engine.tokenizer, job["texts"], job["cut"]))
                 continue
             prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
-            start = time.perf_counter()
-            output = engine.generate(prompts, max_tokens=job["limits"], progress=False, **SAMPLING)
-            seconds = time.perf_counter() - start
-            channel.send({"seconds": seconds, "tokens": [len(row) for row in output.logprobs]})
+            manager, run = engine.rollout._engine.tokenizer_manager, engine.rollout.host.run_alone
+            with profiled(job, manager, run) as told:
+                start = time.perf_counter()
+                output = engine.generate(
+                    prompts, max_tokens=job["limits"], progress=False, **SAMPLING
+                )
+                told["seconds"] = time.perf_counter() - start
+            channel.send(told | {"tokens": [len(row) for row in output.logprobs]})
 
 
 other_schedule = ours
@@ -109,13 +116,45 @@ def answer_raw(channel: Channel, server_args: Any) -> None:
     channel.send("ready")
     for job in channel.jobs():
         params = [{**SAMPLING, "max_new_tokens": limit} for limit in job["limits"]]
-        start = time.perf_counter()
-        outputs = engine.generate(
-            input_ids=job["prompts"], sampling_params=params, return_logprob=True
-        )
-        seconds = time.perf_counter() - start
+        with profiled(job, engine.tokenizer_manager, engine.loop.run_until_complete) as told:
+            start = time.perf_counter()
+            outputs = engine.generate(
+                input_ids=job["prompts"], sampling_params=params, return_logprob=True
+            )
+            told["seconds"] = time.perf_counter() - start
         lengths = [len(output["meta_info"]["output_token_logprobs"]) for output in outputs]
-        channel.send({"seconds": seconds, "tokens": lengths})
+        channel.send(told | {"tokens": lengths})
+
+
+@contextlib.contextmanager
+def profiled(job: dict[str, Any], manager: Any, run: Callable[[Any], Any]) -> Iterator[Any]:
+    """Yield a dict for the answer. If the job names a folder for SGLang's profile, it gets the
+    `share` of the time in which the GPU was busy; on a CPU, in which an operator ran."""
+    told: dict[str, Any] = {}
+    if (folder := job.get("profile")) is None:
+        yield told
+        return
+    on_gpu = manager.server_args.device == "cuda"
+    plain = {"with_stack": False, "record_shapes": False}
+    activities = ["GPU" if on_gpu else "CPU"]
+    run(manager.start_profile(output_dir=folder, activities=activities, **plain))
+    yield told
+    run(manager.stop_profile())
+    told["share"] = busy_share(Path(folder), GPU_EVENTS if on_gpu else {"cpu_op"})
+
+
+def busy_share(folder: Path, categories: set[str]) -> float:
+    """The share of the time between the first and the last event of a profile in which one ran."""
+    [file] = folder.glob("*.trace.json.gz")
+    with gzip.open(file, "rt") as trace:
+        events = json.load(trace)["traceEvents"]
+    spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in categories)
+    start = end = spans[0][0]
+    busy = 0.0
+    for begins, ends in spans:
+        busy += max(0.0, ends - max(begins, end))
+        end = max(end, ends)
+    return float(busy / (end - start))
 
 
 def free_port() -> int:

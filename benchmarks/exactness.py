@@ -28,6 +28,7 @@ from rich.table import Table
 BARS = {"float32": 0.01, "bfloat16": 0.1}  # mean absolute difference of log probs
 TOPICS = "rain,bread,bridges,chess,ants,glass,tea,maps,salt,bells,owls,ice,silk,clocks,moss,drums"
 FORMS = ("Tell me about {}.", "Write a line of Python about {}, then explain it.")
+TEXTS = [form.format(topic) for topic in TOPICS.split(",") for form in FORMS]
 
 
 def main(
@@ -74,35 +75,48 @@ def compare(dtype: str, config: str | None, assignments: list[str], tokens: int)
 
     Console(stderr=True).print(f"{dtype} ...")
     overrides = parse_assignments([*assignments, f"rollout.dtype={dtype}"])
-    texts = [form.format(topic) for topic in TOPICS.split(",") for form in FORMS]
     free = free_gpu_bytes()
     with InferenceEngine(config, **overrides) as engine:
         ready = free - free_gpu_bytes()
-        output = engine.generate(texts, temperature=0, max_tokens=tokens, progress=False)
+        answered = answers_of(engine, tokens)
         after = free - free_gpu_bytes()
-        scored = engine.get_logprobs(texts, output.token_ids)
+    memory = {"gpu_bytes_ready": ready, "gpu_bytes_after": after}
+    return beside_transformers(engine, answered, tokens) | memory
+
+
+def answers_of(engine: Any, tokens: int) -> tuple[Any, list[list[float]]]:
+    """The greedy answers of an engine, and their scores."""
+    output = engine.generate(TEXTS, temperature=0, max_tokens=tokens, progress=False)
+    return output, engine.get_logprobs(TEXTS, output.token_ids)
+
+
+def beside_transformers(
+    engine: Any, answered: tuple[Any, list[list[float]]], tokens: int
+) -> dict[str, Any]:
+    """Compare an engine's `answers_of` with those of Transformers on its model, in its dtype."""
+    from inf import InferenceEngine
+
+    output, scored = answered
     own = engine.config.rollout
     lengths = {"prompt_length": own.prompt_length, "response_length": own.response_length}
     with InferenceEngine(
         model_path=str(engine.model_folder),
         trust_remote_code=engine.config.trust_remote_code,
         device="cpu" if engine.on_cpu else "cuda",
-        rollout={"name": "hf", "dtype": dtype, **lengths},
+        rollout={"name": "hf", "dtype": own.dtype, **lengths},
     ) as reference:
-        answers = reference.generate(texts, temperature=0, max_tokens=tokens, progress=False)
-        truth = reference.get_logprobs(texts, output.token_ids)
+        answers = reference.generate(TEXTS, temperature=0, max_tokens=tokens, progress=False)
+        truth = reference.get_logprobs(TEXTS, output.token_ids)
     off, scored_off = distances(output.logprobs, truth), distances(scored, truth)
     starts = [same(*each) for each in zip(output.token_ids, answers.token_ids, strict=True)]
     return {
-        "rows": len(texts),
+        "rows": len(TEXTS),
         "equal": sum(a == b for a, b in zip(output.token_ids, answers.token_ids, strict=True)),
         "same_start": sum(starts) / sum(map(len, output.token_ids)),
         "max": max(off),
         "mean": sum(off) / len(off),
         "scored_max": max(scored_off),
         "scored_mean": sum(scored_off) / len(scored_off),
-        "gpu_bytes_ready": ready,
-        "gpu_bytes_after": after,
     }
 
 

@@ -1,25 +1,30 @@
 #!/usr/bin/env bash
-# Proves on a GPU, in ten minutes, what can be proven there: bash benchmarks/gpu.sh [OPTION...]
+# Proves on a GPU what can be proven there, in calls of five minutes: bash benchmarks/gpu.sh [OPTION...]
+# The same command goes on where the last call ended; two calls should do.
 #
-# Parts, worst first, each in a process of its own under a time limit:
+# Parts, in this order, each in a process of its own under a time limit:
+#   compile     the kernels that the machine compiles, all at once, beside plain torch
 #   preflight   driver, packages, compiler, headers, one call of each kernel; no engine
-#   smoke       a first engine in bfloat16, without CUDA graphs
-#   functions   sleep, weight updates, grammars, filters, seeds, penalties, stops, aborts, streams
-#   exact       tokens and log probs against Transformers in bfloat16, without and with CUDA graphs
-#   throughput  1 and 256 rows against raw SGLang, with our arguments and with its own defaults
-#   float32     tokens and log probs against Transformers in float32
+#   exact       one engine in bfloat16 with CUDA graphs: answers and log probs against Transformers,
+#               a rollout of 256 x 8 rows, a score of 8,000 tokens, inf check, memory after the end
+#   throughput  1, 64 and 256 rows, with overlapped and with serial steps, against raw SGLang with
+#               our arguments and with its own defaults; GPU and host milliseconds a step
+#   functions   sleep, weight updates, memory after ten of them, grammars, filters, seeds, penalties,
+#               stops, aborts, streams
+#   float32     answers and log probs against Transformers in float32
 #   embedded    the default engine
 # All but the last use a random model of Qwen3-0.6B's shape, which is made here.
 #
 # Options:
 #   --device cuda|cpu          cpu is a test of this script, with a smaller model (default: cuda)
 #   --parts PART,...           which parts, in this order (default: all)
-#   --budget SECONDS           for all parts; those that it does not reach are skipped (600)
+#   --budget SECONDS           of this call; parts that it does not reach wait for the next one (290)
 #   --limit [PART=]SECONDS     the limit of one part, or of each
-#   --out FOLDER               for the results (default: $OUT, or gpu-results)
+#   --out FOLDER               for the results (default: build/gpu-results); parts that have ended
+#                              there are not run again: delete it, or name another, to start anew
 #   --set KEY=VALUE            a config key of all engines
 # Environment variables, all optional:
-#   OUT     as --out
+#   OUT     a folder that gets a copy of the results at the end of each call
 #   PYTHON  the interpreter (default: .venv/bin/python, which install.sh makes, or python3)
 #   GGUF    a .gguf file, or the parts it was split into ("x.gguf.aa x.gguf.ab"), in place of the
 #           embedded model
@@ -30,18 +35,23 @@
 #           FlashAttention 3.
 # Paths are relative to the checkout.
 #
-# In the folder of the results: results.jsonl (a line for each check, written at once), log.txt (all
-# that is shown), engines.log (the logs of all engines), throughput.json (raw figures).
+# In the folder of the results: report.json (each part's verdict, seconds and checks), report.txt (its
+# table), results.jsonl (a line for each check, written at once), log.txt (all that is shown),
+# engines.log (the logs of all engines), throughput.json (raw figures), and, until all parts have
+# ended, work (the random model).
 # The exit code is 1 if a check failed, 2 for a wrong option.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
-ALL=preflight,smoke,functions,exact,throughput,float32,embedded
-declare -A LIMITS=([preflight]=100 [smoke]=150 [functions]=180 [exact]=180 [throughput]=240
+ALL=compile,preflight,exact,throughput,functions,float32,embedded
+declare -A LIMITS=([compile]=120 [preflight]=90 [exact]=180 [throughput]=240 [functions]=180
   [float32]=120 [embedded]=90)
+# A part that has less than this is left to the next call.
+declare -A NEEDED=([compile]=60 [preflight]=20 [exact]=100 [throughput]=130 [functions]=90
+  [float32]=70 [embedded]=40)
 ENDING=12 # seconds that are left for the end of a part that is stopped, and for the summary
-LEAST=15  # a part that has less is not begun
-DEVICE=cuda PARTS=$ALL BUDGET=600 OUT=${OUT:-gpu-results} SET=()
+BEGUN=0   # whether a part has ended in this call
+DEVICE=cuda PARTS=$ALL BUDGET=290 FOLDER=build/gpu-results SET=()
 
 if [[ -z ${PYTHON:-} ]]; then
   PYTHON=python3
@@ -50,9 +60,10 @@ fi
 
 # Also waits, not for ever, until all that was printed is in the log.
 at_exit() {
-  rm -rf "$WORK"
+  rm -rf "$SCRATCH"
   exec >&- 2>&-
   for _ in {1..30}; do kill -0 "${TEE:-}" || break; sleep 0.1; done
+  [[ -z ${OUT:-} ]] || cp "$FOLDER"/*.* "$OUT"
 }
 
 wrong() {
@@ -81,7 +92,7 @@ while (($#)); do
     --parts) PARTS=$2 ;;
     --budget) BUDGET=$2 ;;
     --limit) limit "$2" ;;
-    --out) OUT=$2 ;;
+    --out) FOLDER=$2 ;;
     --set) SET+=("--set=$2") ;;
   esac
   shift 2
@@ -92,16 +103,21 @@ for part in ${PARTS//,/ }; do
   [[ -n ${LIMITS[$part]:-} ]] || wrong "--parts: no such part: $part (there are ${ALL//,/, })"
 done
 
-mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 2
-WORK=$(mktemp -d)
+WITH="--device=$DEVICE ${SET[*]} ${KIT:+with a kit}"
+mkdir -p "$FOLDER/work" && FOLDER=$(cd "$FOLDER" && pwd) || exit 2
+[[ ! -f $FOLDER/options.txt || $(<"$FOLDER/options.txt") == "$WITH" ]] ||
+  wrong "--out: $FOLDER has results of other options ($(<"$FOLDER/options.txt")); name another"
+echo "$WITH" >"$FOLDER/options.txt"
+WORK=$FOLDER/work
+rm -f "$WORK/model.failed"
+SCRATCH=$(mktemp -d) # a short path: sockets are in it
 trap at_exit EXIT
-mkdir "$WORK/kept"
-rm -f "$OUT"/{results.jsonl,log.txt,engines.log,throughput.json}
-exec > >(tee -a "$OUT/log.txt") 2>&1
+mkdir "$SCRATCH/kept"
+exec > >(tee -a "$FOLDER/log.txt") 2>&1
 TEE=$!
 
 export PYTHONUNBUFFERED=1 PYTHONPATH=$PWD:$PWD/tests:$PWD/benchmarks:${PYTHONPATH:-}
-GIVEN=("--out=$OUT")
+GIVEN=("--out=$FOLDER")
 RUN=("--device=$DEVICE" "--work=$WORK" "${SET[@]}")
 if [[ $DEVICE == cuda ]]; then
   [[ -n ${CUDA_HOME:-} || ! -d /usr/local/cuda ]] || export CUDA_HOME=/usr/local/cuda
@@ -132,16 +148,20 @@ PY
 }
 
 if [[ -n ${KIT:-} ]]; then
-  mkdir "$WORK/site"
-  tar -C "$WORK/site" -xJf "$KIT" || exit 2
-  export PYTHONPATH=$WORK/site:$PYTHONPATH LD_LIBRARY_PATH=$WORK/site/_lib:${LD_LIBRARY_PATH:-}
-  "$PYTHON" -c 'import llguidance' 2>/dev/null || stand_in "$WORK/site/llguidance"
+  mkdir "$SCRATCH/site"
+  tar -C "$SCRATCH/site" -xJf "$KIT" || exit 2
+  # Its sgl-kernel computes norms with flashinfer, which compiles them from sources that a kit lacks;
+  # sgl-kernel's own are in the wheel.
+  norms=$SCRATCH/site/sgl_kernel/elementwise.py
+  [[ ! -f $norms ]] || sed -i 's/_has_flashinfer = True/_has_flashinfer = False/' "$norms"
+  export PYTHONPATH=$SCRATCH/site:$PYTHONPATH LD_LIBRARY_PATH=$SCRATCH/site/_lib:${LD_LIBRARY_PATH:-}
+  "$PYTHON" -c 'import llguidance' 2>/dev/null || stand_in "$SCRATCH/site/llguidance"
   RUN+=(--kit)
 fi
 if [[ -n ${GGUF:-} ]]; then
   # shellcheck disable=SC2086  # parts are separate words
-  cat ${GGUF} >"$WORK/given.gguf" || exit 2
-  RUN+=("--gguf=$WORK/given.gguf")
+  cat ${GGUF} >"$SCRATCH/given.gguf" || exit 2
+  RUN+=("--gguf=$SCRATCH/given.gguf")
 fi
 
 # An engine removes its log when it stops well; a hard link stays.
@@ -150,7 +170,7 @@ keep_logs() {
   while sleep 0.5; do
     for log in "$TMPDIR"/*.log "$TMPDIR"/inf-engine-*/engine.log; do
       name=${log#"$TMPDIR"/}
-      [[ ! -f $log ]] || ln "$log" "$WORK/kept/${name//\//_}" 2>/dev/null
+      [[ ! -f $log ]] || ln "$log" "$SCRATCH/kept/${name//\//_}" 2>/dev/null
     done
   done
 }
@@ -158,41 +178,54 @@ keep_logs() {
 # Of each log the end, so that the file can be carried.
 write_logs() {
   local log
-  for log in "$WORK"/kept/*; do
+  for log in "$SCRATCH"/kept/*; do
     [[ -f $log ]] || continue
     echo "=== $1: ${log##*/}"
     tail -c 500000 "$log"
     echo
     rm "$log"
-  done >>"$OUT/engines.log"
+  done >>"$FOLDER/engines.log"
 }
 
 run_part() {
-  local part=$1 most=${LIMITS[$1]} left=$((BUDGET - ENDING - SECONDS)) code why=""
-  if ((left < LEAST)); then
-    "$PYTHON" benchmarks/gpu end "$part" "skipped: the budget of $BUDGET s is used up" "${GIVEN[@]}"
+  local part=$1 most=${LIMITS[$1]} left=$((BUDGET - ENDING - SECONDS)) begun=$SECONDS code why=""
+  ! grep -qs "^{\"part\": \"$part\", \"seconds\"" "$FOLDER/results.jsonl" || return 0
+  # The first part of a call is begun with less, too: the next call would have no more.
+  if ((left <= 0 || (BEGUN && left < most && left < NEEDED[$part]))); then
+    echo "--- $part is left to the next call ($SECONDS s of $BUDGET are used)"
     return
   fi
   ((most <= left)) || most=$left
   echo "--- $part (at most $most s; $SECONDS s of $BUDGET are used)"
-  export TMPDIR=$WORK/$part INF_LOG=info
-  [[ $part != throughput ]] || INF_LOG=warning # writing a log takes time
+  export TMPDIR=$SCRATCH/$part INF_LOG=info
   mkdir -p "$TMPDIR"
+  [[ $part != throughput ]] || INF_LOG=warning # writing a log takes time
   keep_logs &
   local keeper=$!
   timeout --kill-after=5 "$most" "$PYTHON" benchmarks/gpu run "$part" "${RUN[@]}" "${GIVEN[@]}"
   code=$?
   kill "$keeper"
   wait "$keeper" 2>/dev/null
+  write_logs "$part"
+  TMPDIR=$SCRATCH
   case $code in
     0) ;;
-    124 | 137) why="it was stopped at its limit of $most s" ;;
+    124 | 137)
+      why="it was stopped at its limit of $most s"
+      if ((BEGUN && most < LIMITS[$part])); then
+        echo "--- $part did not end within what was left; the next call begins it anew"
+        return
+      fi
+      ;;
     *) why="its process ended with exit code $code" ;;
   esac
-  TMPDIR=$WORK "$PYTHON" benchmarks/gpu end "$part" "$why" "${GIVEN[@]}"
-  write_logs "$part"
+  BEGUN=1
+  "$PYTHON" benchmarks/gpu end "$part" "$why" "--seconds=$((SECONDS - begun))" "${GIVEN[@]}"
 }
 
 for part in ${PARTS//,/ }; do run_part "$part"; done
 echo "--- $SECONDS s on $DEVICE${KIT:+, with a kit: not the pinned torch, Triton attention}"
-"$PYTHON" benchmarks/gpu summary "${GIVEN[@]}"
+"$PYTHON" benchmarks/gpu summary "$PARTS" "${GIVEN[@]}"
+code=$?
+grep -q "^not run yet" "$FOLDER/report.txt" || rm -rf "$WORK"
+exit "$code"

@@ -46,6 +46,7 @@ caller's environment says otherwise. Only ours uses large pages (`THP_MEM_ALLOC_
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -81,6 +82,7 @@ def main(
     pairs: Annotated[int, typer.Option(help="Timed runs of each contestant, a load.")] = 7,
     contestants: Annotated[str, typer.Option(help="Which.")] = "ours,raw,transformers",
     tokens: Annotated[int, typer.Option(help="Answer length of the equal loads.")] = 64,
+    profile: Annotated[bool, typer.Option(help="Also measure how long the GPU is busy.")] = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     json_file: JsonFile = None,
@@ -89,7 +91,7 @@ def main(
     with Race(contestants.split(","), config, assignments or []) as race:
         report |= {"engine": race.running["ours"].ready["engine"], "failures": race.failures}
         report["bandwidth"] = race.ask("transformers", bandwidth=True)
-        measure_all(race, report, loads, pairs, json_file)
+        measure_all(race, report, loads, pairs, json_file, profile)
     show(report)
     if race.failures:
         sys.exit("\n".join(race.failures.values()))
@@ -118,7 +120,11 @@ class Contestant:
             text=True,
             env={"GOMP_SPINCOUNT": TORCH_VARIABLES["GOMP_SPINCOUNT"], **os.environ},
         )
-        self.ready = self._answer(watched=False)
+
+    @functools.cached_property
+    def ready(self) -> Any:
+        """What it says when it has started."""
+        return self._answer(watched=False)
 
     def ask(self, watched: bool = False, **job: Any) -> Any:
         assert self.process.stdin is not None
@@ -178,10 +184,13 @@ class Race:
 
     def __enter__(self) -> Race:
         try:
-            for name in self._names:
+            for name in self._names:  # the others start together, when ours is ready
                 Console(stderr=True).print(f"starting {name} ...")
                 with self._failing(name):
                     self.running[name] = Contestant(name, **self.settings(name))
+            for name in list(self.running):
+                with self._failing(name):
+                    _ = self.running[name].ready
         except BaseException:
             self.__exit__()
             raise
@@ -229,12 +238,20 @@ class Race:
 
 
 def measure_all(
-    race: Race, report: dict[str, Any], loads: str, pairs: int, json_file: Path | None
+    race: Race,
+    report: dict[str, Any],
+    loads: str,
+    pairs: int,
+    json_file: Path | None,
+    profile: bool = False,
 ) -> None:
     """Add the rates of each load and the peak memory to the report, and save it after each load."""
-    report["loads"] = {}
+    report |= {"loads": {}, "gpu_share": {}}
     for load in loads.split(","):
-        report["loads"][load] = measure(race, load, pairs, report["tokens"])
+        rates = measure(race, load, pairs, report["tokens"])
+        if profile:
+            report["gpu_share"][load] = gpu_shares(race, load, report["tokens"])
+        report["loads"][load] = rates
         report["peak_bytes"] = {name: each.peak for name, each in race.running.items()}
         save(json_file, report)
 
@@ -262,6 +279,19 @@ def measure(race: Race, load: str, pairs: int, tokens: int) -> dict[str, list[fl
         last = ", ".join(f"{name} {figures[-1]:.1f}" for name, figures in rates.items() if figures)
         Console(stderr=True).print(f"{load}: {done}  {last}", highlight=False)
     return {name: figures for name, figures in rates.items() if figures}
+
+
+def gpu_shares(race: Race, load: str, tokens: int) -> dict[str, float]:
+    """The share of the time in which the GPU is busy while each engine answers a load, by name."""
+    texts, limits = rows(load, tokens, seed=f"{load} profile")
+    prompts = race.ask("ours", texts=texts, cut=PROMPT_TOKENS)
+    with tempfile.TemporaryDirectory() as folder:
+        answers = {
+            name: race.ask(name, prompts=prompts, limits=limits, profile=f"{folder}/{name}")
+            for name in list(race.running)
+            if name != "transformers"
+        }
+    return {name: answer["share"] for name, answer in answers.items() if answer}
 
 
 # The loads

@@ -1,8 +1,10 @@
 """The parts of `benchmarks/gpu.sh`, which runs each in a process of its own.
 
     python benchmarks/gpu run PART --device cuda --work FOLDER --out FOLDER
-    python benchmarks/gpu end PART "why it ended" --out FOLDER    results for checks without one
-    python benchmarks/gpu summary --out FOLDER                    exit code 1 if a check failed
+    python benchmarks/gpu end PART "why it ended" --seconds N --out FOLDER
+                        writes results for the checks that have none
+    python benchmarks/gpu summary PART,... --out FOLDER
+                        writes report.json and report.txt; exit code 1 if a check failed
 
 Only the standard library is imported until a check needs more, so that a broken machine is
 reported, not died of.
@@ -11,6 +13,7 @@ reported, not died of.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import traceback
@@ -18,20 +21,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import compiles
 import engines
 import functions
 import preflight
-from results import Results, Skip, summary
+import speeds
+from results import Results, Skip, report, table
 from setting import Setting
 
 Check = Callable[[Setting], Any]
 
 PARTS: dict[str, Sequence[Check]] = {
+    "compile": compiles.CHECKS,
     "preflight": preflight.CHECKS,
-    "smoke": engines.SMOKE,
-    "functions": functions.CHECKS,
     "exact": engines.EXACT,
-    "throughput": engines.THROUGHPUT,
+    "throughput": speeds.CHECKS,
+    "functions": functions.CHECKS,
     "float32": engines.FLOAT32,
     "embedded": engines.EMBEDDED,
 }
@@ -61,42 +66,45 @@ def made(check: Check, setting: Setting) -> tuple[bool | None, Any]:
         return False, f"{said}: {place.line})\n{setting.end_of_log()}".rstrip()
 
 
-def end(part: str, why: str, results: Results) -> None:
-    """Write results for the checks without one. `why`: empty after a part that ended well;
-    "skipped: ..." if it was not begun; otherwise the first of them is the one that failed."""
-    begun = not why.startswith("skipped")
+def end(part: str, why: str, seconds: float, results: Results) -> None:
+    """Write results for the checks without one, and that the part has ended. `why`: empty after a
+    part that ended well; otherwise the first check without a result is the one that failed."""
     known = {result["check"] for result in results.of(part)}
     missing = [check.__name__ for check in PARTS[part] if check.__name__ not in known]
     for place, name in enumerate(missing):
-        failed = begun and place == 0
-        detail = why if failed or not begun else f"not reached: {why}"
-        results.add(part, name, False if failed else None, 0.0, detail)
-    if why and begun and not missing:
+        detail = why if place == 0 else f"not reached: {why}"
+        results.add(part, name, None if place else False, 0.0, detail)
+    if why and not missing:
         results.add(part, "process_ends_well", False, 0.0, why)
+    results.ended(part, seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["run", "end", "summary"])
-    parser.add_argument("part", nargs="?", choices=list(PARTS))
+    parser.add_argument("part", help="of summary: all that were asked for")
     parser.add_argument("why", nargs="?", default="")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--kit", action="store_true")
     parser.add_argument("--gguf")
     parser.add_argument("--set", action="append", default=[], dest="own")
+    parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--work", type=Path, default=Path())
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     results = Results(given.out / "results.jsonl")
     if given.command == "run":
+        results.begin(given.part)
         where = (given.device, given.kit, given.work, given.out, given.gguf, given.own)
         run(given.part, Setting(*where), results)
     elif given.command == "end":
-        end(given.part, given.why, results)
+        end(given.part, given.why, given.seconds, results)
     else:
-        every = results.of()
-        print(summary(every))
-        sys.exit(any(result["passed"] is False for result in every))
+        found = report(results, given.part.split(","))
+        (given.out / "report.json").write_text(json.dumps(found, indent=1, default=str) + "\n")
+        (given.out / "report.txt").write_text(table(found) + "\n")
+        print(table(found))
+        sys.exit(any(part["verdict"] == "FAILED" for part in found["parts"].values()))
 
 
 if __name__ == "__main__":

@@ -1,36 +1,33 @@
-"""The parts that start engines to answer, to be compared with Transformers, and to be timed."""
+"""The parts that start an engine to be compared with Transformers, in bfloat16 and in float32, and
+the default engine."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from results import Skip
-from setting import GREEDY, PROMPTS, ROOT, Setting, answer
+from setting import GREEDY, PROMPTS, Setting, answer, free_gpu_bytes
 
-# Tokens per second of ours, over those of raw SGLang with the same arguments.
-LEAST_OF_RAW = 0.97  # as docs/performance.md requires on a CPU
-ROWS = 64
+ROWS, SAMPLES = 64, 8
 
 
-# A first engine in bfloat16, without CUDA graphs
+# One engine in bfloat16, with CUDA graphs
 
 
-def bfloat16_engine_starts_without_graphs(setting: Setting) -> Any:
-    start = time.monotonic()
-    engine = setting.start("rollout.enforce_eager=true")
+def bfloat16_engine_starts_with_graphs(setting: Setting) -> Any:
+    start, free = time.monotonic(), free_gpu_bytes()
+    engine = setting.start("rollout.enforce_eager=false")
+    seconds = round(time.monotonic() - start, 1)
     arguments = engine.rollout._engine.server_args
     names = ("attention_backend", "sampling_backend", "grammar_backend", "dtype")
     chosen = {name: str(getattr(arguments, name)) for name in names}
-    return {"seconds_to_first_answer": round(time.monotonic() - start, 1), **chosen}
+    chosen |= {"graphs": arguments.cuda_graph_bs, "overlap": not arguments.disable_overlap_schedule}
+    took = (free - free_gpu_bytes()) / 1e9
+    return {"seconds_to_first_answer": seconds, "gb_on_the_gpu": round(took, 2), **chosen}
 
 
 def greedy_answer_comes_again(setting: Setting) -> Any:
@@ -64,120 +61,108 @@ def scores_are_the_log_probs_of_generate(setting: Setting) -> Any:
     return {"largest": max(off), "mean": statistics.mean(off)}
 
 
-SMOKE = (
-    bfloat16_engine_starts_without_graphs,
-    greedy_answer_comes_again,
-    many_rows_have_finite_log_probs,
-    scores_are_the_log_probs_of_generate,
-)
+def answers_equal_those_of_transformers(setting: Setting) -> Any:
+    return equal(setting, "bfloat16")
 
 
-# Against Transformers
+def rollout_computes_each_prompt_once(setting: Setting) -> Any:
+    """Prompts of a trainer's batch, eight rows each."""
+    engine = setting.engine()
+    prompts, tokens = (256, 32) if setting.on_gpu else (4, 4)
+    texts = [f"Problem {n}: {' '.join(PROMPTS)} {' '.join(PROMPTS)}" for n in range(prompts)]
+    start = time.monotonic()
+    output = engine.generate(
+        texts, n=SAMPLES, temperature=1.0, max_tokens=tokens, ignore_eos=True, progress=False
+    )
+    seconds = time.monotonic() - start
+    assert all(math.isfinite(each) for row in output.logprobs for each in row)
+    counts = {
+        name: sum(row[name] for row in output.metadata)
+        for name in ("cached_tokens", "prompt_tokens")
+    }
+    share = counts["cached_tokens"] / counts["prompt_tokens"]
+    rate = round(prompts * SAMPLES * tokens / seconds, 1)
+    return {**counts, "cached_share": round(share, 3), "tokens_per_second": rate}
 
 
-def bfloat16_without_graphs_equals_transformers(setting: Setting) -> Any:
-    return equal(setting, "bfloat16", "rollout.enforce_eager=true")
+def long_sequence_is_scored_whole(setting: Setting) -> Any:
+    """Of 8,000 tokens: its logits at once would be 5 GB, three times."""
+    from exactness import BARS
+
+    engine, count = setting.engine(), 8000 if setting.on_gpu else 700
+    ids = [(7919 * n + 11) % 384 for n in range(count)]
+    before, start = free_gpu_bytes(), time.monotonic()
+    [scores] = engine.get_logprobs([{"prompt_token_ids": ids[:1]}], [ids[1:]])
+    seconds = round(time.monotonic() - start, 2)
+    assert len(scores) == count - 1 and all(map(math.isfinite, scores))
+    part = ids[1 : count // 8]
+    [short] = engine.get_logprobs([{"prompt_token_ids": ids[:1]}], [part])
+    off = statistics.mean(abs(a - b) for a, b in zip(short, scores, strict=False))
+    assert off <= BARS["bfloat16"], f"{off} away from the same tokens scored alone, on average"
+    kept = round((before - free_gpu_bytes()) / 1e9, 2)
+    return {"tokens": count, "seconds": seconds, "gb_kept": kept, "mean_difference": off}
 
 
-def bfloat16_with_graphs_equals_transformers(setting: Setting) -> Any:
-    setting.needs_gpu("there are no CUDA graphs without one")
-    return equal(setting, "bfloat16", "rollout.enforce_eager=false")
+def inf_check_finds_nothing(setting: Setting) -> Any:
+    from inf import check
+
+    report = check(setting.engine(), max_tokens=64 if setting.on_gpu else 4, batch=8)
+    found = [str(finding) for finding in report.findings]
+    assert report.passed, found
+    return {"tokens": report.tokens, "largest": abs(report.worst.rollout - report.worst.reference)}
 
 
-def float32_equals_transformers(setting: Setting) -> Any:
-    return equal(setting, "float32", "rollout.enforce_eager=false")
+def memory_is_free_after_shutdown(setting: Setting) -> Any:
+    """But for what CUDA keeps for this process."""
+    engine, held = setting.engine(), free_gpu_bytes()
+    engine.shutdown()
+    setting.running, setting.why_none = None, "the engine was shut down"
+    freed = free_gpu_bytes() - held
+    assert freed > 0 or not setting.on_gpu, freed
+    return {"gb_freed": round(freed / 1e9, 2), "gb_free": round(free_gpu_bytes() / 1e9, 2)}
 
 
-def equal(setting: Setting, dtype: str, *keys: str) -> Any:
-    from exactness import BARS, compare
+def equal(setting: Setting, dtype: str) -> Any:
+    from exactness import BARS, answers_of, beside_transformers
 
-    tokens = 64 if setting.on_gpu else 8
-    found = compare(dtype, str(ROOT / "config.yaml"), setting.keys(*keys), tokens)
-    bar = BARS[dtype]
+    tokens, engine = 64 if setting.on_gpu else 4, setting.engine()
+    found = beside_transformers(engine, answers_of(engine, tokens), tokens)
     for name in ("mean", "scored_mean"):
-        assert found[name] <= bar, f"{name} of the log probs is above {bar}: {found}"
+        assert found[name] <= BARS[dtype], (
+            f"{name} of the log probs is above {BARS[dtype]}: {found}"
+        )
     return found
 
 
-EXACT = (bfloat16_without_graphs_equals_transformers, bfloat16_with_graphs_equals_transformers)
-FLOAT32 = (float32_equals_transformers,)
-
-
-# Tokens per second
-
-
-def one_row_keeps_up_with_raw_sglang(setting: Setting) -> Any:
-    return beside(setting, 0, "raw", LEAST_OF_RAW)
-
-
-def one_row_of_sglangs_own_defaults_is_timed(setting: Setting) -> Any:
-    return beside(setting, 0, "default")
-
-
-def batch_keeps_up_with_raw_sglang(setting: Setting) -> Any:
-    return beside(setting, 1, "raw", LEAST_OF_RAW)
-
-
-def batch_of_sglangs_own_defaults_is_timed(setting: Setting) -> Any:
-    return beside(setting, 1, "default")
-
-
-def throughput(setting: Setting) -> subprocess.Popen[bytes]:
-    """The run of throughput.py, which the first check starts; what it says goes into its log."""
-    if setting.program is None:
-        size = ("--tokens=128", "--pairs=5") if setting.on_gpu else ("--tokens=8", "--pairs=1")
-        which = ("--contestants=ours,raw,default", f"--loads={','.join(loads(setting))}")
-        keys = [f"--set={key}" for key in setting.keys("rollout.enforce_eager=false")]
-        files = ("--config=config.yaml", f"--json={figures(setting)}")
-        command = [sys.executable, "benchmarks/throughput.py", *size, *which, *keys, *files]
-        with open(said(), "wb") as log:
-            setting.program = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-    return setting.program
-
-
-def said() -> Path:
-    return Path(tempfile.gettempdir()) / "throughput.log"
-
-
-def loads(setting: Setting) -> tuple[str, str]:
-    return ("1", "256") if setting.on_gpu else ("1", "4")
-
-
-def figures(setting: Setting) -> Path:
-    return setting.out / "throughput.json"
-
-
-def beside(setting: Setting, place: int, other: str, least: float = 0.0) -> Any:
-    """Wait until throughput.py has timed a load; a CPU is too noisy for a bar."""
-    load, run, over = loads(setting)[place], throughput(setting), False
-    while (report := read(figures(setting)))["loads"].get(load) is None:
-        assert not over, f"throughput.py ended: {said().read_text(errors='replace')[-3000:]}"
-        over = run.poll() is not None
-        time.sleep(0.2)
-    rates = report["loads"][load]
-    assert other in rates, report["failures"].get(other, "it was not timed")
-    medians = {name: round(statistics.median(each), 1) for name, each in rates.items()}
-    ratio = statistics.median(rates["ours"]) / statistics.median(rates[other])
-    detail = {"rows": load, **medians, f"ours/{other}": round(ratio, 3)}
-    assert not setting.on_gpu or ratio >= least, f"below {least}: {detail}"
-    return detail
-
-
-def read(file: Path) -> dict[str, Any]:
-    """What throughput.py has written so far."""
-    try:
-        report: dict[str, Any] = json.loads(file.read_text())
-        return report
-    except (OSError, ValueError):  # not yet, or only half
-        return {"loads": {}}
-
-
-THROUGHPUT = (
-    one_row_keeps_up_with_raw_sglang,
-    one_row_of_sglangs_own_defaults_is_timed,
-    batch_keeps_up_with_raw_sglang,
-    batch_of_sglangs_own_defaults_is_timed,
+EXACT = (
+    bfloat16_engine_starts_with_graphs,
+    greedy_answer_comes_again,
+    many_rows_have_finite_log_probs,
+    scores_are_the_log_probs_of_generate,
+    answers_equal_those_of_transformers,
+    rollout_computes_each_prompt_once,
+    long_sequence_is_scored_whole,
+    inf_check_finds_nothing,
+    memory_is_free_after_shutdown,
 )
+
+
+# In float32
+
+
+def float32_engine_starts_with_graphs(setting: Setting) -> Any:
+    start = time.monotonic()
+    engine = setting.start("rollout.enforce_eager=false", "rollout.dtype=float32")
+    attention = engine.rollout._engine.server_args.attention_backend
+    seconds = round(time.monotonic() - start, 1)
+    return {"seconds_to_first_answer": seconds, "attention_backend": attention}
+
+
+def float32_answers_equal_those_of_transformers(setting: Setting) -> Any:
+    return equal(setting, "float32")
+
+
+FLOAT32 = (float32_engine_starts_with_graphs, float32_answers_equal_those_of_transformers)
 
 
 # The model that needs no download

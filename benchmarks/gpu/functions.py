@@ -13,7 +13,16 @@ import time
 from typing import Any
 
 from results import Skip
-from setting import GREEDY, PROMPTS, Setting, absent, answer, answers, goes_idle
+from setting import (
+    GREEDY,
+    PROMPTS,
+    Setting,
+    absent,
+    answer,
+    answers,
+    free_gpu_bytes,
+    goes_idle,
+)
 
 GRAPHS = "rollout.enforce_eager=false"
 CACHED = "rollout.enable_prefix_caching=false"  # a cached prefix is computed otherwise
@@ -36,6 +45,7 @@ SCHEMA = {
     "required": ["kind", "size"],
 }
 FIRST, SECOND = 1000, 2000  # ids that are in no prompt
+UPDATES, KEPT_GB = 10, 0.25
 
 
 def engine_starts_with_graphs_and_able_to_sleep(setting: Setting) -> Any:
@@ -73,6 +83,27 @@ def answers_are_equal_after_sleep_which_frees_memory(setting: Setting) -> Any:
     assert slept.freed_bytes > 0 or not setting.on_gpu, slept
     took = [round(end - begin, 2) for begin, end in zip(times, times[1:], strict=False)]
     return {"freed_gb": slept.freed_bytes / 1e9, "sleep_seconds": took[0], "wake_seconds": took[1]}
+
+
+def memory_stays_after_ten_updates_and_five_sleeps(setting: Setting) -> Any:
+    """Compared with the first update and sleep, after which CUDA keeps what it needs for them."""
+    from safetensors.torch import load_file
+
+    engine, free = setting.engine(), []
+    if not engine.config.rollout.free_cache_engine:
+        raise Skip("no engine runs that can sleep")
+    before = answer(engine)
+    weights = load_file(setting.model / "model.safetensors", device=setting.device)
+    for turn in range(UPDATES):
+        engine.update_weights(weights)
+        if turn % 2 == 0:
+            engine.sleep()
+            engine.wake_up()
+        free.append(free_gpu_bytes())
+    assert answer(engine) == before, "another answer from the same weights"
+    lost = (free[0] - free[-1]) / 1e9
+    assert lost <= KEPT_GB, f"{lost} GB less memory is free: {free}"
+    return {"gb_lost": round(lost, 3), "updates": UPDATES, "sleeps": UPDATES // 2}
 
 
 def update_from_cpu_tensors_is_served_and_undone(setting: Setting) -> Any:
@@ -271,6 +302,7 @@ CHECKS = (
     engine_starts_with_graphs,
     engine_starts_without_graphs,
     answers_are_equal_after_sleep_which_frees_memory,
+    memory_stays_after_ten_updates_and_five_sleeps,
     update_from_cpu_tensors_is_served_and_undone,
     update_from_cuda_tensors_is_served_and_undone,
     answers_match_their_regex,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 LOG_LINES = 30
 IDLE_SECONDS = 20.0
-START = 120  # seconds: at its first call an engine may compile kernels
+START = 300  # seconds: longer than a first call takes, at which an engine may compile kernels
 GREEDY: dict[str, Any] = {
     "temperature": 0,
     "max_tokens": 16,
@@ -39,12 +39,15 @@ KEYS = [
     "rollout.dtype=bfloat16",
     "rollout.prompt_length=512",
     "rollout.response_length=256",
-    "rollout.max_model_len=4096",
+    "rollout.max_model_len=9216",
 ]
-# Three engines of `throughput` share the GPU, so each KV cache gets a part of its memory.
+# Four engines of `throughput` share the GPU, so each KV cache gets a part of its memory; and each
+# CUDA graph takes time, so there are few.
 KEYS_OF_A_GPU = [
-    "rollout.gpu_memory_utilization=0.25",
-    "rollout.engine_kwargs.sglang.max_total_tokens=98304",
+    "rollout.gpu_memory_utilization=0.2",
+    "rollout.engine_kwargs.sglang.max_total_tokens=65536",
+    "rollout.max_num_seqs=256",
+    "rollout.cudagraph_capture_sizes=[1,8,64,256]",
 ]
 # Compiled kernels that the kit leaves out are not chosen.
 KEYS_OF_THE_KIT = [
@@ -56,8 +59,8 @@ KEYS_OF_THE_KIT = [
 @dataclasses.dataclass
 class Setting:
     """device: cuda or cpu. kit: whether the packages are those of a kit. work: a folder that is
-    removed at the end; out: the folder of the results. gguf: a model's file, or None. own: config
-    keys of the caller, as `key=value`."""
+    removed when all parts have ended; out: the folder of the results. gguf: a model's file, or
+    None. own: config keys of the caller, as `key=value`."""
 
     device: str
     kit: bool
@@ -168,6 +171,13 @@ def answer(engine: InferenceEngine, prompt: str = PROMPTS[0]) -> list[int]:
 
 def answers(engine: InferenceEngine) -> list[list[int]]:
     return [answer(engine, prompt) for prompt in PROMPTS]
+
+
+def free_gpu_bytes() -> int:
+    """Memory of the whole GPU that no process uses; 0 without one."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 0
 
 
 def goes_idle(engine: Any) -> bool:
