@@ -253,6 +253,7 @@ KERNELS = (
     (COMMON, r"sampling::TopPRenormProb<{}>", ("float",)),
     (COMMON, r"^{}\(at::Tensor", ("topk_softmax", "moe_align_block_size", "moe_sum")),
     (FLASH, r"run_mha_fwd_<90, cutlass::bfloat16_t, {}", ("64", "96", "128", "256")),
+    (FLASH, r"run_mha_fwd_<{}, cutlass::bfloat16_t, 128", ("80", "86")),  # not chosen there
 )
 
 
@@ -277,6 +278,18 @@ def test_wheel_has_the_kernels_that_the_path_calls(
     for form in forms:
         pattern = kernel.format(re.escape(form))
         assert re.search(pattern, kernels[library], re.MULTILINE), pattern
+
+
+@pytest.mark.parametrize("library", ["sm90", "sm100"])  # of an H100, and of all other GPUs
+def test_wheel_is_compiled_for_every_gpu_that_is_accepted(library: str) -> None:
+    """The probe refuses what is older than 8.0."""
+    [package] = importlib.util.find_spec("sgl_kernel").submodule_search_locations
+    [triton] = importlib.util.find_spec("triton").submodule_search_locations
+    program = Path(triton, "backends/nvidia/bin/cuobjdump")
+    command = [program, "--list-elf", Path(package, library, "common_ops.abi3.so")]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    kinds = set(re.findall(r"sm_(\w+)\.cubin", listing.stdout))
+    assert {"80", "89", "90"} <= kinds and not any(kind.startswith("7") for kind in kinds)
 
 
 def test_wheel_lacks_the_norms_that_are_computed_without_a_kernel(kernels: dict[str, str]) -> None:
