@@ -81,6 +81,8 @@ def rollout_computes_each_prompt_once(setting: Setting) -> Any:
         for name in ("cached_tokens", "prompt_tokens")
     }
     share = counts["cached_tokens"] / counts["prompt_tokens"]
+    cacheable = counts["prompt_tokens"] - len(output)  # all but each row's last token
+    assert counts["cached_tokens"] >= cacheable * (SAMPLES - 1) / SAMPLES, counts
     rate = round(prompts * SAMPLES * tokens / seconds, 1)
     return {**counts, "cached_share": round(share, 3), "tokens_per_second": rate}
 
