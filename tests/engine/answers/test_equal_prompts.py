@@ -41,6 +41,20 @@ def test_samples_of_a_prompt_compute_it_once(tiny: InferenceEngine) -> None:
     assert 0 <= sum(cached(output)) - once(tiny, prompts, SAMPLES) <= by_chance
 
 
+@pytest.mark.verl
+@pytest.mark.parametrize("repeated", [False, True], ids=["n", "repeated"])
+def test_rows_of_a_trainers_batch_compute_a_prompt_once(
+    tiny: InferenceEngine, repeated: bool
+) -> None:
+    prompts, before = new_prompts(4), tiny.stats()["cached_tokens"]
+    asked = [each for each in prompts for _ in range(SAMPLES)] if repeated else prompts
+    n = 1 if repeated else SAMPLES
+    batch = tiny.rollout_batch(asked, n=n, temperature=1.0, max_tokens=5, ignore_eos=True)
+    assert len(batch) == 4 * SAMPLES
+    cached_tokens = tiny.stats()["cached_tokens"] - before
+    assert 0 <= cached_tokens - once(tiny, prompts, SAMPLES) <= 12  # by chance
+
+
 def test_rows_of_equal_prompts_are_what_they_are_alone(tiny: InferenceEngine) -> None:
     [first, second] = new_prompts(2)
     batch, seeds = [first, second, first, first, second], [*range(5)]
