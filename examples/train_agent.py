@@ -1,14 +1,16 @@
-"""Train an agent that uses only the `openai` client, with GRPO on a laptop.
+"""Train an agent with a sub-agent, both of the `openai` client, with GRPO on a laptop.
 
     python examples/train_agent.py
 
 The agent asks the model for a price; the model should call the tool `price` and then repeat its
-result. After two examples in its prompt, the embedded model sometimes does. A right call is worth
-0.5, and a right answer after it another 0.5. The script prints the reward of each step and draws
-the curve in train_agent.png.
+result. After two examples in its prompt, the embedded model sometimes does. The tool is a
+sub-agent, a conversation of its own with the same model, which reads a price list. A right call is
+worth 0.5, and a right answer after it another 0.5. The script prints the reward of each step and
+draws the curve in train_agent.png.
 
-`agent` does not know that it is being trained: its client's URL is a session, which records the
-sampled ids. `engine.trainer_batch` turns them into a batch for the same step as in grpo.py.
+Neither agent knows that it is being trained: its client's URL is a session, which records the
+sampled ids. Both sessions are one rollout, whose reward they share. `engine.trainer_batch` turns
+their traces into a batch for the same step as in grpo.py.
 """
 
 from __future__ import annotations
@@ -67,20 +69,30 @@ def example(item: str, price: int) -> list[Any]:
 EXAMPLES = [*example("ball", 5), *example("cup", 8)]
 
 
-def agent(client: OpenAI, model: str, item: str) -> float:
+def sub_agent(client: OpenAI, model: str, item: str) -> str:
+    """Read an item's price from a list."""
+    prices = ", ".join(f"{name} {price}" for name, price in {"ball": 5, "cup": 8, **PRICES}.items())
+    messages: list[Any] = [{"role": "system", "content": f"The prices: {prices}."}]
+    for name, price in (("ball", "5"), ("cup", "8")):
+        messages += [{"role": "user", "content": f"{name}?"}]
+        messages += [{"role": "assistant", "content": price}]
+    messages += [{"role": "user", "content": f"{item}?"}]
+    answer = client.chat.completions.create(model=model, messages=messages)
+    return answer.choices[0].message.content or ""
+
+
+def agent(client: OpenAI, helper: OpenAI, model: str, item: str) -> float:
     """Ask for an item's price, run the tool if it is called, and return the reward."""
     messages = [*EXAMPLES, {"role": "user", "content": f"How much is a {item}?"}]
-    sampling: dict[str, Any] = {"temperature": 1.0, "max_tokens": MAX_TOKENS}
-    answer = client.chat.completions.create(
-        model=model, messages=messages, tools=[TOOL], **sampling
-    )
+    answer = client.chat.completions.create(model=model, messages=messages, tools=[TOOL])
     message = answer.choices[0].message
     calls = message.tool_calls or []
     if [_item(call) for call in calls] != [item]:
         return 0.0
-    result = {"role": "tool", "tool_call_id": calls[0].id, "content": str(PRICES[item])}
+    price = sub_agent(helper, model, item)
+    result = {"role": "tool", "tool_call_id": calls[0].id, "content": price}
     answer = client.chat.completions.create(
-        model=model, messages=[*messages, message, result], tools=[TOOL], **sampling
+        model=model, messages=[*messages, message, result], tools=[TOOL]
     )
     said = answer.choices[0].message.content
     return 1.0 if said == f"A {item} costs {PRICES[item]} dollars." else 0.5
@@ -98,18 +110,34 @@ def _item(call: Any) -> str | None:
 
 def rollouts(engine: InferenceEngine, server: Any) -> tuple[Any, torch.Tensor]:
     """Run the agent SAMPLES times for each item; return the batch and each row's reward."""
+    sampling = {"temperature": 1.0, "max_tokens": MAX_TOKENS}  # whatever the agents send
 
     def run(item: str) -> list[Any]:
-        name = uuid.uuid4().hex
-        client = OpenAI(base_url=server.session_url(name), api_key="none")
-        reward = agent(client, engine.config.model_name, item)
-        return [(trace, reward) for trace in server.traces(name)]
+        names = [f"{uuid.uuid4().hex}-{role}" for role in ("agent", "helper")]
+        clients = [
+            OpenAI(
+                base_url=server.session(name, task=item, rollout=names[0], sampling=sampling),
+                api_key="none",
+            )
+            for name in names
+        ]
+        reward = agent(*clients, engine.config.model_name, item)
+        return [(trace, reward) for name in names for trace in server.traces(name)]
 
     items = [item for item in PRICES for _ in range(SAMPLES)]
     with concurrent.futures.ThreadPoolExecutor(len(items)) as pool:
         rows = [row for done in pool.map(run, items) for row in done]
     traces, rewards = [trace for trace, _ in rows], [reward for _, reward in rows]
     return engine.trainer_batch(traces, rewards), torch.tensor(rewards)
+
+
+def advantages(batch: Any, rewards: torch.Tensor) -> torch.Tensor:
+    """verl's advantages of the rollouts, each counted once; the rows of one have the same."""
+    names = list(batch.non_tensor_batch["rollout"])
+    first = [names.index(name) for name in dict.fromkeys(names)]  # a row of each
+    worth = GRPO["advantages"](batch[first], rewards[first])
+    values = {names[row]: each[each.abs().argmax()] for row, each in zip(first, worth, strict=True)}
+    return torch.stack([values[name] for name in names])[:, None] * batch.batch["response_mask"]
 
 
 def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: float) -> list[float]:
@@ -119,7 +147,7 @@ def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: flo
     with engine.serve() as server:
         for step in range(steps):
             batch, rewards = rollouts(engine, server)
-            GRPO["learn"](model, optimizer, batch, GRPO["advantages"](batch, rewards))
+            GRPO["learn"](model, optimizer, batch, advantages(batch, rewards))
             engine.update_weights(model)
             curve.append(float(rewards.mean()))
             said = batch.non_tensor_batch["completions"][0]

@@ -37,6 +37,9 @@ TEMPLATE = """{%- for tool in tools or [] -%}{{ tool | tojson }}
 {% endif %}{% endif -%}"""
 
 
+LENGTHS = {"prompt_length": 3000, "response_length": 500, "max_model_len": 4000}
+
+
 class Speaker(Vllm):
     """`says` what the next answers are, one text each; the last one is said again. prompts: what it
     was asked, as text."""
@@ -60,7 +63,9 @@ class Speaker(Vllm):
 
 
 @contextlib.contextmanager
-def speaking(**config: Any) -> Iterator[tuple[Speaker, InferenceEngine]]:
+def speaking(
+    *, lengths: dict[str, int] = LENGTHS, **config: Any
+) -> Iterator[tuple[Speaker, InferenceEngine]]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model())
@@ -68,7 +73,6 @@ def speaking(**config: Any) -> Iterator[tuple[Speaker, InferenceEngine]]:
     speaker = Speaker(tokenizer)
     with tempfile.TemporaryDirectory() as folder, scripted(speaker) as server:
         tokenizer.save_pretrained(folder)
-        lengths = {"prompt_length": 3000, "response_length": 500, "max_model_len": 4000}
         given = {"reasoning_parser": "qwen3", "tokenizer_path": str(Path(folder))} | config
         with connected(server, rollout=lengths, **given) as engine:
             yield speaker, engine

@@ -282,7 +282,8 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
         add_pause_routes(router, service.engine)
     for_all = APIRouter()
     for_all.add_api_route("/health", service.health, methods=["GET", "HEAD"])
-    for_all.add_api_route("/", service.reached, methods=["HEAD"])
+    for path in ("/", SESSION):
+        for_all.add_api_route(path, service.reached, methods=["HEAD"])
     refuse = partial(_refuse_route, _named([*router.routes, *for_all.routes]))
     app = FastAPI(openapi_url=None, exception_handlers={HTTPException: refuse})
     app.include_router(router)

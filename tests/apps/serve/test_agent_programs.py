@@ -1,0 +1,192 @@
+"""Command line agents that nobody here wrote, each with an empty home, against a session: Claude
+Code on Anthropic's Messages, and Codex on OpenAI's Responses. What they ask for is in
+docs/train_any_agent.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from _inf.apps.serve.server import InferenceServer
+from _inf.backends.openai.http import httpx
+from _inf.types import Trace
+from inf import InferenceEngine
+from tests.support.pages import ROOT
+from tests.support.scripted_server import MODEL
+from tests.support.scripted_thoughts import Speaker, speaking
+
+PROGRAMS = ROOT / "build" / "agent_programs" / "node_modules" / ".bin"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (PROGRAMS / "claude").exists(),
+        reason="bash tests/agent_programs/install.sh build/agent_programs installs them",
+    ),
+]
+# Their prompts, in a tokenizer of 384 tokens.
+LENGTHS = {"prompt_length": 200_000, "response_length": 2_000, "max_model_len": 300_000}
+TASK = "Look around."
+WRITE = "echo found > seen.txt"
+RUN_SECONDS = 300
+
+
+def call(name: str, **arguments: Any) -> str:
+    body = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+DONE = "<think>Good.</think>All is done."
+BASH = f"<think>I look.</think>Looking.\n{call('Bash', command=WRITE, description='Look')}"
+SHELL = f"<think>I look.</think>Looking.\n{call('exec_command', cmd=WRITE)}"
+PART: Any = {"description": "Look", "prompt": TASK, "subagent_type": "general-purpose"}
+HELP = f"<think>I ask.</think>{call('Agent', **PART, run_in_background=False)}"
+
+
+@pytest.fixture(scope="module")
+def spoken() -> Iterator[tuple[Speaker, InferenceEngine]]:
+    with speaking(lengths=LENGTHS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(spoken: tuple[Speaker, InferenceEngine]) -> Iterator[InferenceServer]:
+    with spoken[1].serve() as server:
+        yield server
+
+
+def run(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> str:
+    """Run an agent in an empty folder and environment; return what it prints."""
+    work, home = folder / "work", folder / "home"
+    work.mkdir()
+    home.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [str(PROGRAMS / command[0]), *command[1:]],
+        cwd=work,
+        env={"HOME": str(home), "PATH": os.defpath, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def claude(url: str, model: str, folder: Path, *more: str) -> Any:
+    models = ("MODEL", "SMALL_FAST_MODEL")
+    variables = {
+        "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": "none",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_SUBAGENT_MODEL": model,
+        **{f"ANTHROPIC_{name}": model for name in models},
+    }
+    command = ["claude", "-p", TASK, "--output-format", "json", *more]
+    return json.loads(run(command, folder, variables))
+
+
+def codex(url: str, model: str, folder: Path) -> str:
+    settings = folder / "home" / ".codex"
+    settings.mkdir(parents=True)
+    settings.joinpath("config.toml").write_text(
+        f'model = "{model}"\nmodel_provider = "inf"\n'
+        "check_for_update_on_startup = false\n[analytics]\nenabled = false\n"
+        f'[model_providers.inf]\nname = "inf"\nbase_url = "{url}"\nwire_api = "responses"\n'
+        'env_key = "INF_KEY"\n'
+    )
+    allowed = "--dangerously-bypass-approvals-and-sandbox"
+    command = ["codex", "exec", "--skip-git-repo-check", allowed, TASK]
+    return run(command, folder, {"INF_KEY": "none"})
+
+
+def requests(server: InferenceServer) -> dict[tuple[str, str], int]:
+    """How many there were of each route, with each status."""
+    text = httpx.get(f"{server.base_url.removesuffix('/v1')}/metrics").text
+    found: dict[tuple[str, str], int] = {}
+    for line in text.splitlines():
+        if line.startswith("inf_http_requests_total{"):
+            route, status = line.split('"')[1:4:2]
+            found[route, status] = int(float(line.rpartition(" ")[2]))
+    return found
+
+
+def sampled(trace: Trace) -> list[int]:
+    pairs = zip(trace.token_ids, trace.response_mask, strict=True)
+    return [token for token, bit in pairs if bit]
+
+
+def ids_of(speaker: Speaker, *said: str) -> list[int]:
+    eos = speaker.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    return [token for text in said for token in [*speaker.tokenizer(text)["input_ids"], eos]]
+
+
+def refused(before: Mapping[tuple[str, str], int], server: InferenceServer) -> list[Any]:
+    """The requests since `before` that were not answered."""
+    now = requests(server)
+    return [key for key in now if key[1] != "200" and now[key] != before.get(key, 0)]
+
+
+def test_claude_codes_run_is_one_trace(
+    spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
+) -> None:
+    before = requests(server)
+    spoken[0].says(BASH, DONE)
+    url = server.session("claude", task=TASK)
+    result = claude(url, MODEL, tmp_path, "--allowedTools", "Bash")
+    assert (result["result"], result["num_turns"]) == ("All is done.", 2)
+    assert (tmp_path / "work" / "seen.txt").read_text() == "found\n"
+    assert refused(before, server) == []
+    [trace] = server.traces("claude")
+    assert sampled(trace) == ids_of(spoken[0], BASH, DONE)
+    assert trace.finish_reasons == ["tool_calls", "stop"]
+
+
+def test_claude_codes_sub_agent_is_another_trace_of_the_rollout(
+    spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
+) -> None:
+    before = requests(server)
+    spoken[0].says(HELP, BASH, "<think>Hm.</think>Seen.", DONE)
+    url = server.session("claude-helped", task=TASK)
+    result = claude(url, MODEL, tmp_path, "--allowedTools", "Agent,Bash")
+    assert result["result"] == "All is done."
+    assert refused(before, server) == []
+    by_size = sorted(server.traces("claude-helped"), key=lambda trace: -len(trace.prompt_token_ids))
+    agent, helper = by_size
+    assert sampled(agent) == ids_of(spoken[0], HELP, DONE)
+    assert sampled(helper) == ids_of(spoken[0], BASH, "<think>Hm.</think>Seen.")
+    assert agent.rollout == helper.rollout
+    assert {agent.fork_reason, helper.fork_reason} <= {None, "tools", "other_conversation"}
+
+
+def test_codexs_run_is_one_trace(
+    spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
+) -> None:
+    before = requests(server)
+    spoken[0].says(SHELL, DONE)
+    assert "All is done." in codex(server.session("codex", task=TASK), MODEL, tmp_path)
+    assert (tmp_path / "work" / "seen.txt").read_text() == "found\n"
+    assert refused(before, server) == []
+    [trace] = server.traces("codex")
+    assert sampled(trace) == ids_of(spoken[0], SHELL, DONE)
+    assert trace.finish_reasons == ["tool_calls", "stop"]
+
+
+@pytest.mark.engine
+def test_embedded_model_answers_both(tmp_path: Path) -> None:
+    """Claude Code without most of its tools: the context has room for 8,192 tokens. Codex's prompt
+    is cut down by its own settings. The model solves nothing."""
+    rollout = {"name": "hf", "prompt_length": 8000, "response_length": 48}
+    with InferenceEngine(rollout=rollout) as engine, engine.serve(traces=tmp_path / "t") as server:
+        model = engine.config.model_name
+        url = server.session("claude", sampling={"max_tokens": 48})
+        small = ("--tools", "Read", "--system-prompt", "Answer the question.")
+        result = claude(url, model, tmp_path, *small)
+        traces = server.traces("claude")
+        assert traces and result["result"] is not None
+        assert all(sum(trace.response_mask) for trace in traces)
