@@ -37,6 +37,23 @@ def test_python_of_the_page_on_serving_runs(
 
 
 @pytest.mark.verl
+def test_program_of_the_page_on_agents_makes_a_batch(
+    tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rollout has the two answers of a process of its own."""
+    program, agent = blocks("docs/train_any_agent.md", "python")
+    (tmp_path / "agent.py").write_text(agent)
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(program, "docs/train_any_agent.md", "exec"), names)
+    columns = names["batch"].non_tensor_batch
+    assert [*columns["uid"]] == ["france", "france", "sky", "sky"]
+    assert len({*columns["rollout"]}) == 4 and [*columns["__num_turns__"]] == [2] * 4
+    assert len(inf.load_traces("traces.jsonl")) == 4
+
+
+@pytest.mark.verl
 def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(
     tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
