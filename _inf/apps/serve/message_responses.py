@@ -41,13 +41,18 @@ class MessagesResponses(TranslatedResponses):
         content += [_tool_use(call) for call in self._calls]
         return json.dumps(self._message(content=content, **self._why(), usage=self._counts()))
 
+    @property
+    def _prompt_tokens(self) -> int:
+        return len(self.call.prompts[0])
+
     def _why(self) -> JSON:
         choice, asked = self._choice, int(self.body.keywords()["max_tokens"])
         stop = choice.stop_reason if isinstance(choice.stop_reason, str) else None
         reason = {"tool_calls": "tool_use", "length": "max_tokens"}.get(
             str(choice.finish_reason), "end_turn" if stop is None else "stop_sequence"
         )
-        if reason == "max_tokens" and len(choice.output.token_ids) < asked:
+        sampled, total = len(choice.output.token_ids), self.call.engine.model.limits.total
+        if reason == "max_tokens" and sampled < asked and sampled + self._prompt_tokens == total:
             reason = "model_context_window_exceeded"
         return {"stop_reason": reason, "stop_sequence": stop}
 
@@ -57,7 +62,7 @@ class MessagesResponses(TranslatedResponses):
         cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": output.cached_tokens}
         thought = {"output_tokens_details": {"thinking_tokens": output.reasoning_tokens}}
         return {
-            "input_tokens": len(self.call.prompts[0]) - output.cached_tokens,
+            "input_tokens": self._prompt_tokens - output.cached_tokens,
             **cached,
             "output_tokens": len(output.token_ids),
             **(thought if output.reasoning_tokens else {}),

@@ -81,6 +81,12 @@ def test_session_ends_after_its_last_token(server: InferenceServer) -> None:
     assert server.traces("tokens")[0].limit == "max_tokens"
 
 
+def test_messages_cut_by_the_sessions_limit_say_max_tokens(server: InferenceServer) -> None:
+    url = server.session("messages", sampling={"ignore_eos": True}, max_tokens=4)
+    answer = httpx.post(f"{url}/messages", json={"messages": ONE, "max_tokens": 50}).json()
+    assert answer["stop_reason"] == "max_tokens" and answer["usage"]["output_tokens"] == 4
+
+
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
