@@ -51,3 +51,14 @@ def test_two_batches_take_turns_and_a_late_one_gets_no_more() -> None:
 def test_batch_with_no_row_running_is_before_all_that_came_later() -> None:
     waiting = [*requests("batch", 2), *requests("one", 1), *requests("two", 1)]
     assert order(waiting, requests("three", 1)) == ["batch-0", "one-0", "two-0", "batch-1"]
+
+
+def test_no_rows_id_is_the_beginning_of_another_rows() -> None:
+    """SGLang aborts all requests whose ids begin with the one that is named."""
+    environment.prepare("auto")
+    from _inf.backends.verl.engine import Call
+
+    call = Call(None, None)  # type: ignore[arg-type]
+    ids = [call.rid(row) for row in range(101)]
+    assert [each for each in ids[10:] if each.startswith(tuple(ids[:10]))] == []
+    assert {each.partition("-")[0] for each in ids} == {call.name}

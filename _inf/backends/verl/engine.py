@@ -69,8 +69,10 @@ class Call:
     name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
 
     def rid(self, row: int | str) -> str:
-        """A request's id; the scheduler recognizes a call's rows by the part before the dash."""
-        return f"{self.name}-{row}"
+        """A request's id; the scheduler recognizes a call's rows by the part before the dash. No id
+        is the beginning of another: SGLang 0.5.9 aborts all requests whose ids begin so
+        (`Scheduler.abort_request`)."""
+        return f"{self.name}-{row}."
 
     def made_row(self, output: dict[str, Any], params: dict[str, Any], row: int) -> RequestOutput:
         """SGLang's answer to row `row` of the call."""
