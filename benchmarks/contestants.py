@@ -68,18 +68,31 @@ def ours(channel: Channel, config: str | None, assignments: list[str]) -> None:
             if "texts" in job:
                 channel.send(tokenized(engine.tokenizer, job["texts"], job["cut"]))
                 continue
-            prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
             manager, run = engine.rollout._engine.tokenizer_manager, engine.rollout.host.run_alone
             with profiled(job, manager, run) as told:
-                start = time.perf_counter()
-                output = engine.generate(
-                    prompts, max_tokens=job["limits"], progress=False, **SAMPLING
-                )
-                told["seconds"] = time.perf_counter() - start
-            channel.send(told | {"tokens": [len(row) for row in output.logprobs]})
+                told |= timed(engine, job)
+            channel.send(told)
 
 
 other_schedule = ours
+
+
+def hf(channel: Channel, config: str | None, assignments: list[str]) -> None:
+    from _inf.config import parse_assignments
+    from inf import InferenceEngine
+
+    with InferenceEngine(config, **parse_assignments([*assignments, "rollout.name=hf"])) as engine:
+        channel.send("ready")
+        for job in channel.jobs():
+            channel.send(timed(engine, job))
+
+
+def timed(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
+    prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
+    start = time.perf_counter()
+    output = engine.generate(prompts, max_tokens=job["limits"], progress=False, **SAMPLING)
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "tokens": [len(row) for row in output.logprobs]}
 
 
 def tokenized(tokenizer: Any, texts: list[str], cut: int | None) -> list[list[int]]:

@@ -47,7 +47,7 @@ def main(
     json_file: JsonFile = None,
 ) -> None:
     report: dict[str, Any] = {"machine": machine(), "command": sys.argv, "tokens": tokens}
-    names = ["ours", "raw", "transformers", *installed()]
+    names = ["ours", "raw", "transformers", *installed(list(INSTALL))]
     with tempfile.TemporaryDirectory() as scratch, Peers(names, Path(scratch)) as race:
         measure_all(race, report, loads, pairs, json_file)
     show(report)
@@ -55,10 +55,10 @@ def main(
         sys.exit("\n".join(race.failures.values()))
 
 
-def installed() -> list[str]:
-    """Return the peers that are installed; print how to install the others."""
-    there = [name for name in INSTALL if (BUILD / name / ".installed").exists()]
-    for name in INSTALL.keys() - set(there):
+def installed(peers: list[str]) -> list[str]:
+    """Return those that are installed; print how to install the others."""
+    there = [name for name in peers if (BUILD / name / ".installed").exists()]
+    for name in set(peers) - set(there):
         install = f"bash {INSTALL[name]} {BUILD / name}"
         Console(stderr=True).print(f"{name} is left out: not installed; {install}", soft_wrap=True)
     return there

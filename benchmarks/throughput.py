@@ -15,14 +15,15 @@ Engines, each in its own process, all loaded at once, one working at a time:
                     `--contestants` names it
 
 All get the same token ids and the same sampling (temperature 1, no filter, EOS ignored, so that
-every row has the requested length); both engines also return log probs. A load is either a number
-of rows of equal length (prompts of 64 tokens, answers of `--tokens`), or `mixed`: 64 word problems
-of very different lengths, with answers of a quarter of `--tokens` to four times `--tokens` (16 to
-256). Transformers generates all rows to the longest answer; only the requested tokens count.
-Prompts are new in each pair, so no engine has them in a cache. The engines take turns within a
-pair, in an order that alternates from pair to pair, after one untimed run each. If an engine dies,
-the others continue, the end of its log is in the JSON, and the exit code is 1; only ours cannot be
-missing, because the others get its arguments and its prompts.
+every row has the requested length); both engines also return log probs. A load is a number of rows
+of equal length (prompts of 64 tokens, answers of `--tokens`); or `16x8`: 16 prompts of 400 tokens,
+8 answers of each (`rollout.py`); or `mixed`: 64 word problems of very different lengths, with
+answers of a quarter of `--tokens` to four times `--tokens` (16 to 256). Transformers generates all
+rows to the longest answer; only the requested tokens count. Prompts are new in each pair, so no
+engine has them in a cache. The engines take turns within a pair, in an order that alternates from
+pair to pair, after one untimed run each. If an engine dies, the others continue, the end of its log
+is in the JSON, and the exit code is 1; only ours cannot be missing, because the others get its
+arguments and its prompts.
 
 How to read the table. tok/s: the median over the pairs. ours/raw: the ratio of those medians, then
 the quartiles of the ratio pair by pair; a gap smaller than that spread is noise. Bound: rows that
@@ -68,7 +69,8 @@ from rich.table import Table
 
 from _inf.runtime.interpreter import TORCH_VARIABLES
 
-PROMPT_TOKENS = 64
+PROMPT_TOKENS, GROUP_PROMPT_TOKENS = 64, 400
+GROUPS_WARM = "2x2"  # the untimed run of groups
 MIXED, MIXED_ROWS = "mixed", 64
 TRANSFORMERS_MIXED_PAIRS, MIXED_WARM = 3, 8
 ANSWER_SECONDS = 3600.0
@@ -232,6 +234,8 @@ class Race:
             serial = ready["engine"]["server_args"][SERIAL.rpartition(".")[2]] == "True"
             other = f"{SERIAL}={str(not serial).lower()}"
             return {**self._ours, "assignments": [*self._ours["assignments"], other]}
+        if name == "hf":
+            return self._ours
         if name == "transformers":
             return {key: ready["engine"][key] for key in ("model", "dtype", "device")}
         return {"server_args": ready["server_args"][name]}
@@ -260,9 +264,9 @@ def measure(race: Race, load: str, pairs: int, tokens: int) -> dict[str, list[fl
     """Return each contestant's tokens per second, pair by pair, and without prompts if it says."""
     rates: dict[str, list[float]] = {name: [] for name in race.running}
     for pair in range(-1, pairs):  # -1: the untimed run
-        texts, limits = rows(load, tokens, seed=f"{load} {pair}")
-        cut = None if load == MIXED else PROMPT_TOKENS
-        prompts = race.ask("ours", texts=texts, cut=cut)
+        sent = GROUPS_WARM if has_groups(load) and pair < 0 else load
+        texts, limits = rows(sent, tokens, seed=f"{load} {pair}")
+        prompts = race.ask("ours", texts=texts, cut=prompt_tokens(load))
         for name in list(race.running) if pair % 2 else list(reversed(race.running)):
             if name == "transformers" and load == MIXED and pair >= TRANSFORMERS_MIXED_PAIRS:
                 continue
@@ -284,7 +288,7 @@ def measure(race: Race, load: str, pairs: int, tokens: int) -> dict[str, list[fl
 def gpu_shares(race: Race, load: str, tokens: int) -> dict[str, float]:
     """The share of the time in which the GPU is busy while each engine answers a load, by name."""
     texts, limits = rows(load, tokens, seed=f"{load} profile")
-    prompts = race.ask("ours", texts=texts, cut=PROMPT_TOKENS)
+    prompts = race.ask("ours", texts=texts, cut=prompt_tokens(load))
     with tempfile.TemporaryDirectory() as folder:
         answers = {
             name: race.ask(name, prompts=prompts, limits=limits, profile=f"{folder}/{name}")
@@ -310,10 +314,25 @@ STEPS = (
 def rows(load: str, tokens: int, seed: str) -> tuple[list[str], list[int]]:
     """Make word problems and the length of each answer; the same for the same seed."""
     rng = random.Random(seed)
+    if has_groups(load):
+        prompts, samples = map(int, load.split("x"))
+        texts = [problem(rng, 24) for _ in range(prompts)]
+        return [text for text in texts for _ in range(samples)], [tokens] * prompts * samples
     if load != MIXED:
         return [problem(rng, 8) for _ in range(int(load))], [tokens] * int(load)
     texts = [problem(rng, rng.randint(1, 5)) for _ in range(MIXED_ROWS)]
     return texts, [rng.randint(max(1, tokens // 4), tokens * 4) for _ in texts]
+
+
+def has_groups(load: str) -> bool:
+    return load != MIXED and "x" in load
+
+
+def prompt_tokens(load: str) -> int | None:
+    """How many tokens of each prompt are sent; None: all."""
+    if load == MIXED:
+        return None
+    return GROUP_PROMPT_TOKENS if has_groups(load) else PROMPT_TOKENS
 
 
 def problem(rng: random.Random, sentences: int) -> str:
@@ -336,7 +355,7 @@ def show(report: dict[str, Any]) -> None:
     for heading in (*headings, "bound"):
         table.add_column(heading, justify="left" if heading == "load" else "right")
     for load, rates in report["loads"].items():
-        count = MIXED_ROWS if load == MIXED else int(load)
+        count = len(rows(load, 1, "")[1])
         at_once = min(count, report["engine"]["max_running_requests"] or count)
         cells = [load, f"{statistics.median(rates['ours']):.1f}"]
         for name in others:

@@ -42,14 +42,14 @@ def test_contestant_that_dies_does_not_end_the_others(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     with pytest.raises(SystemExit, match="raw is gone"):
         names["main"](
-            loads="1,4", pairs=2, tokens=8, contestants="ours,raw,default", json_file=figures
+            loads="1,4,2x3", pairs=2, tokens=8, contestants="ours,raw,default", json_file=figures
         )
     report = json.loads(figures.read_text())
     assert list(report["failures"]) == ["raw"] and "raw is gone" in report["failures"]["raw"]
-    for load in ("1", "4"):
+    for load, rows in ("1", 1), ("4", 4), ("2x3", 6):
         rates = report["loads"][load]
         assert list(rates) == ["ours", "default"]
-        assert {statistics.median(each) for each in rates.values()} == {int(load) * 8 / 2.0}
+        assert {statistics.median(each) for each in rates.values()} == {rows * 8 / 2.0}
 
 
 @pytest.mark.parametrize("contestants", ["raw,default", "ours,vllm"])
