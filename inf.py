@@ -33,6 +33,7 @@ from _inf.errors import (
     PromptError,
     ToolError,
 )
+from _inf.request.continued_rows import ContinuedRow, continued
 from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
 from _inf.request.refusals import Refusals
@@ -166,8 +167,10 @@ class InferenceEngine(Changeable):
         """Check and convert messages, then parameters, then token ids."""
         refusals = Refusals(kept=params.get("on_error") == "row")
         forms = normalize(prompts, refusals)
-        check_supported(self._backend, params)
+        rows = any(isinstance(form, ContinuedRow) for form in forms) or None
+        check_supported(self._backend, {**params, "generate(row)": rows})
         sampling = resolve(params, self.config.rollout, len(forms), self.model, refusals)
+        sampling = continued(sampling, forms, refusals) if rows else sampling
         check_adapters(self._backend, [each.adapter for each in sampling.params])
         plan = plan_call(sampling, self.config, self._configured, self.model)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt

@@ -35,12 +35,13 @@ Scored: TypeAlias = "tuple[list[int], int]"
 class Prompt:
     """One prompt as sent to the engine. truncated_tokens: how many `truncate_prompt` cut off.
     messages: the ids were rendered from these, if any. For a backend without a tokenizer it has
-    messages or text, and no ids."""
+    messages or text, and no ids. so_far: of a row that is continued."""
 
     token_ids: list[int]
     truncated_tokens: int = 0
     messages: list[Message] | None = None
     text: str | None = None
+    so_far: RequestOutput | None = None
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,8 @@ class Request:
     prompt_index, row: the numbers of the prompt and of the row in the call, for error messages;
     None for a turn of a conversation, which has its own. messages, text, tools: the caller's prompt
     and the schemas of its tools, for a backend without a tokenizer. failure_is_row: a failure of
-    this request alone is a row, and not raised.
+    this request alone is a row, and not raised. so_far: the answer's first part, which is
+    continued: it counts in all parameters, and the output has both parts.
     """
 
     token_ids: list[int]
@@ -237,6 +239,12 @@ class Request:
     text: str | None = None
     tools: Sequence[Mapping[str, Any]] = ()
     failure_is_row: bool = field(default=False, repr=False, compare=False)
+    so_far: RequestOutput | None = None
+
+    @property
+    def known_ids(self) -> list[int]:
+        """The ids before the first new token: the prompt's, and those of `so_far`."""
+        return self.token_ids + (self.so_far.token_ids if self.so_far else [])
 
 
 @dataclass(frozen=True)
@@ -286,6 +294,17 @@ class RequestOutput:
     def weight_version(self) -> int:
         """The version that computed its last token."""
         return self.weight_versions[-1][0] if self.weight_versions else 0
+
+
+def joined_versions(
+    versions: Sequence[tuple[int, int]], more: Sequence[tuple[int, int]], begin: int
+) -> list[tuple[int, int]]:
+    """The `weight_versions` of a row, and `more` of its part that begins at the index `begin`."""
+    joined = list(versions)
+    for version, first in more:
+        if not joined or joined[-1][0] != version:
+            joined.append((version, begin + first))
+    return joined
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ CALLS: Mapping[str, Sequence[str]] = {
     "score": ["score()"],
     "token_ids": ["rollout_batch()", "serve()"],
     "update_weights": ["update_weights()"],
+    "continued_rows": ["generate(row)"],
     "pause": ["pause()", "resume()", "reset_prefix_cache()"],
     "sleep": ["sleep()", "wake_up()"],
     "logits": ["get_logits()"],

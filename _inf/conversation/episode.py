@@ -60,7 +60,8 @@ class Episode:
         self._stale = False  # whether the prompt's messages have changed since they were rendered
         self._rendered = False  # whether the row has rendered its prompt itself
         self._pending: list[ToolCall] = []
-        self._records: list[dict[str, Any]] = []
+        self.records: list[dict[str, Any]] = []  # of the calls that were run
+        self.unfinished: RequestOutput | None = None  # an answer that the next request continues
         self._params = params
         self._limit = "max_tokens"  # the one that bounds the request under way
 
@@ -119,8 +120,11 @@ class Episode:
         least = min(max(0, self._params.min_tokens - self.recorder.tokens), left)
         seed = turn_seed(self._params.seed, self._turns)
         params = dataclasses.replace(self._params, max_tokens=left, min_tokens=least, seed=seed)
+        so_far, self.unfinished = self.unfinished, None
+        if so_far is not None and so_far.completion_tokens >= left:
+            raise RequestFailure(f"the row has no room for more tokens ({self._limit}).")
         if self.rules.template is not None:
-            return Request(self.prompt_ids + self.ids, params)
+            return Request(self.prompt_ids + self.ids, params, so_far=so_far)
         schemas = [tool.schema for tool in self.rules.tools.values()]
         return Request([], params, messages=list(self.messages), tools=schemas)
 
@@ -207,7 +211,7 @@ class Episode:
             text, name = about.pop("text"), call.name
             own_id = self._call_id(number)
             messages.append({"role": "tool", "name": name, "tool_call_id": own_id, "content": text})
-            self._records.append(
+            self.records.append(
                 {"name": name, "arguments": call.arguments, "result": text, **about}
             )
         self.to_run = []
@@ -290,7 +294,7 @@ class Episode:
     def _transcript(self, **others: Any) -> Transcript:
         fields = {"limit": self.limit, "num_turns": self._turns, **others}
         return Transcript(
-            messages=self.messages, pending=self._pending, calls=self._records, **fields
+            messages=self.messages, pending=self._pending, calls=self.records, **fields
         )
 
 

@@ -41,10 +41,24 @@ class PreparedCall:
 
     def __post_init__(self) -> None:
         """Refuse token ids and plain text in a call whose loops add messages to them."""
-        for index, (prompt, loop) in enumerate(zip(self.prompts, self.plan.loops, strict=False)):
+        for index, prompt in enumerate(self.prompts):
             if index not in self.refusals:
                 with self.refusals.of(index):
-                    _check_prompt(index, prompt, loop)
+                    if prompt.so_far is not None:
+                        self._check_continued(prompt.so_far, index)
+                    if self.plan.loops:
+                        _check_prompt(index, prompt, self.plan.loops[index])
+
+    def _check_continued(self, so_far: RequestOutput, index: int) -> None:
+        """Refuse a row with turns without its tools, or with tools whose state is gone."""
+        if so_far.transcript is not None and not self.plan.loops:
+            raise PromptError(
+                f"prompt {index} is a row with turns; pass the tools that it began with."
+            )
+        for name, tool in self.plan.of_prompts[index].tools.items():
+            if tool.verl is not None:
+                reason = f"{name} is verl's, and its instance ended with the row, prompt {index}"
+                raise ToolError.of("tools", f"{reason}; send the row's prompt again.")
 
     @property
     def size(self) -> int:
@@ -118,7 +132,14 @@ class PreparedCall:
         for row, index, prompt, params in self._samples():
             if index in self.refusals:
                 continue
-            request = Request(prompt.token_ids, params, index, row, failure_is_row=failure_is_row)
+            request = Request(
+                prompt.token_ids,
+                params,
+                index,
+                row,
+                failure_is_row=failure_is_row,
+                so_far=prompt.so_far,
+            )
             if (rules := self.plan.of_prompts[index]).template is None:
                 schemas = [tool.schema for tool in rules.tools.values()]
                 request = dataclasses.replace(

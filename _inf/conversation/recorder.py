@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from _inf.types import Request, RequestOutput, Transcript, Turn
+from _inf.types import Request, RequestOutput, Transcript, Turn, joined_versions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +75,8 @@ class Recorder:
         found: list[tuple[int, int]] = []
         for request in self.sampled:
             places = request.kept_in(whole)
-            for version, first in request.answer.weight_versions:
-                if not found or found[-1][0] != version:
-                    found.append((version, max(0, places.start + first - start)))
+            begin = max(0, places.start - start)
+            found = joined_versions(found, request.answer.weight_versions, begin)
         return found or [(self._weight_version, 0)]
 
     def row(

@@ -45,6 +45,10 @@ class ToolLoop:
 
     def row(self, prompt: Prompt, params: SamplingParams, recorder: Recorder) -> ToolRow:
         episode = Episode(prompt, params, self.turns, self.rules, recorder)
+        if prompt.so_far is not None:
+            from _inf.conversation.continued import take_up
+
+            take_up(episode, prompt.so_far)
         return ToolRow(episode, self._hooks(episode))
 
     def _hooks(self, episode: Episode) -> list[Hook]:

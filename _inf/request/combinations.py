@@ -12,8 +12,10 @@ from typing import Literal, TypeAlias
 from _inf.errors import ConfigError
 
 # turns: with tools, interactions, environments or an agent loop. loop request: what an agent loop
-# itself asks for.
-CallKind: TypeAlias = Literal["one turn", "turns", "agent loop", "loop request", "stream"]
+# itself asks for. continued row: with a row as a prompt.
+CallKind: TypeAlias = Literal[
+    "one turn", "turns", "agent loop", "loop request", "stream", "continued row"
+]
 # text chat: one that shows text. streamed chat: one that shows it while it is generated.
 ChatKind: TypeAlias = Literal["chat", "text chat", "streamed chat"]
 _ONE_TURN = "stream() has one turn; use generate()"
@@ -57,6 +59,13 @@ REFUSED: Mapping[CallKind | ChatKind, Mapping[str, str]] = {
         "on_error": "stream() raises; use generate()",
         "sampling_mask": _LATER,
         "return_routed_experts": _LATER,
+    },
+    "continued row": {
+        **dict.fromkeys(_TURNS, "a row that is continued cannot have it; leave it out"),
+        **dict.fromkeys(
+            ("agent_loop", "environment_factory", "interaction_kwargs"),
+            "its state ended with the row; send the row's prompt again",
+        ),
     },
     "chat": {
         "n": "a chat has one answer to each message; leave it out",

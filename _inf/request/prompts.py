@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from pydantic_core import from_json
 
 from _inf.errors import PromptError, did_you_mean, shown
+from _inf.request.continued_rows import continued_row, is_row
 from _inf.request.refusals import RAISED, Refusals
 from _inf.types import Message
 
@@ -26,8 +27,8 @@ MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", *REASON
 PART_KEYS = ("type", "text", CACHE)
 TOKEN_IDS, TEXT = "prompt_token_ids", "text"
 FORMS = (
-    'a prompt is a string, a list of {"role", "content"} messages, {"prompt_token_ids": [...]}, or '
-    '{"text": "..."} for text without the chat template'
+    'a prompt is a string, a list of {"role", "content"} messages, {"prompt_token_ids": [...]}, '
+    '{"text": "..."} for text without the chat template, or a row that pause("abort") ended'
 )
 
 
@@ -43,7 +44,7 @@ def normalize(prompts: object, refusals: Refusals = RAISED) -> list[Form]:
     refused prompt is an empty list.
     """
     listed = _listed(prompts)
-    if listed is None or (listed and all(map(_is_message, listed))):
+    if listed is None or is_row(prompts) or (listed and all(map(_is_message, listed))):
         listed = [prompts]
     forms: list[Form] = []
     for index, prompt in enumerate(listed):
@@ -117,6 +118,8 @@ def _one(prompt: object, index: int) -> Form:
             raise PromptError(f"prompt {index} is an empty string; write something in it.")
         message: Message = {"role": "user", "content": str.__str__(prompt)}
         return [message]
+    if is_row(prompt):
+        return continued_row(prompt, index)
     if _is_object(prompt) or (isinstance(prompt, Mapping) and "role" in prompt):
         raise PromptError(f"prompt {index} is one message; put it into a list: [message].")
     if isinstance(prompt, Mapping):

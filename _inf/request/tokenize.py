@@ -9,6 +9,7 @@ from dataclasses import replace
 from numbers import Integral
 
 from _inf.errors import PromptError, PromptTooLongError, at_fault, shown
+from _inf.request.continued_rows import ContinuedRow
 from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, as_list, id_list, kind
 from _inf.request.refusals import RAISED, Refusals
 from _inf.request.template import Template
@@ -39,7 +40,10 @@ def tokenize(
         own_limits = _of_later_turn(limits, most) if isinstance(prompt, LaterTurn) else limits
         if index not in refusals:
             with refusals.of(index):
-                one = _tokenized(prompt, rendered_by, own_limits, index)
+                if isinstance(prompt, ContinuedRow):
+                    one = _continued(prompt, limits, index, by_generate=most is not None)
+                else:
+                    one = _tokenized(prompt, rendered_by, own_limits, index)
                 if most is not None and len(one.token_ids) + most > limits.total:
                     raise _no_room_for_answer(index, len(one.token_ids), most, limits)
         tokenized.append(one)
@@ -75,6 +79,16 @@ def _tokenized(prompt: Form, template: Template | None, limits: Limits, index: i
         )
     kept = ids[excess:] if limits.truncate == "left" else ids[: limits.prompt]
     return Prompt(kept, excess, messages)
+
+
+def _continued(row: ContinuedRow, limits: Limits, index: int, *, by_generate: bool) -> Prompt:
+    if not by_generate:
+        raise PromptError(f"prompt {index} is a row, which only generate() continues.")
+    so_far = row.so_far
+    ids = so_far.token_ids if so_far.transcript is None else so_far.transcript.ids
+    for part in (row, ids):
+        _known(part, limits, f"prompt {index}: the row's token")
+    return Prompt(list(row), messages=row.first_messages, so_far=so_far)
 
 
 def _as_given(prompt: Form, index: int) -> Prompt:

@@ -53,7 +53,7 @@ class Rollout:
         extra_fields: of its output.
     weight_versions: pairs of a version of the weights and the place of its first token in the
         response; weight_version: the last one's.
-    adapter: the name of the LoRA adapter that answered.
+    adapter: the name of the LoRA adapter that answered. seed: the row's own.
     timings: seconds by name; `tools` is the sum of the calls'.
     uid: what rows of one group share. rollout: of a trace: what all traces of its rollout share.
     prompt_length, response_length, pad_token_id: the widths and the padding of its `DataProto`.
@@ -77,6 +77,7 @@ class Rollout:
     weight_version: int | None = None
     weight_versions: list[list[int]] | None = None
     adapter: str | None = None
+    seed: int | None = None
     num_turns: int | None = None
     agent_loop: str | None = None
     unsampled_ids: int | None = None

@@ -125,6 +125,8 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
     }
     if answer.adapter is not None:
         fields["adapter"] = answer.adapter
+    if answer.seed is not None:
+        fields["seed"] = answer.seed
     if answer.token_ids is not None:
         ids, mask, logprobs = answer.response
         fields |= {

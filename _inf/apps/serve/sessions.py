@@ -23,7 +23,7 @@ from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
-from _inf.types import Message, Trace
+from _inf.types import Message, Trace, joined_versions
 
 if TYPE_CHECKING:
     from _inf.apps.rollouts.traces import TraceFile
@@ -156,12 +156,7 @@ class Session:
         with self._lock:
             trace = self._continued(start, prompt_ids)
             added = prompt_ids[len(trace.prompt_token_ids) + len(trace.token_ids) :]
-            begin, last = len(trace.token_ids) + len(added), trace.weight_versions[-1:]
-            versions = [
-                (version, begin + first)
-                for version, first in output.weight_versions
-                if [version] != [known for known, _ in last]
-            ]
+            begin, versions = len(trace.token_ids) + len(added), trace.weight_versions
             trace = self._replace(
                 trace,
                 token_ids=[*trace.token_ids, *added, *sampled],
@@ -169,7 +164,7 @@ class Session:
                 logprobs=[*trace.logprobs, *[0.0] * len(added), *output.logprobs],
                 messages=messages,
                 finish_reasons=[*trace.finish_reasons, choice.finish_reason],
-                weight_versions=[*trace.weight_versions, *versions],
+                weight_versions=joined_versions(versions, output.weight_versions, begin),
             )
             self._sampled += len(sampled)
             end = len(trace.token_ids)

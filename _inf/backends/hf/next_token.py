@@ -40,6 +40,11 @@ class Row:
     kept: list[dict[int, float]] = dataclasses.field(default_factory=list)
     weight_versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if (so_far := self.request.so_far) is not None:
+            self.token_ids, self.logprobs = list(so_far.token_ids), list(so_far.logprobs)
+            self.weight_versions = list(so_far.weight_versions)
+
     @property
     def params(self) -> SamplingParams:
         return self.request.params

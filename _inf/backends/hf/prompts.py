@@ -36,7 +36,7 @@ class Prompts:
     def add(self, row: Row) -> None:
         """Count a row that waits, and set its `prompt`."""
         if self._forward.cached:
-            row.prompt = row.params.adapter, array("q", row.request.token_ids).tobytes()
+            row.prompt = row.params.adapter, array("q", row.request.known_ids).tobytes()
         else:
             row.prompt = row
         self._waiting[row.prompt] += 1
@@ -60,7 +60,7 @@ class Prompts:
     def new_tokens(self, row: Row, others: Container[Hashable]) -> int:
         """How many tokens of its prompt are computed if the row begins beside these prompts."""
         known = self._computed(row) is not None or row.prompt in others
-        return 0 if known else len(row.request.token_ids)
+        return 0 if known else len(row.request.known_ids)
 
     def grouped(self, rows: Sequence[Row], most_tokens: int) -> Iterator[list[Row]]:
         """Yield rows whose prompts are computed together: of one adapter and similar lengths."""
@@ -68,7 +68,7 @@ class Prompts:
         for row in rows:
             rows_of.setdefault(row.prompt, []).append(row)
         several = list(rows_of.values())
-        lengths = [len(equal[0].request.token_ids) for equal in several]
+        lengths = [len(equal[0].request.known_ids) for equal in several]
         adapters = [equal[0].params.adapter for equal in several]
         for group in self._forward.grouped(lengths, most_tokens, adapters):
             yield [row for index in group for row in several[index]]
@@ -79,7 +79,7 @@ class Prompts:
         firsts: dict[Hashable, Row] = {}
         for row in rows:
             if row.prompt in firsts or self._computed(row) is not None:
-                row.cached_tokens = len(row.request.token_ids)
+                row.cached_tokens = len(row.request.known_ids)
             firsts.setdefault(row.prompt, row)
         known = {prompt: self._computed(row) for prompt, row in firsts.items()}
         kept = {prompt: computed for prompt, computed in known.items() if computed is not None}
@@ -102,7 +102,7 @@ class Prompts:
         """Compute prompts, by each one's first row, and keep those for which others wait."""
         cache = DynamicCache() if self._forward.cached else None
         rows = [*firsts.values()]
-        ids = [row.request.token_ids for row in rows]
+        ids = [row.request.known_ids for row in rows]
         logits = self._forward(ids, cache, adapter=rows[0].params.adapter)[:, -1]
         for index, prompt in enumerate(firsts):
             if cache is not None and prompt in self._waiting:

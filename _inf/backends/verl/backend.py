@@ -17,7 +17,7 @@ from _inf.backends.verl import SGLANG_MODE, WITH_ADAPTERS, changes
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.engine import Call, current_call
 from _inf.backends.verl.server_arguments import CAPTURE_EXPERTS
-from _inf.backends.verl.sglang_format import sglang_params
+from _inf.backends.verl.sglang_format import sglang_params, with_so_far
 from _inf.errors import ConfigError, InferenceError
 from _inf.request.prompts import object_array
 from _inf.runtime.calls import IN_A_CALL, CancelToken
@@ -50,7 +50,7 @@ class VerlBackend(OnHost):
     ) -> list[RequestOutput]:
         call = Call(self.host, cancel, report=report, requests=requests)
         self.rollout.run(data_proto(requests, self.model), call)
-        return call.rows
+        return [*map(with_so_far, requests, call.rows)]
 
     @contextlib.asynccontextmanager
     async def in_call(self, cancel: CancelToken) -> AsyncIterator[None]:
@@ -143,7 +143,7 @@ def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:
     `non_tensor_batch` the unpadded `raw_prompt_ids` (without them verl strips real tokens that
     equal the pad token) and `sampling_params`, one dict per row with SGLang's names.
     """
-    rows = [request.token_ids for request in requests]
+    rows = [request.known_ids for request in requests]
     width = max(map(len, rows))
     pad = model.tokenizer.pad_token_id
     ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
@@ -157,9 +157,7 @@ def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:
         },
         non_tensors={
             "raw_prompt_ids": object_array(rows),
-            "sampling_params": object_array(
-                [sglang_params(request.params) for request in requests]
-            ),
+            "sampling_params": object_array([*map(sglang_params, requests)]),
         },
         meta_info={"eos_token_id": sorted(model.eos_token_ids)},
     )

@@ -25,6 +25,7 @@ from _inf.backends.verl.sglang_format import (
     request_arguments,
     score_params,
     sglang_params,
+    with_so_far,
 )
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
@@ -226,20 +227,22 @@ class Engine(sglang_rollout.AsyncEngine):
 
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
         """Send one request of a call; `put` is called with its output so far, but for the last."""
-        rid, params = current_call.get().rid(uuid.uuid4().hex), sglang_params(request.params)
+        rid, params = current_call.get().rid(uuid.uuid4().hex), sglang_params(request)
         if put is None:
-            output = await self._request(request.token_ids, params, rid)
-            return output_row(output, params, request.row)
+            output = await self._request(request.known_ids, params, rid)
+            return with_so_far(request, output_row(output, params, request.row))
         row = RequestOutput()
         with self._sending(rid):
-            arguments = request_arguments(request.token_ids, params, rid)
+            arguments = request_arguments(request.known_ids, params, rid)
             try:
                 async for output in await super().async_generate(**arguments, stream=True):
                     row = output_row(self.rows.output(output, rid), params, request.row)
+                    row = with_so_far(request, row)
                     if row.finish_reason is None:
                         put(row)
             except EndedBefore:
-                return output_row(self.rows.nothing(rid, len(request.token_ids)), params)
+                nothing = output_row(self.rows.nothing(rid, len(request.token_ids)), params)
+                return with_so_far(request, nothing)
         return row
 
     async def score(

@@ -9,15 +9,17 @@ adapter `lora_path`.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from _inf.backends.base import check_finite
 from _inf.backends.verl.running_rows import ENDED
 from _inf.errors import RequestFailure
-from _inf.types import RequestOutput, SamplingParams
+from _inf.types import Request, RequestOutput, joined_versions
 
 # Of our own code in the scheduler's process, in `custom_params`:
 REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "sampling_mask"
+SO_FAR = "so_far"  # how many of the last input ids are the answer's first part
 ALLOWED, BAD_WORDS, LOGPROB_IDS = "allowed_token_ids", "bad_word_ids", "logprob_token_ids"
 LISTED = {SAMPLING_MASK, LOGPROB_IDS}  # a row with one of them has other tokens than the likeliest
 SAME = "temperature top_p top_k min_p presence_penalty frequency_penalty ignore_eos".split()
@@ -29,11 +31,13 @@ LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS, ADAPTER = "top_prompt_logprobs", "lora_path"
 
 
-def sglang_params(params: SamplingParams) -> dict[str, Any]:
-    """Return one row's parameters, without those at a neutral value that would cost SGLang time."""
-    request = {name: getattr(params, name) for name in SAME} | {
-        "max_new_tokens": params.max_tokens,
-        "min_new_tokens": params.min_tokens,
+def sglang_params(request: Request) -> dict[str, Any]:
+    """Return one row's parameters, without those at a neutral value that would cost SGLang time.
+    The limits are those of the new tokens (`child/continued_rows.py`)."""
+    params, known = request.params, len(request.known_ids) - len(request.token_ids)
+    always = {name: getattr(params, name) for name in SAME} | {
+        "max_new_tokens": params.max_tokens - known,
+        "min_new_tokens": max(0, params.min_tokens - known),
         "stop_token_ids": list(params.stop_token_ids),
         "stop": list(params.stop),
     }
@@ -45,6 +49,7 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
         ALLOWED: params.allowed_token_ids,
         BAD_WORDS: params.bad_word_ids or None,
         LOGPROB_IDS: params.logprob_token_ids,
+        SO_FAR: known or None,
     }
     custom = _given(custom)
     optional = {
@@ -58,7 +63,7 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
         TOP_PROMPT_LOGPROBS: params.top_prompt_logprobs or None,
         TOP_LOGPROBS: 1 if LISTED & custom.keys() else params.logprobs or None,
     }
-    return request | _given(optional)
+    return always | _given(optional)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -127,6 +132,20 @@ def output_row(
         top_logprobs=None if masked else tops,
         kept=tops if masked else None,
         routed_experts=meta["routed_experts"].numpy() if params.get(ROUTED_EXPERTS) else None,
+    )
+
+
+def with_so_far(request: Request, new: RequestOutput) -> RequestOutput:
+    """The whole answer to a request whose first part was known; `new` has the rest."""
+    if (known := request.so_far) is None:
+        return new
+    count, versions = len(known.token_ids), new.weight_versions if new.token_ids else []
+    return dataclasses.replace(
+        new,
+        token_ids=known.token_ids + new.token_ids,
+        logprobs=known.logprobs + new.logprobs,
+        completion_tokens=count + new.completion_tokens,
+        weight_versions=joined_versions(known.weight_versions, versions, count),
     )
 
 

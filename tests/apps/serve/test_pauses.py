@@ -92,6 +92,8 @@ def test_client_pauses_its_server(tiny: InferenceEngine, remote: InferenceEngine
         assert row.end(10).finish_reason == "abort"
         assert row.token_ids == ids[: len(row.token_ids)]
     remote.resume()
+    [chunk] = [each.chunks[-1] for each in rows[:1]]
+    assert chunk.metadata is not None and chunk.metadata["weight_versions"] == [(0, 0)]
     assert remote.generate(PROMPTS, **GREEDY).token_ids == expected
 
 

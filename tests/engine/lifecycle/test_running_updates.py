@@ -209,6 +209,26 @@ def test_weights_change_under_rows_that_a_pause_keeps(
         assert_by_hand(row, prompt, models[:2], again=False)
 
 
+def test_row_that_was_ended_is_continued_with_the_new_weights(
+    served: InferenceEngine, models: list[Any], old: int
+) -> None:
+    call = begun(lambda: served.generate(as_ids(PROMPTS), **GREEDY))
+    clock = running(served, as_ids(PROMPTS[:1]), 3, **GREEDY)
+    served.pause("abort")
+    new = served.update_weights(models[1])
+    served.resume()
+    later = begun(lambda: served.generate(call.result(60).rows, **GREEDY))
+    running(served, as_ids(PROMPTS[:1]), 3, **GREEDY)
+    last = served.update_weights(models[2], running="keep", recompute=True)
+    of = {old: models[0], new: models[1], last: models[2]}
+    for row, prompt in zip(later.result(60), PROMPTS, strict=True):
+        assert row.finish_reason == "length" and len(row.token_ids or ()) == 120
+        seen = [of[version] for version, _ in row.weight_versions]
+        assert new in dict(row.weight_versions)
+        assert_by_hand(row, prompt, seen, again=True)
+    assert clock[0].end().finish_reason == "abort"
+
+
 @pytest.mark.verl
 def test_rows_that_slept_go_on(served: InferenceEngine, models: list[Any], old: int) -> None:
     rows = running(served, as_ids(PROMPTS), 3, **GREEDY)

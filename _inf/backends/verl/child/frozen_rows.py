@@ -14,6 +14,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from _inf.backends.verl.child.overlap import read_last_step
 from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.sglang_format import SO_FAR
 
 CACHE_NUMBER = "inf_cache_number"  # on the scheduler: how often its cache was emptied under rows
 
@@ -53,8 +54,14 @@ def tokens_of_rows(get: Callable[..., Any], scheduler: Any, request: Any) -> Any
     rows = [req for batch in batches if batch is not None for req in batch.reqs]
     rows += [*scheduler.waiting_queue, *scheduler.grammar_manager.grammar_queue]
     rows += [scheduler.chunked_req] if scheduler.chunked_req is not None else []
-    tokens = {req.rid: len(req.output_ids) for req in rows if not req.finished()}
+    tokens = {req.rid: _new_tokens(req) for req in rows if not req.finished()}
     return GetInternalStateReqOutput(internal_state=tokens)
+
+
+def _new_tokens(req: Any) -> int:
+    """How many tokens of its answer it has, without those that it began with."""
+    known: int = (req.sampling_params.custom_params or {}).get(SO_FAR, 0)
+    return len(req.output_ids) - known
 
 
 def empty_for_new_rows(flush: Callable[[Any], bool], scheduler: Any) -> bool:
@@ -67,7 +74,7 @@ def empty_for_new_rows(flush: Callable[[Any], bool], scheduler: Any) -> bool:
     vars(scheduler)[CACHE_NUMBER] = number = getattr(scheduler, CACHE_NUMBER, 0) + 1
     _begin_again(scheduler)
     for req in [*scheduler.waiting_queue, *scheduler.grammar_manager.grammar_queue]:
-        if not req.output_ids:
+        if not _new_tokens(req):
             req.extra_key = _key(number, req.lora_id)
     cache = scheduler.tree_cache
     cache.evict(EvictParams(num_tokens=cache.evictable_size()))

@@ -44,6 +44,7 @@ def patches(
     engine's."""
     from _inf.backends.verl.child import (
         attention,
+        continued_rows,
         drawing,
         equal_prompts,
         frozen_rows,
@@ -65,6 +66,7 @@ def patches(
         *equal_prompts.patches(),
         *frozen_rows.patches(),
         *overlap.patches(),
+        *continued_rows.patches(),
         *grammars.patches(),
         *drawing.patches(),
         *masks.patches(),

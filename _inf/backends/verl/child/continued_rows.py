@@ -1,0 +1,36 @@
+"""Rows that are continued, as SGLang continues those that it took out of a full cache: with tokens
+of their answers before they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from _inf.backends.verl.patch_table import Wrap
+from _inf.backends.verl.sglang_format import SO_FAR
+
+
+def begin_with_tokens(init: Callable[..., None], scheduler: Any, req: Any) -> None:
+    """Make the last ids of a prompt the first of its answer. Places of seeds, penalties and stop
+    strings then count from there."""
+    if count := (req.sampling_params.custom_params or {}).get(SO_FAR, 0):
+        ids = list(req.origin_input_ids)
+        req.origin_input_ids, req.output_ids = ids[:-count], ids[-count:]
+        req.origin_input_ids_unpadded = req.origin_input_ids
+        req.sampling_params.max_new_tokens += count
+        req.sampling_params.min_new_tokens += count
+        req.send_token_offset = count
+        # As if the prompt's had been returned: SGLang counts them by the prompt alone.
+        for name in ("token_logprobs", "top_logprobs", "token_ids_logprobs"):
+            vars(req)[f"input_{name}_val"] = vars(req)[f"input_{name}_idx"] = []
+    init(scheduler, req)
+
+
+def patches() -> list[Wrap]:
+    # fmt: off
+    return [
+        Wrap("sglang.srt.managers.scheduler:Scheduler.init_req_max_new_tokens", begin_with_tokens,
+             "managers/scheduler.py, `handle_generate_request`: a request begins with no token of "
+             "its answer, and whatever depends on their number or their ids begins anew"),
+    ]
+    # fmt: on

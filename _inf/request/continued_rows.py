@@ -1,0 +1,137 @@
+"""Rows that `pause("abort")` has ended, as prompts: each is continued from its ids.
+
+A row is `generate`'s, or a `Rollout` that was saved; it is read by its attributes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from _inf.errors import ConfigError, PromptError, shown
+from _inf.request.combinations import refuse
+from _inf.request.refusals import Refusals
+from _inf.request.sampling import Sampling
+from _inf.types import Message, RequestOutput, SamplingParams, Transcript
+
+
+class ContinuedRow(list[int]):
+    """The ids of the row's prompt. so_far: what the row has; seed, adapter: its own."""
+
+    def __init__(
+        self, ids: Sequence[int], so_far: RequestOutput, seed: int | None, adapter: str | None
+    ) -> None:
+        super().__init__(ids)
+        self.so_far, self.seed, self.adapter = so_far, seed, adapter
+
+    @property
+    def first_messages(self) -> list[Message] | None:
+        """The messages before the row's first answer; None of a row that is one answer."""
+        transcript = self.so_far.transcript
+        if transcript is None or transcript.messages is None:
+            return None
+        messages, turns = transcript.messages, transcript.num_turns
+        answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        return messages[: answers[-turns]] if turns else messages
+
+
+def is_row(prompt: object) -> bool:
+    return not isinstance(prompt, type | Mapping) and all(
+        hasattr(prompt, name) for name in ("finish_reason", "prompt_token_ids", "weight_versions")
+    )
+
+
+def continued_row(row: Any, index: int) -> ContinuedRow:
+    """The row as a prompt. Raises `PromptError` for one that cannot be continued."""
+    where, reason = f"prompt {index} is a row", row.finish_reason
+    if reason != "abort":
+        raise PromptError(
+            f"{where} that ended by {shown(reason)}; only one that pause('abort') ended "
+            "(finish_reason 'abort') can be continued."
+        )
+    if not row.prompt_token_ids:
+        raise PromptError(f"{where} without token ids of its prompt; a server gave only text.")
+    transcript = _transcript(row, where)
+    ids, mask, logprobs = _response(row)
+    if transcript is None and 0 in mask:
+        raise PromptError(f"{where} with ids that were not sampled, and without its messages.")
+    sampled = [place for place, bit in enumerate(mask) if bit]
+    values = logprobs or [math.nan] * len(ids)
+    so_far = RequestOutput(
+        token_ids=[ids[place] for place in sampled],
+        logprobs=[values[place] for place in sampled],
+        weight_versions=[tuple(each) for each in row.weight_versions or ()] if sampled else [],
+        completion_tokens=len(sampled),
+        transcript=transcript,
+    )
+    return ContinuedRow(row.prompt_token_ids, so_far, row.seed, row.adapter)
+
+
+def _response(row: Any) -> tuple[list[int], list[int], list[float] | None]:
+    """Everything after the prompt, its mask and its log probs."""
+    if hasattr(row, "response"):
+        response: tuple[list[int], list[int], list[float] | None] = row.response
+        return response
+    return row.response_ids or [], row.response_mask or [], row.logprobs
+
+
+def _transcript(row: Any, where: str) -> Transcript | None:
+    """The row's conversation; None if it is one answer."""
+    if hasattr(row, "transcript"):  # generate's
+        transcript: Transcript | None = row.transcript
+        failed = row.error
+    else:
+        transcript = _of_rollout(row) if row.messages or row.agent_loop else None
+        failed = row.extra.get("error")
+    if failed is not None:
+        raise PromptError(f"{where} that failed ({failed}); send its prompt again.")
+    if transcript is not None and transcript.agent_loop is not None:
+        raise PromptError(f"{where} of an agent loop, whose state ended with it.")
+    return transcript
+
+
+def _of_rollout(row: Any) -> Transcript:
+    ids, mask, logprobs = _response(row)
+    return Transcript(
+        messages=row.messages,
+        ids=ids,
+        mask=mask,
+        logprobs=logprobs or [math.nan] * len(ids),
+        calls=row.tool_calls or [],
+        num_turns=row.num_turns or 0,
+        agent_loop=row.agent_loop,
+    )
+
+
+def continued(sampling: Sampling, forms: Sequence[object], refusals: Refusals) -> Sampling:
+    """The keywords of a call with such rows among its prompts: these keep their seeds.
+
+    Raises `ConfigError` for keywords with which a row cannot be continued.
+    """
+    refuse("continued row", sampling.asks)
+    if sampling.n != 1:
+        raise ConfigError.of("n", f"a row is continued as one row, not {sampling.n}; set n=1.")
+    params = list(sampling.params)
+    for index, form in enumerate(forms):
+        if isinstance(form, ContinuedRow):
+            with refusals.of(index):
+                params[index] = _of_row(params[index], form, index)
+    return dataclasses.replace(sampling, params=params)
+
+
+def _of_row(params: SamplingParams, row: ContinuedRow, index: int) -> SamplingParams:
+    tokens = len(row.so_far.token_ids)
+    if params.adapter != row.adapter:
+        raise ConfigError.of(
+            "adapter",
+            f"prompt {index} is a row that began with {shown(row.adapter)}; give the same one.",
+        )
+    if tokens >= params.max_tokens:
+        raise ConfigError.of(
+            "max_tokens",
+            f"{params.max_tokens} counts the {tokens} tokens that prompt {index}, a row, already "
+            "has; raise it.",
+        )
+    return params if row.seed is None else dataclasses.replace(params, seed=row.seed)
