@@ -139,8 +139,9 @@ class InferenceEngine(Changeable):
 
         prompts: one or a list (an array, a Series, a column) of these forms, in any mixture:
             `"text"` (one user message), a list of messages (a conversation; `{"role", "content"}`
-            or objects with these), `{"prompt_token_ids": [...]}`, or `{"text": "..."}` (text
-            without the chat template). An empty list gives an empty output.
+            or objects with these), `{"prompt_token_ids": [...]}`, `{"text": "..."}` (text without
+            the chat template), or a row that `pause("abort")` ended, which is continued
+            (docs/training.md). An empty list gives an empty output.
 
         Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
         anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.
@@ -188,7 +189,7 @@ class InferenceEngine(Changeable):
                 requests = call.requests()
                 answered = backend.generate(requests, cancel, report) if requests else []
                 outputs = call.with_refused(answered, backend.weight_version)
-        self._stats.add_rows(outputs)
+        self._stats.add_rows(outputs, [prompt.so_far for prompt in call.prompts])
         call.warn_of(outputs)
         return outputs
 

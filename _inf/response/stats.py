@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from _inf.types import RequestOutput
 
@@ -39,9 +39,13 @@ class Stats:
                 if not self._running:
                     self._busy_seconds += time.monotonic() - self._since
 
-    def add_rows(self, outputs: Sequence[RequestOutput]) -> None:
+    def add_rows(
+        self, outputs: Sequence[RequestOutput], so_far: Iterable[RequestOutput | None] = ()
+    ) -> None:
+        """Count answers. so_far: their first parts, which other calls generated."""
         with self._lock:
             self._totals["requests"] += len(outputs)
+            self._repeated_tokens += sum(part.completion_tokens for part in so_far if part)
             for name in COUNTS:
                 self._totals[name] += sum(getattr(output, name) for output in outputs)
 

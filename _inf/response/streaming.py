@@ -132,7 +132,7 @@ class Stream:
         chunk = self._split(self._text.feed(row), row)
         if chunk is None or row.finish_reason is None:
             return chunk
-        self.stats.add_rows([row])
+        self.stats.add_rows([row], [self.request.so_far])
         if self.thoughts is not None:
             tokens = self.thoughts.tokens(row.token_ids, self._thought)
             row = dataclasses.replace(row, reasoning_tokens=tokens or row.reasoning_tokens)
