@@ -38,9 +38,13 @@ class ContinuedRow(list[int]):
 
 
 def is_row(prompt: object) -> bool:
-    return not isinstance(prompt, type | Mapping) and all(
-        hasattr(prompt, name) for name in ("finish_reason", "prompt_token_ids", "weight_versions")
-    )
+    if isinstance(prompt, str | type | Mapping):
+        return False
+    try:
+        known = hasattr(prompt, "prompt_token_ids") and hasattr(prompt, "weight_versions")
+        return known and isinstance(getattr(prompt, "finish_reason", None), str)
+    except Exception:  # raised by the object's own code
+        return False
 
 
 def continued_row(row: Any, index: int) -> ContinuedRow:
