@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from _inf.backends.base import failed_row
 from _inf.backends.verl.running_rows import EndedBefore, RunningRows
 from _inf.backends.verl.sglang_format import (
+    SO_FAR,
     output_row,
     request_arguments,
     score_params,
@@ -206,11 +207,11 @@ class Engine(sglang_rollout.AsyncEngine):
         return outputs if call.requests is None else [ONE_TOKEN] * len(outputs)
 
     @contextlib.contextmanager
-    def _sending(self, rid: str) -> Iterator[None]:
+    def _sending(self, rid: str, prompt_tokens: int) -> Iterator[None]:
         """Refuse a request while requests are refused; abort it if its caller ends or is gone."""
         if self.refusal is not None:
             raise EngineRefusal(self.refusal)
-        with self.rows.expected(rid):
+        with self.rows.expected(rid, prompt_tokens):
             try:
                 yield
             except BaseException:
@@ -218,11 +219,12 @@ class Engine(sglang_rollout.AsyncEngine):
                 raise
 
     async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
-        with self._sending(rid):
+        known = params.get("custom_params", {}).get(SO_FAR, 0)
+        with self._sending(rid, len(ids) - known):
             try:
                 output = dict(await super().async_generate(**request_arguments(ids, params, rid)))
             except EndedBefore:
-                return self.rows.nothing(rid, len(ids))
+                return self.rows.nothing(rid)
             return self.rows.output(output, rid)
 
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
@@ -232,7 +234,7 @@ class Engine(sglang_rollout.AsyncEngine):
             output = await self._request(request.known_ids, params, rid)
             return with_so_far(request, output_row(output, params, request.row))
         row = RequestOutput()
-        with self._sending(rid):
+        with self._sending(rid, len(request.token_ids)):
             arguments = request_arguments(request.known_ids, params, rid)
             try:
                 async for output in await super().async_generate(**arguments, stream=True):
@@ -241,8 +243,7 @@ class Engine(sglang_rollout.AsyncEngine):
                     if row.finish_reason is None:
                         put(row)
             except EndedBefore:
-                nothing = output_row(self.rows.nothing(rid, len(request.token_ids)), params)
-                return with_so_far(request, nothing)
+                return with_so_far(request, output_row(self.rows.nothing(rid), params))
         return row
 
     async def score(

@@ -18,8 +18,10 @@ class EndedBefore(Exception):
 
 @dataclasses.dataclass
 class RunningRow:
-    """adapter: its name. versions: each with the index of the first token that it computed."""
+    """prompt_tokens: of its prompt. adapter: its name. versions: each with the index of the first
+    token that it computed."""
 
+    prompt_tokens: int
     adapter: str | None = None
     versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
@@ -34,8 +36,8 @@ class RunningRows:
         self._ending = False
 
     @contextlib.contextmanager
-    def expected(self, rid: str) -> Iterator[None]:
-        self._rows[rid] = RunningRow()
+    def expected(self, rid: str, prompt_tokens: int) -> Iterator[None]:
+        self._rows[rid] = RunningRow(prompt_tokens)
         try:
             yield
         finally:
@@ -69,18 +71,19 @@ class RunningRows:
         self._failures |= {rid: failure for rid in rids if rid in self._rows}
 
     def output(self, output: dict[str, Any], rid: str) -> dict[str, Any]:
-        """Complete SGLang's answer. Raises the failure with which it was ended."""
-        meta = output["meta_info"]
-        meta["weight_versions"] = list(self._rows[rid].versions)
+        """Complete SGLang's answer, which lacks the counts of a request that was aborted before it
+        began. Raises the failure with which it was ended."""
+        counts = {"prompt_tokens": self._rows[rid].prompt_tokens, "cached_tokens": 0}
+        meta = output["meta_info"] = counts | output["meta_info"]
+        tokens = max(1, len(output["output_ids"]))  # the last version may have none
+        meta["weight_versions"] = [each for each in self._rows[rid].versions if each[1] < tokens]
         if rid in self._failures and (meta["finish_reason"] or {}).get("type") == "abort":
             if (failure := self._failures[rid]) is not None:
                 raise failure
             meta["finish_reason"] = ENDED
         return output
 
-    def nothing(self, rid: str, prompt_tokens: int) -> dict[str, Any]:
+    def nothing(self, rid: str) -> dict[str, Any]:
         """The answer, in SGLang's form, to a request that was not sent."""
-        counts = {"prompt_tokens": prompt_tokens, "cached_tokens": 0}
-        versions = list(self._rows[rid].versions)
-        about = {"finish_reason": ENDED, "output_token_logprobs": [], "weight_versions": versions}
-        return {"output_ids": [], "meta_info": about | counts}
+        about = {"finish_reason": ENDED, "output_token_logprobs": []}
+        return self.output({"output_ids": [], "meta_info": about}, rid)

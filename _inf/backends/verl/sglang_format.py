@@ -114,6 +114,7 @@ def output_row(
     check_finite(prompt_logprobs, row)
     masked, listed = SAMPLING_MASK in custom, LISTED & custom.keys()
     most, of_prompt = params.get(TOP_LOGPROBS, 0), params.get(TOP_PROMPT_LOGPROBS, 0)
+    experts = meta.get("routed_experts") if params.get(ROUTED_EXPERTS) else None
     tops = _top_logprobs(meta, None if listed else most) if most else None
     return RequestOutput(
         token_ids=ids,
@@ -131,7 +132,7 @@ def output_row(
         ],
         top_logprobs=None if masked else tops,
         kept=tops if masked else None,
-        routed_experts=meta["routed_experts"].numpy() if params.get(ROUTED_EXPERTS) else None,
+        routed_experts=None if experts is None else experts.numpy(),
     )
 
 

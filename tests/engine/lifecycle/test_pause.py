@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import wait
 from typing import Any
 
 import psutil
@@ -68,6 +69,19 @@ def test_aborted_rows_end_with_what_they_have(tiny: InferenceEngine) -> None:
         assert ids == other.token_ids[: len(ids)] and len(row.logprobs) == len(ids)
         assert row.logprobs == pytest.approx(other.logprobs[: len(ids)], abs=1e-3)
         assert row.weight_versions == [(0, 0)]
+
+
+def test_rows_that_wait_or_have_just_come_are_ended_too(tiny: InferenceEngine) -> None:
+    asked = {**SEEDED, "n": 8}  # more rows than run at once
+    expected = tiny.generate(PROMPTS, **asked)
+    for attempt in range(6):
+        call = begun(lambda: tiny.generate(PROMPTS, **asked))
+        wait([call], 0.01 * attempt)
+        tiny.pause("abort")
+        tiny.resume()
+        for row, other in zip(call.result(60), expected, strict=True):
+            assert row.finish_reason == "abort" and row.prompt_tokens == other.prompt_tokens
+            assert row.token_ids == (other.token_ids or [])[: len(row.token_ids or ())]
 
 
 def test_aborted_conversation_keeps_its_turns_and_its_mask(caller: InferenceEngine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 import pytest
@@ -227,6 +228,24 @@ def test_row_that_was_ended_is_continued_with_the_new_weights(
         assert new in dict(row.weight_versions)
         assert_by_hand(row, prompt, seen, again=True)
     assert clock[0].end().finish_reason == "abort"
+
+
+def test_rows_that_are_to_be_computed_again_end_with_all_they_have(
+    served: InferenceEngine, models: list[Any], old: int
+) -> None:
+    streams = running(served, as_ids(PROMPTS), 3, **GREEDY)
+    call = begun(lambda: served.generate(as_ids(PROMPTS), **GREEDY))
+    wait([call], 0.1)
+    served.pause("keep")
+    counts = [len(row.token_ids) for row in streams]
+    served.update_weights(models[1], recompute=True)
+    served.pause("abort")
+    for row, count in zip(streams, counts, strict=True):
+        assert len(row.end(10).token_ids) >= count
+    for row, prompt in zip([*streams, *call.result(10)], PROMPTS * 2, strict=True):
+        if row.finish_reason == "abort" and row.token_ids:
+            assert row.weight_versions == [(old, 0)]
+            assert_by_hand(row, prompt, models[:1], again=False)
 
 
 @pytest.mark.verl

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.managers.io_struct import GetInternalStateReqOutput
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from _inf.backends.verl.child.overlap import read_last_step
@@ -103,6 +104,17 @@ def in_newest_cache(init: Callable[..., None], scheduler: Any, req: Any) -> None
         req.extra_key = _key(number, req.lora_id)
 
 
+def end_with_tokens(abort: Callable[..., None], scheduler: Any, request: Any) -> None:
+    """End rows that were sent back to the queue with all of their tokens."""
+    for req in list(scheduler.waiting_queue):
+        named = request.abort_all or req.rid.startswith(request.rid)
+        if named and _new_tokens(req):
+            scheduler.waiting_queue.remove(req)
+            req.finished_reason = FINISH_ABORT()
+            scheduler.stream_output([req], req.return_logprob)
+    abort(scheduler, request)
+
+
 def patches() -> list[Replace]:
     module = "sglang.srt.managers.scheduler:Scheduler"
     # fmt: off
@@ -118,6 +130,9 @@ def patches() -> list[Replace]:
         Wrap(f"{module}.flush_cache", empty_for_new_rows,
              "managers/scheduler.py: it refuses while rows are frozen, and new weights under them "
              "would leave keys and values of the old ones to new rows"),
+        Wrap(f"{module}.abort_request", end_with_tokens,
+             "managers/tokenizer_manager.py, `_handle_abort_req`: a row that is ended in the queue "
+             "loses the tokens that were not sent yet, and in a stream all but the last"),
         Wrap(f"{module}.init_req_max_new_tokens", in_newest_cache,
              "the other half of `empty_for_new_rows`: it does not pass a request's `extra_key` on"),
     ]
