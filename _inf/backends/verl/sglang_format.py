@@ -137,8 +137,9 @@ def output_row(
 
 
 def with_so_far(request: Request, new: RequestOutput) -> RequestOutput:
-    """The whole answer to a request whose first part was known; `new` has the rest."""
-    if (known := request.so_far) is None:
+    """The whole answer to a request whose first part was known; `new` has the rest. A failed row
+    has no part."""
+    if (known := request.so_far) is None or new.error is not None:
         return new
     count, versions = len(known.token_ids), new.weight_versions if new.token_ids else []
     return dataclasses.replace(
