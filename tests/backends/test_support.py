@@ -83,7 +83,7 @@ def test_value_that_sglang_would_ignore_is_refused(
 def test_grouped_heads_that_sglang_has_not_are_refused(kind: str) -> None:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     about = named(f"{kind}Config", f"{kind}ForCausalLM", **heads)
-    with pytest.raises(ConfigError, match="num_key_value_heads 2 beside 4 heads"):
+    with pytest.raises(ConfigError, match="num_key_value_heads 2 and 4 heads"):
         check_support(about, "cuda", 100, None)
 
 
