@@ -24,6 +24,7 @@ logger = logging.getLogger("inf.serve")
 
 ABANDONED = 499  # nginx's: the client closed the connection
 HEADERS = {503: {"Retry-After": "5"}, 401: {"WWW-Authenticate": "Bearer"}}
+NO_THREADS = "thread_unsupported_request"  # Anthropic's code
 ANTHROPIC = {  # its names of what went wrong
     401: "authentication_error",
     403: "permission_error",
@@ -109,7 +110,8 @@ def _anthropic_error(status: int, message: str, code: str | None) -> dict[str, A
     if code == "context_length_exceeded":  # Claude Code looks for these words, and compacts
         message = f"prompt is too long: {message}"
     kind = ANTHROPIC.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    details = {"details": {"error_code": code}} if code == NO_THREADS else {}
+    return {"type": "error", "error": {"type": kind, "message": message, **details}}
 
 
 def headers_of(failure: Exception, status: int) -> Mapping[str, str] | None:

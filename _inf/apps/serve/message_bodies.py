@@ -11,10 +11,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from _inf.apps.openai_format import RequestBody
 from _inf.apps.serve.bodies import TranslatedBody, template_kwargs
+from _inf.apps.serve.error_responses import NO_THREADS, RequestError
 from _inf.errors import ConfigError, shown
 
 # The one key of a call's `input` if its arguments are no JSON object: their text.
@@ -99,6 +100,7 @@ class _System(RequestBody):
 
 class _Tool(_Block):
     type: Literal["custom"] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
     name: str
     description: str | None = None
     input_schema: dict[str, Any]
@@ -168,6 +170,14 @@ class CountBody(RequestBody):
     speed: Any = None
     user_profile_id: Any = None
     workspace_id: Any = None
+    thread: Any = None
+
+    @field_validator("thread")
+    @classmethod
+    def _refuse_threads(cls, thread: Any) -> Any:
+        """With this code, Anthropic's client sends the conversation again, whole."""
+        reason = "thread: nothing is stored here; send the whole conversation."
+        raise RequestError(400, reason, key="thread", code=NO_THREADS)
 
     def asked(self, template: str) -> dict[str, Any]:
         """The messages, tools and template's keywords in the form of chats."""

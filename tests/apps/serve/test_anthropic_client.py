@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
@@ -81,6 +82,36 @@ def test_tool_runs_and_the_conversation_is_one_trace(
     [trace] = caller_server.traces(name)
     assert len(trace.finish_reasons) == 2
     assert sum(trace.response_mask) == message.usage.output_tokens + final.usage.output_tokens
+
+
+def test_tool_runner_of_the_package_runs_a_tool(model: str, caller_server: InferenceServer) -> None:
+    """It asks for a conversation that the server stores, and then sends the whole one."""
+
+    @anthropic.beta_tool
+    def calculator(expression: str) -> str:
+        """The calculator.
+
+        Args:
+            expression: The expression.
+        """
+        return {"12 * 7": "84"}[expression]
+
+    messages = [said(question("12 * 7"))]
+    api = connected(caller_server, "runner").beta.messages
+    asked: Any = {"model": model, "max_tokens": 64, "messages": messages}
+    final = api.tool_runner(**asked, tools=[calculator]).until_done()
+    assert [block.text for block in final.content] == [answer("84")]
+    [trace] = caller_server.traces("runner")
+    assert trace.finish_reasons == ["tool_calls", "stop"]
+
+
+def test_answer_of_a_schema_is_parsed(model: str, caller_server: InferenceServer) -> None:
+    class Color(BaseModel):
+        color: Literal["red", "green"]
+
+    asked: Any = {"model": model, "max_tokens": 64, "messages": [said(GREETING)]}
+    parsed = connected(caller_server).messages.parse(**asked, output_format=Color).parsed_output
+    assert parsed.color in ("red", "green")
 
 
 def test_errors_are_the_packages(model: str, caller_server: InferenceServer) -> None:
