@@ -55,16 +55,27 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class ThoughtMarks:
+    """The config's `reasoning_parser` as token ids."""
+
+    start: list[int]
+    end: list[int]
+    unopened: bool
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """The served model. tokenizer: Transformers'; None if the backend is a server that takes and
     gives text. eos_token_ids: from all of the model's files; each one ends an answer. folder: where
-    these files are. dtype: of the weights, such as "bfloat16"; "" if they are not here."""
+    these files are. dtype: of the weights, such as "bfloat16"; "" if they are not here.
+    thought_marks: None if the config names none."""
 
     tokenizer: Tokenizer
     eos_token_ids: frozenset[int]
     limits: Limits
     folder: Path = Path()
     dtype: str = ""
+    thought_marks: ThoughtMarks | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +178,7 @@ class SamplingParams:
     return there. sampling_mask, return_routed_experts: whether to return the tokens that the
     filters left, and the experts of each token. num_beams: above 1, beam search; `beam` is the
     row's rank, 0 is best. adapter: the name of the LoRA adapter that answers. bad_word_ids: what
-    `bad_words` are as token ids.
+    `bad_words` are as token ids; thought_marks: where `thinking_token_budget` counts.
     """
 
     max_tokens: int
@@ -187,6 +198,9 @@ class SamplingParams:
     bad_words: Sequence[str] = field(default_factory=list)
     bad_word_ids: Sequence[Sequence[int]] = field(default_factory=list)
     logprob_token_ids: Sequence[int] | None = None
+    thinking_token_budget: int | None = None
+    thought_marks: ThoughtMarks | None = None
+    repetition_detection: Mapping[str, int] | None = None
     seed: int | None = None
     json_schema: str | None = None
     regex: str | None = None
@@ -253,7 +267,7 @@ class RequestOutput:
 
     token_ids: the generated tokens, including the stop token; logprobs: one per token, NaN if a
     server defines it differently.
-    finish_reason: `stop`, `length`, `tool_calls` or `abort`; None while the row runs.
+    finish_reason: `stop`, `length`, `repetition`, `tool_calls` or `abort`; None while the row runs.
     error: why the row failed, or what else went wrong.
     weight_versions: the versions of the weights that computed it, in order, each with the index of
         the first token that it computed: in `token_ids`, or with a transcript in its `ids`.
@@ -267,6 +281,8 @@ class RequestOutput:
     text, calls: from a backend without a tokenizer, instead of token ids; reasoning: the thought
     before the text, if its server splits it off.
     reasoning_tokens: of the last answer's thought with its marks, known once it is split.
+    forced_at: places of tokens that were not sampled (`thinking_token_budget`); each has the log
+    prob 0.0.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -289,6 +305,7 @@ class RequestOutput:
     reasoning: str = ""
     reasoning_tokens: int = 0
     error: str | None = None
+    forced_at: Sequence[int] = ()
 
     @property
     def weight_version(self) -> int:

@@ -18,8 +18,10 @@ import inf
 from _inf.backends.registry import read_config
 from _inf.config import Config
 from _inf.errors import ConfigError
+from _inf.request.keywords import KEYWORDS
 from tests.support.config_faults import at
 from tests.support.upstream import upstream
+from tests.support.vllm_fields import vllm_fields
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -111,6 +113,14 @@ def fields(name: str) -> dict[str, str]:
 
 
 @pytest.mark.verl
+def test_page_of_backends_says_of_each_field_of_vllm_what_it_is_here() -> None:
+    """The fields themselves are compared with vLLM's by `tests/soak/test_vllm.py`."""
+    for name, verdict in vllm_fields().items():
+        assert verdict in ("the same", "different", "refused"), name
+        if name != "structured_outputs":
+            assert (name in KEYWORDS) is (verdict != "refused"), name
+
+
 def test_page_for_verl_users_has_each_key_of_verls_once() -> None:
     keys = {"val_kwargs": "SamplingConfig", "multi_turn": "MultiTurnConfig"}
     keys["agent"] = "AgentLoopConfig"

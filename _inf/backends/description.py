@@ -37,7 +37,7 @@ OF_A_LOCAL_MODEL = OF_TOKENS | {
 SUPPORTED_LOCALLY = frozenset(
     "stream turn agent_loop score token_ids json_schema regex seed logit_bias more_sampling"
     " repetition_penalty token_masks top_logprobs logprob_token_ids prompt_logprobs sampling_mask"
-    " update_weights pause continued_rows".split()
+    " thinking_token_budget repetition_detection update_weights pause continued_rows".split()
 )
 
 

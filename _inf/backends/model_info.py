@@ -8,13 +8,14 @@ The rules of the context are those of Transformers 4.57 (`modeling_rope_utils.py
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
-from _inf.types import Limits, ModelInfo, Tokenizer
+from _inf.types import Limits, ModelInfo, ThoughtMarks, Tokenizer
 
 FLOAT32 = ("float32", "float")
 ORIGINAL = "original_max_position_embeddings"
@@ -153,6 +154,19 @@ def with_padding(tokenizer: Tokenizer) -> Tokenizer:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def with_thought_marks(model: ModelInfo, config: Config) -> ModelInfo:
+    """The model with the marks of the config's `reasoning_parser`, if it names one and the
+    tokenizer is here."""
+    marks, tokenizer = config.reasoning_parser, model.tokenizer
+    if marks is None or tokenizer is None:
+        return model
+    start, end = (
+        list(tokenizer(mark, add_special_tokens=False)["input_ids"])
+        for mark in (marks.start, marks.end)
+    )
+    return dataclasses.replace(model, thought_marks=ThoughtMarks(start, end, marks.unopened))
 
 
 def tokenizer_only(key: str, path: str, config: Config) -> ModelInfo:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from _inf.backends.base import FEATURES, Backend
 from _inf.backends.description import BackendDescription, Faults, Mode
 from _inf.backends.hf import HF
-from _inf.backends.model_info import with_limits
+from _inf.backends.model_info import with_limits, with_thought_marks
 from _inf.backends.openai import OPENAI
 from _inf.backends.verl import SGLANG
 from _inf.config import Config, load_config
@@ -55,6 +55,7 @@ def launch(config: Config, stats: Stats) -> tuple[Backend, Config]:
     with quick_imports():
         start = pkgutil.resolve_name(describe(config).launch)
     backend: Backend = start(config)
+    backend.model = with_thought_marks(backend.model, config)
     if size := config.generation_cache:
         from _inf.backends.generation_cache import CachedBackend
 

@@ -63,11 +63,16 @@ class Recorder:
         """The places in `ids`, which follow the row's prompt, that were sampled there, each with
         its log prob."""
         whole, start = [*prompt_ids, *ids], len(prompt_ids)
-        return {
-            place - start: logprob
-            for request in self.sampled
-            for place, logprob in zip(request.kept_in(whole), request.answer.logprobs, strict=False)
-        }
+        found: dict[int, float] = {}
+        for request in self.sampled:
+            answer = request.answer
+            pairs = zip(request.kept_in(whole), answer.logprobs, strict=False)
+            found |= {
+                place - start: logprob
+                for number, (place, logprob) in enumerate(pairs)
+                if number not in answer.forced_at
+            }
+        return found
 
     def versions(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> list[tuple[int, int]]:
         """The versions of the weights that sampled `ids`, as in `RequestOutput`."""

@@ -44,9 +44,10 @@ REFUSED: Mapping[CallKind | ChatKind, Mapping[str, str]] = {
         "max_tokens_per_turn": "cannot be used with agent_loop; max_tokens is of each request of a"
         " loop",
         "environment_factory": "cannot be used with agent_loop; a loop has its own",
+        "thinking_token_budget": "cannot be used with agent_loop, whose mask says what was sampled",
         "chat_template": "cannot be used with agent_loop, which renders by the model's own",
     },
-    "loop request": {**_TURNS, "seed": ""},
+    "loop request": {**_TURNS, "seed": "", "thinking_token_budget": ""},
     "stream": {
         "interaction_kwargs": _ONE_TURN,
         "max_tokens_per_turn": "stream() has one turn; use max_tokens",

@@ -22,6 +22,8 @@ def refuse_contradictions(params: SamplingParams, model: ModelInfo) -> None:
             f"{params.logprobs} is not the number of logprob_token_ids, whose log probs are "
             "returned instead; leave it out.",
         )
+    if params.thinking_token_budget is not None:
+        _check_budget(params, model)
     if params.allowed_token_ids is not None:
         _check_allowed(params, set(params.allowed_token_ids), model)
 
@@ -50,6 +52,19 @@ def _check_sampling_mask(params: SamplingParams) -> None:
     for name in ("logprobs", "logprob_token_ids"):
         if getattr(params, name):
             raise ConfigError.of("sampling_mask", f"{name} is set too; leave one of the two out.")
+
+
+def _check_budget(params: SamplingParams, model: ModelInfo) -> None:
+    """Refuse a budget of thoughts that have no marks, or that a grammar rules out."""
+    if params.constrained:
+        raise ConfigError.of(
+            "thinking_token_budget", "a grammar makes the answer, without a thought; leave it out."
+        )
+    if model.tokenizer is not None and model.thought_marks is None:
+        raise ConfigError.of(
+            "thinking_token_budget",
+            "the marks of a thought are not known; set reasoning_parser in the config.",
+        )
 
 
 def _check_allowed(params: SamplingParams, left: set[int], model: ModelInfo) -> None:

@@ -66,6 +66,12 @@ class GenerateParams(TypedDict, total=False):
         logprob_token_ids: Ids whose log probs to return per position (`top_logprobs`). At most 128,
             in their order, instead of the likeliest ones; logprobs may only be their number (as
             vLLM).
+        thinking_token_budget: The most tokens of a thought. Then the end mark of the config's
+            `reasoning_parser` follows, forced: these tokens have mask 0. From 0; -1: no limit (as
+            vLLM; docs/reasoning.md).
+        repetition_detection: Ends an answer that repeats itself: `{"max_pattern_size": 8,
+            "min_count": 4}`. Its last tokens are so many equal parts of `min_pattern_size` (1) to
+            `max_pattern_size` tokens; `finish_reason` is then `repetition` (as vLLM).
         seed: Gives the same answer each time. The same tokens in any batch (float32 on a CPU); from
             0 to 2**63 - 1. One seed for all prompts gives prompt i
             (seed + i * 0x9E3779B97F4A7C15) % 2**63.
@@ -105,9 +111,9 @@ class GenerateParams(TypedDict, total=False):
         include_stop_str_in_output: End the text with the stop string. Or with the stop token, if
             it is no special one; default False (as vLLM).
         logprobs: How many of the likeliest tokens to return per position (`top_logprobs`). From
-            0, the default, to the vocabulary's size.
+            0, the default, to the vocabulary's size; -1: all (as vLLM).
         prompt_logprobs: Also score the prompt's tokens. True, or how many of the likeliest tokens
-            to return at each of them too (`top_prompt_logprobs`); default False.
+            to return at each of them too (`top_prompt_logprobs`), -1: all; default False.
         sampling_mask: Also return the tokens that top_k, top_p and min_p left, and log probs over
             them. Default False (docs/training.md).
         return_routed_experts: Also return which experts of a MoE model each token used. Default
@@ -138,6 +144,8 @@ class GenerateParams(TypedDict, total=False):
     allowed_token_ids: IdLists
     bad_words: Sequence[str] | Sequence[Sequence[str] | None] | None
     logprob_token_ids: IdLists
+    thinking_token_budget: Ints
+    repetition_detection: Mapping[str, int] | Sequence[Mapping[str, int] | None] | None
     seed: Ints
     json_schema: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str | None] | None
     regex: str | Sequence[str | None] | None
@@ -224,6 +232,10 @@ PER_PROMPT: Mapping[str, Keyword] = {
     "logprob_token_ids": Keyword(
         partial(_some_ids, most=MAX_LOGPROB_IDS), list[int], "", "logprob_token_ids", of_tokens=True
     ),
+    "thinking_token_budget": Keyword(values.budget, int, "", "thinking_token_budget"),
+    "repetition_detection": Keyword(
+        values.repetition_detection, dict[str, int], "", "repetition_detection"
+    ),
     "seed": Keyword(_seed, int, "", "seed", sglang="sampling_seed"),
     "json_schema": Keyword(
         _imported("_inf.request.grammar:json_schema_text"),
@@ -261,11 +273,11 @@ PER_CALL: Mapping[str, Keyword] = {
     "include_stop_str_in_output": Keyword(
         values.flag, bool, "no", "token_ids", sglang="no_stop_trim"
     ),
-    "logprobs": Keyword(partial(values.count, least=0), feature="top_logprobs", of_tokens=True),
+    "logprobs": Keyword(values.likeliest, feature="top_logprobs", of_tokens=True),
     "prompt_logprobs": Keyword(values.flag_or_count, feature="prompt_logprobs", of_tokens=True),
     "sampling_mask": Keyword(values.flag, feature="sampling_mask"),
     "return_routed_experts": Keyword(values.flag, feature="routed_experts"),
-    "on_error": Keyword(values.on_error),
+    "on_error": Keyword(partial(values.one_of, known=("raise", "row"))),
     "timeout": Keyword(_seconds, float, "", in_body=False),
     "progress": Keyword(values.flag),
 }

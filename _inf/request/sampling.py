@@ -240,6 +240,8 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
         from _inf.request.bad_words import bad_word_ids
 
         params = dataclasses.replace(params, bad_word_ids=bad_word_ids(params.bad_words, model))
+    if params.thinking_token_budget is not None:
+        params = dataclasses.replace(params, thought_marks=model.thought_marks)
     refuse_contradictions(params, model)
     return params
 

@@ -84,12 +84,17 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+def likeliest(name: str, value: Any, *, vocabulary: int) -> int:
+    whole = count(name, value, least=-1, vocabulary=vocabulary)
+    return vocabulary if whole == -1 else whole
+
+
 def flag_or_count(name: str, value: Any, *, vocabulary: int) -> bool | int:
     if isinstance(value, bool):
         return value
     if not isinstance(value, numbers.Integral):
         raise ConfigError.of(name, f"{shown(value)} is neither a bool nor an int.")
-    return count(name, value, most=vocabulary)
+    return count(name, vocabulary if value == -1 else value, most=vocabulary)
 
 
 def one_of(name: str, value: Any, known: Sequence[str]) -> str:
@@ -101,12 +106,6 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
 def side(name: str, value: Any) -> str:
     if not isinstance(value, str) or value not in ("left", "right"):
         raise ConfigError.of(name, f"{shown(value)} is neither 'left' nor 'right'.")
-    return value
-
-
-def on_error(name: str, value: Any) -> str:
-    if not isinstance(value, str) or value not in ("raise", "row"):
-        raise ConfigError.of(name, f"{shown(value)} is neither 'raise' nor 'row'.")
     return value
 
 
@@ -154,6 +153,28 @@ def words(name: str, value: Any) -> list[str]:
         if not string.strip():
             raise ConfigError.of(f"{name}[{index}]", f"{shown(string)} has no letter of a word.")
     return strings
+
+
+def budget(name: str, value: Any) -> int | None:
+    number = count(name, value, least=-1)
+    return None if number == -1 else number
+
+
+def repetition_detection(name: str, value: Any) -> dict[str, int] | None:
+    given = mapping(name, value)
+    found = {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0}
+    for key, number in given.items():
+        if key not in found:
+            hint = did_you_mean(key, found) or f"; there are {', '.join(found)}."
+            raise ConfigError.of(f"{name}.{key}", f"there is no such number{hint}")
+        found[key] = count(f"{name}.{key}", number, least=0)
+    if found["max_pattern_size"] == 0 and found["min_pattern_size"] == 0:
+        return None
+    if found["min_pattern_size"] > found["max_pattern_size"]:
+        raise ConfigError.of(f"{name}.min_pattern_size", "it is above max_pattern_size.")
+    if found["min_count"] < 2:
+        raise ConfigError.of(f"{name}.min_count", "a repetition has at least 2 equal parts.")
+    return found | {"min_pattern_size": max(1, found["min_pattern_size"])}
 
 
 def _strings(name: str, value: Any) -> list[str]:

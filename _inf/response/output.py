@@ -80,7 +80,7 @@ class GenerationOutput:
     metadata: a dict per row, built at first use:
         response_ids, response_mask: the row padded to the rollout's width, and its mask: 1 for each
             token that the model generated (as in verl). Empty if a server gives no ids;
-        finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names);
+        finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names), or `repetition`;
         matched_stop: the token id or the stop string that ended the row, or None;
         matched_stop_text: the same, with a token as text;
         prompt_tokens, completion_tokens, cached_tokens: counts; cached tokens came from the prefix
@@ -94,6 +94,7 @@ class GenerationOutput:
         adapter: only with an adapter: its name;
         reasoning_tokens: only with a thought: how many tokens are the thought and its marks;
         seed: only if one was given: this row's seed. A call with this seed gives the same row;
+        forced_at: only if `thinking_token_budget` ended a thought: the places of the forced tokens;
         truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens;
         error: only after a failure: why the row has no answer (`finish_reason` is `abort`: a failed
             conversation, or anything with `on_error="row"`), or what code of tools or interactions

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import html
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from _inf.errors import shown
@@ -15,7 +15,8 @@ from _inf.types import Message, ToolCall, Transcript
 
 # Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
 OF_OUTPUT = (
-    "matched_stop prompt_tokens completion_tokens reasoning_tokens cached_tokens weight_versions"
+    "matched_stop prompt_tokens completion_tokens reasoning_tokens cached_tokens weight_versions "
+    "forced_at"
 ).split()
 
 # Keys of `reward_scores` that are not tools.
@@ -70,6 +71,7 @@ class GenerationRow:
     adapter: str | None = None
     seed: int | None = None
     truncated_prompt_tokens: int = 0
+    forced_at: Sequence[int] = ()
     transcript: Transcript | None = None
     padded_to: int = 0
     pad_token_id: int | None = None
@@ -101,7 +103,10 @@ class GenerationRow:
                 None if self.logprobs is None else transcript.logprobs,
             )
         ids = self.token_ids or []
-        return ids, [1] * len(ids), self.logprobs
+        mask = [1] * len(ids)
+        for place in self.forced_at:
+            mask[place] = 0
+        return ids, mask, self.logprobs
 
     @functools.cached_property
     def metadata(self) -> dict[str, Any]:
@@ -122,6 +127,8 @@ class GenerationRow:
             metadata["reasoning_tokens"] = self.reasoning_tokens
         if self.truncated_prompt_tokens:
             metadata["truncated_prompt_tokens"] = self.truncated_prompt_tokens
+        if self.forced_at:
+            metadata["forced_at"] = list(self.forced_at)
         if (transcript := self.transcript) is not None and transcript.agent_loop is not None:
             metadata |= {"num_turns": transcript.num_turns, "response_tokens": len(transcript.ids)}
             metadata |= {"limit": transcript.limit, "reward_scores": transcript.reward_scores}

@@ -40,11 +40,11 @@ class StreamChunk:
     text: the text of `token_ids`. Text that a later token can still change comes in a later chunk:
         part of a character, or the possible beginning of a stop string.
     token_ids: the tokens of this text; empty if a server gives only text.
-    finish_reason: `stop`, `length` or `tool_calls` in the last chunk, else None.
+    finish_reason: in the last chunk as in `GenerationOutput`, else None.
     logprobs, top_logprobs: of `token_ids`, as in `GenerationOutput`.
     metadata: in the last chunk the row's `matched_stop`, `prompt_tokens`, `completion_tokens`,
-        `reasoning_tokens`, `cached_tokens`, `weight_version`, `weight_versions` and `adapter`, as
-        in `GenerationOutput`; else None.
+        `reasoning_tokens`, `cached_tokens`, `weight_version`, `weight_versions`, `forced_at` and
+        `adapter`, as in `GenerationOutput`; else None.
     reasoning: with the config's `reasoning_parser`: text of the thought, which is not in `text`.
         What may be a part of its marks comes in a later chunk than its tokens, or not at all.
     whole_text: the text of `token_ids`, with the thought and its marks; None: `text`.
@@ -137,6 +137,8 @@ class Stream:
             tokens = self.thoughts.tokens(row.token_ids, self._thought)
             row = dataclasses.replace(row, reasoning_tokens=tokens or row.reasoning_tokens)
         metadata = {name: getattr(row, name) for name in (*OF_OUTPUT, "weight_version")}
+        if not row.forced_at:
+            del metadata["forced_at"]
         if (adapter := self.request.params.adapter) is not None:
             metadata["adapter"] = adapter
         return dataclasses.replace(chunk, finish_reason=self.finish_reason(row), metadata=metadata)

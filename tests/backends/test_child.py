@@ -269,7 +269,7 @@ class OverlappingScheduler:
     def __init__(self, penalties: bool) -> None:
         orchestrator = SimpleNamespace(is_required=penalties)
         self.last_batch = SimpleNamespace(
-            sampling_info=SimpleNamespace(penalizer_orchestrator=orchestrator)
+            sampling_info=SimpleNamespace(penalizer_orchestrator=orchestrator), reqs=[]
         )
         self.result_queue = deque([("batch", "result")])
         self.read: list[str] = []

@@ -196,7 +196,7 @@ def test_answer_without_a_log_prob_for_each_token_is_a_failure(
 
 
 def test_start_finds_out_what_a_server_offers(server: ScriptedServer, vllm: Vllm) -> None:
-    everything = VLLM_MODE.supports - {"adapters", "pause"}
+    everything = VLLM_MODE.supports - {"adapters", "pause", "thinking_token_budget"}
     with connected(server) as engine:
         assert engine.supports == everything
     for lacks, missing in {
@@ -204,6 +204,7 @@ def test_start_finds_out_what_a_server_offers(server: ScriptedServer, vllm: Vllm
         "structured_outputs": {"regex"},
         "allowed_token_ids": {"token_masks"},
         "logprob_token_ids": {"logprob_token_ids"},
+        "repetition_detection": {"repetition_detection"},
     }.items():
         for how in ("lacks", "ignores"):
             setattr(vllm, how, {lacks})
@@ -217,6 +218,25 @@ def test_start_finds_out_what_a_server_offers(server: ScriptedServer, vllm: Vllm
             with refused(ConfigError, "does not offer it; .* or openai on vLLM or inf serve does"):
                 call()
     assert server.seen == []
+
+
+def test_server_may_end_thoughts_if_it_does_so_by_the_marks_of_the_config(
+    server: ScriptedServer, vllm: Vllm
+) -> None:
+    marks = {"start": "a", "end": "bc"}
+    end = vllm.tokenizer("bc", add_special_tokens=False)["input_ids"]
+    for forced, ends in (([9, 9, 9], False), (end, True)):
+        vllm.forced = forced
+        with connected(server, reasoning_parser=marks) as engine:
+            assert ("thinking_token_budget" in engine.supports) is ends
+    with connected(server, reasoning_parser={**marks, "start": "ab"}) as engine:
+        assert "thinking_token_budget" not in engine.supports  # vLLM counts wrong there
+    with connected(server, reasoning_parser=marks) as engine:
+        vllm.forced = [8, *end, 9]
+        start = vllm.tokenizer("a", add_special_tokens=False)["input_ids"]
+        [row] = engine.generate({"prompt_token_ids": start}, thinking_token_budget=1, max_tokens=9)
+        assert row.forced_at == [1, 2][: len(end)]
+        assert row.logprobs == [0.0 if place in row.forced_at else SAMPLED for place in range(4)]
 
 
 def test_score_is_read_from_the_log_probs_of_a_prompt(server: ScriptedServer, vllm: Vllm) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from types import SimpleNamespace
@@ -43,6 +44,14 @@ def unsampled(whole: list[int], mask: list[int], requests: list[Sampled] = REQUE
     start = len(PROMPT)
     logprobs = recorder(requests).logprobs(whole[:start], whole[start:])
     return [place for place, bit in enumerate(mask) if bit != (place in logprobs)]
+
+
+def test_forced_token_has_mask_0() -> None:
+    """Of `thinking_token_budget`."""
+    first, second = REQUESTS
+    answer = dataclasses.replace(first.answer, forced_at=[1])
+    asked = [Sampled(first.prompt_ids, answer), second]
+    assert unsampled([*PROMPT, *IDS], [1, 0, *MASK[2:]], asked) == []
 
 
 def row(

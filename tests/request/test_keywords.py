@@ -47,6 +47,7 @@ def test_every_keyword_is_a_field_of_what_is_resolved() -> None:
     assert fields(SamplingParams) - KEYWORDS.keys() == {
         "beam",
         "bad_word_ids",
+        "thought_marks",
         "top_prompt_logprobs",
     }
     assert fields(TurnOptions) <= PER_PROMPT.keys()

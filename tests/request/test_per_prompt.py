@@ -41,6 +41,11 @@ PER_PROMPT: dict[str, tuple[Any, Any]] = {
     "allowed_token_ids": ([7], [8, 9]),
     "bad_words": (["a", "b"], ["b"]),
     "logprob_token_ids": ([7, 8], [9]),
+    "thinking_token_budget": (0, 7),
+    "repetition_detection": (
+        {"max_pattern_size": 2, "min_pattern_size": 1, "min_count": 2},
+        {"max_pattern_size": 3, "min_pattern_size": 2, "min_count": 4},
+    ),
     "regex": ("a+", "b+"),
     "adapter": ("first", "second"),
 }

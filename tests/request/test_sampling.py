@@ -193,7 +193,7 @@ def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None
         assert sampling.asks("top_prompt_logprobs") is (likeliest > 0)
     for without in (sampled(), sampled(prompt_logprobs=False)):
         assert not without.params[0].prompt_logprobs and not without.asks("prompt_logprobs")
-    for value in (0, -1, 385):
+    for value in (0, -2, 385):
         assert fault(prompt_logprobs=value).key == "prompt_logprobs"
     for odd in ("true", 1.0, [1, 2]):
         assert "is neither a bool nor an int" in refusal(prompt_logprobs=odd)

@@ -142,7 +142,7 @@ def test_timeout_longer_than_any_wait_is_as_good_as_none_or_refused() -> None:
 
 
 OF_LISTS = "stop stop_token_ids bad_words bad_word_ids allowed_token_ids logprob_token_ids".split()
-PLAIN = {"logit_bias": dict, **dict.fromkeys(OF_LISTS, list)}
+PLAIN = {"logit_bias": dict, "repetition_detection": dict, **dict.fromkeys(OF_LISTS, list)}
 HINTS = typing.get_type_hints(SamplingParams)
 
 
@@ -177,6 +177,13 @@ def test_ids_that_are_no_ids_are_refused_by_their_place(name: str) -> None:
         for mixed, place in (([5, [5]], 1), ([[5], 5], 0), ([5, None], 1), ([None, 5], 0)):
             said = refusal(_prompts=prompts, **{name: mixed})
             assert said.startswith(f"{name}[{place}]: {mixed[place]!r} is not an int")
+
+
+def test_minus_one_asks_for_the_log_probs_of_the_whole_vocabulary() -> None:
+    [params] = sampled(logprobs=-1, prompt_logprobs=-1).params
+    assert params.logprobs == params.top_prompt_logprobs == VOCABULARY
+    for name in ("logprobs", "prompt_logprobs"):
+        assert fault(**{name: -2}).key == fault(**{name: VOCABULARY + 1}).key == name
 
 
 def test_lists_of_ids_that_leave_or_ask_for_none_are_refused() -> None:

@@ -24,6 +24,7 @@ from tests.support.refusals import refused
 from tests.support.servers import serving
 from tests.support.tiny import VOCABULARY, save_tiny
 from tests.support.trained import adapter
+from tests.support.vllm_fields import vllm_fields
 
 pytestmark = pytest.mark.soak
 
@@ -34,6 +35,15 @@ ADJUSTED: list[dict[str, Any]] = [
     {"presence_penalty": 1.2, "frequency_penalty": 0.6},
     {"logit_bias": {5: 8.0, 77: -30.0}, "repetition_penalty": 0.8},
     {"min_tokens": 24},
+    {"allowed_token_ids": [*range(40, 90), 2]},
+    {"bad_words": ["a", "e", "th"]},
+]
+# What ends an answer.
+ENDED: list[dict[str, Any]] = [
+    *({"stop": "e"}, {"ignore_eos": True}, {"stop_token_ids": [40]}),
+    {"stop": "e", "min_tokens": 9},
+    {"stop": ["e", "th"], "include_stop_str_in_output": True},
+    {"repetition_detection": {"max_pattern_size": 4, "min_count": 2}},
 ]
 TEXTS = ["Hi", "What is the capital of France?", "She buys 12 apples.", "3.14", "half of it"]
 EOS = 2
@@ -57,6 +67,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     save_tiny(config, 0, folder, 4096)
     return folder
+
+
+def test_page_of_backends_has_each_field_of_its_sampling_params(python: Path) -> None:
+    program = "from vllm import SamplingParams; print(*SamplingParams.__struct_fields__)"
+    said = subprocess.run(
+        [str(python), "-c", program], capture_output=True, text=True, check=True, timeout=300
+    )
+    fields = {name for name in said.stdout.split() if not name.startswith("_")}
+    assert vllm_fields().keys() == fields - {"output_text_buffer_length"}  # its own
 
 
 def vllm(python: Path, model: Path, folder: Path, *options: str, **more: str) -> Any:
@@ -104,6 +123,7 @@ def furthest(ours: Any, theirs: Any) -> float:
 
 def test_server_offers_all_that_a_server_can(remote: InferenceEngine) -> None:
     lacking = {"update_weights", "sleep", "logits", "beams", "sampling_mask", "routed_experts"}
+    lacking |= {"thinking_token_budget"}  # this one knows no marks of thoughts
     assert not remote.supports & lacking
     assert {"score", "top_logprobs", "prompt_logprobs", "regex"} < remote.supports
     with refused(ConfigError, "openai on SGLang's server of this machine does"):
@@ -113,7 +133,7 @@ def test_server_offers_all_that_a_server_can(remote: InferenceEngine) -> None:
 def test_greedy_rows_are_those_of_transformers(
     remote: InferenceEngine, local: InferenceEngine, figures: Figures
 ) -> None:
-    for params in ({}, {"stop": "e"}, {"ignore_eos": True}, {"stop_token_ids": [40]}, *ADJUSTED):
+    for params in ({}, *ENDED, *ADJUSTED):
         # Where ids end inside a character, vLLM looks for stop strings in the prompt's end too.
         prompts = TEXTS if "stop" in params else as_ids(PROMPTS)
         ours, theirs = (engine.generate(prompts, **GREEDY, **params) for engine in (remote, local))
@@ -161,6 +181,60 @@ def test_rows_with_adapters_are_those_of_transformers(
             assert remote.adapters == ["second"]
     for name in local.adapters:
         local.unload_adapter(name)
+
+
+def test_other_keywords_mean_the_same(
+    python: Path,
+    model: Path,
+    tmp_path: Path,
+    local: InferenceEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marks = {"start": "<", "end": ">>"}
+    strings = {f"reasoning_{name}_str": mark for name, mark in marks.items()}
+    options = ("--reasoning-config", json.dumps(strings), "--max-logprobs", "-1")
+    lora = ("--enable-lora", "--max-lora-rank", "8")
+    allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    with vllm(python, model, tmp_path, *options, *lora, **allowed) as address:
+        with connected(address, tokenizer_path=str(model), reasoning_parser=marks) as remote:
+            monkeypatch.setattr(local, "model", remote.model)
+            engines = remote, local
+            start = remote.tokenizer("<")["input_ids"]
+            # Where tokens stand behind the mark vLLM ends the thought more than once.
+            prompts = as_ids([[20, *start], [22, *start], [20], [21, *start]])
+            ours, theirs = (
+                each.generate(
+                    prompts, thinking_token_budget=[3, 0, 2, None], ignore_eos=True, **GREEDY
+                )
+                for each in engines
+            )
+            assert ours.token_ids == theirs.token_ids
+            assert [[*row.forced_at] for row in ours] == [[*row.forced_at] for row in theirs]
+            assert all(row.forced_at for row in ours[:2])
+            for name in ("first", None):
+                if name:
+                    folder = adapter(model, tmp_path / name, seed=5)
+                    for each in engines:
+                        each.load_adapter(name, folder)
+                asked: dict[str, Any] = {"logprobs": -1, "prompt_logprobs": -1, "max_tokens": 3}
+                ours, theirs = (
+                    each.generate(as_ids(PROMPTS[:3]), adapter=name, temperature=0, **asked)
+                    for each in engines
+                )
+                for mine, yours in zip(ours, theirs, strict=True):
+                    furthest(mine.prompt_logprobs[1:], yours.prompt_logprobs[1:])
+                    pairs = [(mine.top_logprobs, yours.top_logprobs)]
+                    pairs += [(mine.top_prompt_logprobs[1:], yours.top_prompt_logprobs[1:])]
+                    for tables in pairs:
+                        for own, other in zip(*tables, strict=True):
+                            assert len(own) == len(other) == VOCABULARY
+                            furthest(
+                                *([each[i] for i in range(VOCABULARY)] for each in (own, other))
+                            )
+            for each in engines:
+                biased = {"logit_bias": {5: 100}, "n": 2, "temperature": 1.0, "max_tokens": 4}
+                assert each.generate("Hi", ignore_eos=True, **biased).token_ids == [[5] * 4] * 2
+    local.unload_adapter("first")
 
 
 def test_scores_are_those_of_transformers(

@@ -124,6 +124,8 @@ RIGHT: dict[str, list[Any]] = {
     "allowed_token_ids": [[5], [383, np.int64(7)]],
     "bad_words": ["a", [" b", "Paris"], []],
     "logprob_token_ids": [[5], [383, np.int64(7)]],
+    "thinking_token_budget": [-1],  # others need a reasoning_parser
+    "repetition_detection": [{"max_pattern_size": 2, "min_count": np.int64(3)}, {}],
     "seed": [0, 2**63 - 1],
     "presence_penalty": [-2, 0.5],
     "frequency_penalty": [2, 0],

@@ -40,6 +40,7 @@ class Vllm:
         self.prompt_ids: list[int] | None = None  # other ones than the tokenizer's
         self.lacks, self.ignores = set[str](), set[str]()
         self.own, self.sampled, self.hot = OWN, SAMPLED, SAMPLED
+        self.forced = list(ANSWER)  # with `thinking_token_budget`
         self.adapters: dict[str, str] | None = None
         self.ever: list[str] = []
         self.unloads = 200
@@ -76,14 +77,17 @@ class Vllm:
         read = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
         digits = self.tokenizer("777")["input_ids"] + [IM_END]
         free = body.get("allowed_token_ids") or self.answer
+        if "thinking_token_budget" in body:
+            free = self.forced
         ids = (digits if constrained else free)[: body["max_tokens"]]
+        finish = "repetition" if "repetition_detection" in body else self.finish
         choice = {
             "text": "?",
             "token_ids": ids,
             "logprobs": self._logprobs(ids, body),
             "prompt_logprobs": None,
             "prompt_token_ids": self.prompt_ids or read,
-            "finish_reason": "stop" if constrained else self.finish,
+            "finish_reason": "stop" if constrained else finish,
             "stop_reason": self.stop_reason,
         }
         if (scored := body.get("prompt_logprobs")) is not None:

@@ -153,6 +153,7 @@ class Session:
         assert choice.finish_reason is not None
         answer: list[Any] = [*normalize([[choice.message]])[0]] if start.messages else []
         messages, sampled = [*start.messages, *answer], output.token_ids
+        mask = [int(place not in output.forced_at) for place in range(len(sampled))]
         with self._lock:
             trace = self._continued(start, prompt_ids)
             added = prompt_ids[len(trace.prompt_token_ids) + len(trace.token_ids) :]
@@ -160,7 +161,7 @@ class Session:
             trace = self._replace(
                 trace,
                 token_ids=[*trace.token_ids, *added, *sampled],
-                response_mask=[*trace.response_mask, *[0] * len(added), *[1] * len(sampled)],
+                response_mask=[*trace.response_mask, *[0] * len(added), *mask],
                 logprobs=[*trace.logprobs, *[0.0] * len(added), *output.logprobs],
                 messages=messages,
                 finish_reasons=[*trace.finish_reasons, choice.finish_reason],

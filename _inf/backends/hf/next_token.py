@@ -17,6 +17,8 @@ from _inf.backends import draws
 from _inf.backends.base import check_finite
 from _inf.backends.hf.grammar_masks import Grammar
 from _inf.backends.masks import rule_out
+from _inf.request.repetition import REPETITION, repeats
+from _inf.request.thinking_budget import budget_of
 from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, Tokenizer
 
 
@@ -44,6 +46,7 @@ class Row:
         if (so_far := self.request.so_far) is not None:
             self.token_ids, self.logprobs = list(so_far.token_ids), list(so_far.logprobs)
             self.weight_versions = list(so_far.weight_versions)
+        self.budget = budget_of(self.request)
 
     @property
     def params(self) -> SamplingParams:
@@ -67,6 +70,7 @@ class Row:
             weight_versions=list(self.weight_versions) or [(self.version(), 0)],
             top_logprobs=list(self.top_logprobs) if self.params.asks_for_top_logprobs else None,
             kept=list(self.kept) if self.params.sampling_mask else None,
+            forced_at=self.budget.forced(self.token_ids) if reason and self.budget else (),
         )
 
     def add(self, token: int, logprob: float) -> None:
@@ -166,6 +170,9 @@ class Chooser:
             for stop in params.stop:
                 if stop in text:
                     return "stop", stop
+        detection = params.repetition_detection
+        if detection and count >= params.min_tokens and repeats(row.token_ids, detection):
+            return REPETITION, None
         return None, None
 
     def adjust(self, scores: torch.Tensor, row: Row) -> None:
@@ -191,6 +198,9 @@ class Chooser:
             seen = sorted({*row.request.token_ids, *row.token_ids})
             before, factor = scores[seen], params.repetition_penalty
             scores[seen] = torch.where(before < 0, before * factor, before / factor)
+        if row.budget and (token := row.budget.token(row.token_ids)) is not None:
+            scores.fill_(-math.inf)
+            scores[token] = 0.0
 
 
 def top_tokens(logprobs: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:

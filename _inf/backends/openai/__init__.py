@@ -30,7 +30,8 @@ VLLM_MODE = Mode(
     "openai on vLLM or inf serve",
     supports=TOKEN_MODE.supports
     | SCORES
-    | {"regex", "adapters", "token_masks", "logprob_token_ids", "pause"},
+    | {"regex", "adapters", "token_masks", "logprob_token_ids", "pause"}
+    | {"thinking_token_budget", "repetition_detection"},
     reads=TOKEN_MODE.reads,
 )
 # SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them. It updates

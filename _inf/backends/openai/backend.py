@@ -54,6 +54,9 @@ class OpenAIBackend(OnHost):
         async def answered(row: int, request: Request) -> RequestOutput:
             output = await self.turn(request)
             tokens[row] = output.completion_tokens
+            return output
+
+        async def finite(output: RequestOutput, request: Request) -> RequestOutput:
             check_finite(output.prompt_logprobs, request.row)
             return output
 
@@ -62,7 +65,9 @@ class OpenAIBackend(OnHost):
                 row_or_failure(request, answered(row, request))
                 for row, request in enumerate(requests)
             )
-            return await run_rows(rows, report, lambda: sum(tokens))
+            outputs = await run_rows(rows, report, lambda: sum(tokens))
+            pairs = zip(outputs, requests, strict=True)
+            return [await row_or_failure(each, finite(output, each)) for output, each in pairs]
 
         return self.await_rows(all_rows, cancel)
 

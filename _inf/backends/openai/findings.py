@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
+from _inf.backends.model_info import with_thought_marks
 from _inf.backends.openai import SCORES, SGLANG_SERVER_MODE, TEXT_MODE, TOKEN_MODE
 from _inf.backends.openai.adapters import LOAD
 from _inf.backends.openai.client import Server
@@ -19,7 +20,8 @@ from _inf.backends.openai.text import TextForm
 from _inf.backends.openai.tokens import ServerLogprobs, TokenForm
 from _inf.config import Config
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown, strip_punctuation
-from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams
+from _inf.request.repetition import REPETITION
+from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams, ThoughtMarks
 
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
 T = TypeVar("T")
@@ -34,6 +36,13 @@ SCORED = SamplingParams(
     max_tokens=1, temperature=0, logprobs=2, prompt_logprobs=True, top_prompt_logprobs=2
 )
 DIGITS = SamplingParams(max_tokens=1, temperature=0, regex="7{3}")
+REPEATED = SamplingParams(
+    max_tokens=3,
+    temperature=0,
+    ignore_eos=True,
+    logit_bias={1: 100.0},  # so it comes again and again
+    repetition_detection={"max_pattern_size": 1, "min_pattern_size": 1, "min_count": 2},
+)
 ROUNDING = 1e-2  # of a sum of probabilities, computed in bfloat16
 
 
@@ -54,7 +63,7 @@ class NotLogprobs(ConfigError):
 
 
 async def find(server: Server, config: Config, model: ModelInfo) -> Findings:
-    """Send one to eight small requests; raises `ConfigError` if no form fits to the tokenizer.
+    """Send one to ten small requests; raises `ConfigError` if no form fits to the tokenizer.
 
     Without a tokenizer the list of models is asked for, which finds a server that is not there and
     a wrong key before the first call. With one the first route that answers with token ids is used;
@@ -122,6 +131,11 @@ async def _find_completions(
     row = await _or_none(_answered(server, form, ids, named))
     if row and row.top_logprobs and other in row.top_logprobs[0]:
         supports |= {"logprob_token_ids"}
+    row = await _or_none(_answered(server, form, ids, REPEATED))
+    if row and row.finish_reason == REPETITION:
+        supports |= {"repetition_detection"}
+    if await _ends_thoughts(server, form, with_thought_marks(model, config).thought_marks):
+        supports |= {"thinking_token_budget"}
     if await _takes_adapters(server):
         supports |= {"adapters"}
     asked = server.control(server.access.base_url.removesuffix("/v1") + IS_PAUSED)
@@ -169,6 +183,22 @@ def _check_logprobs(tables: list[dict[int, float]], vocabulary: int | None = Non
                 f"the server's log probs do not come from a softmax ({shown(table)}); start vLLM "
                 "with --logprobs-mode raw_logprobs or processed_logprobs.",
             )
+
+
+async def _ends_thoughts(server: Server, form: TokenForm, marks: ThoughtMarks | None) -> bool:
+    """Whether the server forces the end of a thought, by the marks that the config names. vLLM
+    (0.32.0) counts wrong after a start mark of several tokens."""
+    if marks is None or len(marks.start) != 1:
+        return False
+    ended = SamplingParams(
+        max_tokens=len(marks.end),
+        temperature=0,
+        ignore_eos=True,
+        thinking_token_budget=0,
+        thought_marks=marks,
+    )
+    row = await _or_none(_answered(server, form, marks.start, ended))
+    return row is not None and row.token_ids == marks.end
 
 
 async def _takes_adapters(server: Server) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from _inf.backends.openai.text import Answer, OpenAIAnswer, TextForm, openai_params
 from _inf.errors import ConfigError
 from _inf.request.keywords import FILTERS, NEUTRAL
+from _inf.request.thinking_budget import budget_of
 from _inf.types import GRAMMARS, Request, RequestOutput, SamplingParams
 
 # vLLM would take other defaults from the model's generation config.
@@ -18,7 +19,10 @@ ADJUST_LOGITS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     *("min_tokens", "allowed_token_ids", "bad_words", *GRAMMARS),
 )
-OWN = ("allowed_token_ids", "bad_words", "logprob_token_ids")  # of vLLM, sent only if they are set
+OWN = (  # of vLLM, sent only if they are set
+    *("allowed_token_ids", "bad_words", "logprob_token_ids"),
+    *("thinking_token_budget", "repetition_detection"),
+)
 TOKEN = "token_id:"  # before an id where a token's text would stand
 MINUS_INFINITY = -9999.0  # in vLLM's JSON
 
@@ -126,6 +130,8 @@ class TokenAnswer(OpenAIAnswer):
             cached_tokens=self.cached_tokens,
             weight_versions=list(self.weight_versions),
         )
+        if budget := budget_of(self.request):
+            row = _with_forced(row, budget.forced(ids))
         return self._with_prompt(row) if params.prompt_logprobs else row
 
     def _add(self, new: Sequence[int], choice: Mapping[str, Any]) -> None:
@@ -157,6 +163,15 @@ class TokenAnswer(OpenAIAnswer):
             logprobs.append(-math.inf if impossible else logprob)
             tops.append(_likeliest(named, most) if entry else None)
         return dataclasses.replace(row, prompt_logprobs=logprobs, top_prompt_logprobs=tops)
+
+
+def _with_forced(row: RequestOutput, places: Sequence[int]) -> RequestOutput:
+    """Give the tokens at these places, which were not sampled, the log prob 0.0."""
+    for place in places:
+        row.logprobs[place] = 0.0
+        if row.top_logprobs:
+            row.top_logprobs[place] = {row.token_ids[place]: 0.0}
+    return dataclasses.replace(row, forced_at=places)
 
 
 def _id(name: str) -> int:

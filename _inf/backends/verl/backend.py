@@ -17,7 +17,7 @@ from _inf.backends.verl import SGLANG_MODE, WITH_ADAPTERS, changes
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.engine import Call, current_call
 from _inf.backends.verl.server_arguments import CAPTURE_EXPERTS
-from _inf.backends.verl.sglang_format import sglang_params, with_so_far
+from _inf.backends.verl.sglang_format import sglang_params, whole_row
 from _inf.errors import ConfigError, InferenceError
 from _inf.request.prompts import object_array
 from _inf.runtime.calls import IN_A_CALL, CancelToken
@@ -50,7 +50,7 @@ class VerlBackend(OnHost):
     ) -> list[RequestOutput]:
         call = Call(self.host, cancel, report=report, requests=requests)
         self.rollout.run(data_proto(requests, self.model), call)
-        return [*map(with_so_far, requests, call.rows)]
+        return [*map(whole_row, requests, call.rows)]
 
     @contextlib.asynccontextmanager
     async def in_call(self, cancel: CancelToken) -> AsyncIterator[None]:

@@ -26,7 +26,7 @@ from _inf.backends.verl.sglang_format import (
     request_arguments,
     score_params,
     sglang_params,
-    with_so_far,
+    whole_row,
 )
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
@@ -232,18 +232,18 @@ class Engine(sglang_rollout.AsyncEngine):
         rid, params = current_call.get().rid(uuid.uuid4().hex), sglang_params(request)
         if put is None:
             output = await self._request(request.known_ids, params, rid)
-            return with_so_far(request, output_row(output, params, request.row))
+            return whole_row(request, output_row(output, params, request.row))
         row = RequestOutput()
         with self._sending(rid, len(request.token_ids)):
             arguments = request_arguments(request.known_ids, params, rid)
             try:
                 async for output in await super().async_generate(**arguments, stream=True):
                     row = output_row(self.rows.output(output, rid), params, request.row)
-                    row = with_so_far(request, row)
+                    row = whole_row(request, row)
                     if row.finish_reason is None:
                         put(row)
             except EndedBefore:
-                return with_so_far(request, output_row(self.rows.nothing(rid), params))
+                return whole_row(request, output_row(self.rows.nothing(rid), params))
         return row
 
     async def score(

@@ -15,12 +15,14 @@ from typing import Any
 from _inf.backends.base import check_finite
 from _inf.backends.verl.running_rows import ENDED
 from _inf.errors import RequestFailure
-from _inf.types import Request, RequestOutput, joined_versions
+from _inf.request.thinking_budget import budget_of
+from _inf.types import Request, RequestOutput, SamplingParams, joined_versions
 
 # Of our own code in the scheduler's process, in `custom_params`:
 REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "sampling_mask"
 SO_FAR = "so_far"  # how many of the last input ids are the answer's first part
 ALLOWED, BAD_WORDS, LOGPROB_IDS = "allowed_token_ids", "bad_word_ids", "logprob_token_ids"
+BUDGET, DETECTION = "thinking_token_budget", "repetition_detection"
 LISTED = {SAMPLING_MASK, LOGPROB_IDS}  # a row with one of them has other tokens than the likeliest
 SAME = "temperature top_p top_k min_p presence_penalty frequency_penalty ignore_eos".split()
 ROUTED_EXPERTS = "return_routed_experts"
@@ -50,6 +52,8 @@ def sglang_params(request: Request) -> dict[str, Any]:
         BAD_WORDS: params.bad_word_ids or None,
         LOGPROB_IDS: params.logprob_token_ids,
         SO_FAR: known or None,
+        BUDGET: _budget(params),
+        DETECTION: params.repetition_detection,
     }
     custom = _given(custom)
     optional = {
@@ -64,6 +68,12 @@ def sglang_params(request: Request) -> dict[str, Any]:
         TOP_LOGPROBS: 1 if LISTED & custom.keys() else params.logprobs or None,
     }
     return always | _given(optional)
+
+
+def _budget(params: SamplingParams) -> list[Any] | None:
+    """The arguments of a `ThinkingBudget` after the prompt."""
+    budget, marks = params.thinking_token_budget, params.thought_marks
+    return None if budget is None or marks is None else [budget, dataclasses.asdict(marks)]
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +146,15 @@ def output_row(
     )
 
 
-def with_so_far(request: Request, new: RequestOutput) -> RequestOutput:
+def whole_row(request: Request, new: RequestOutput) -> RequestOutput:
+    """The whole answer to a request, of which `new` was computed."""
+    row = _with_so_far(request, new)
+    if row.finish_reason is None or (budget := budget_of(request)) is None:
+        return row
+    return dataclasses.replace(row, forced_at=budget.forced(row.token_ids))
+
+
+def _with_so_far(request: Request, new: RequestOutput) -> RequestOutput:
     """The whole answer to a request whose first part was known; `new` has the rest. A failed row
     has no part."""
     if (known := request.so_far) is None or new.error is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import dataclasses
 import inspect
 import json
 import math
@@ -24,6 +25,7 @@ import torch
 import inf
 from _inf.backends.hf import decoding
 from _inf.errors import RequestFailure
+from _inf.types import ThoughtMarks
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support.architectures import architecture
 from tests.support.pages import blocks
@@ -287,6 +289,65 @@ def test_refused_prompt_beside_conversations_is_a_row(hf: InferenceEngine) -> No
         answered, failed = hf.generate(prompts, tools=[look], on_error="row", max_tokens=4)
     assert answered.token_ids == hf.generate("a", tools=[look], max_tokens=4).token_ids[0]
     assert failed.messages == [] and "tools and interactions add" in failed.metadata["error"]
+
+
+MARKS = ThoughtMarks([7], [300, 301], unopened=False)
+BUDGETED: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True, "max_tokens": 8, "logprobs": 2}
+
+
+def test_end_of_a_thought_is_forced_after_its_budget_and_no_token_of_it_counts_as_sampled(
+    tiny: InferenceEngine, hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = as_ids([[20, 7], [20, 7, 9], [20], [21, 7]])
+    budgets = {"thinking_token_budget": [3, 1, 2, None], "seed": [1, 2, 3, 4]}
+    both = []
+    for engine in (tiny, hf):
+        with refused(ConfigError, "thinking_token_budget: .* set reasoning_parser"):
+            engine.generate(prompts, **budgets, **BUDGETED)
+        model = dataclasses.replace(engine.model, thought_marks=MARKS)
+        monkeypatch.setattr(engine, "model", model)
+        both.append(output := engine.generate(prompts, **budgets, **BUDGETED))
+        free = engine.generate(prompts, seed=budgets["seed"], **BUDGETED)
+        for row, start, other in zip(output, (3, 0, None, None), free, strict=True):
+            ids, logprobs = row.token_ids or [], row.logprobs or []
+            if start is None:
+                assert ids == other.token_ids and not row.forced_at
+                continue
+            forced = [start, start + 1]
+            assert row.metadata["forced_at"] == forced
+            assert ids[:start] == (other.token_ids or [])[:start]
+            assert ids[start : start + 2] == MARKS.end
+            tops = row.top_logprobs or []
+            assert [tops[place] for place in forced] == [{300: 0.0}, {301: 0.0}]
+            mask = row.metadata["response_mask"][: len(ids)]
+            assert [place for place, bit in enumerate(mask) if not bit] == forced
+            scores = engine.get_logprobs({"prompt_token_ids": row.prompt_token_ids}, ids)[0]
+            for place, (score, logprob) in enumerate(zip(scores, logprobs, strict=True)):
+                assert logprob == pytest.approx(0.0 if place in forced else score, abs=WITHIN)
+        chunks = [*engine.stream(prompts[0], thinking_token_budget=3, seed=1, **BUDGETED)]
+        assert [token for chunk in chunks for token in chunk.token_ids] == output[0].token_ids
+        assert (chunks[-1].metadata or {})["forced_at"] == [3, 4]
+    assert both[0].token_ids == both[1].token_ids
+
+
+def test_row_that_repeats_itself_ends_there_and_others_do_not(
+    tiny: InferenceEngine, hf: InferenceEngine
+) -> None:
+    prompts, how = as_ids(PROMPTS[:4]), {"max_tokens": 12, "ignore_eos": True}
+    detection = [
+        {"max_pattern_size": 1, "min_count": 3},
+        {"max_pattern_size": 4, "min_pattern_size": 2, "min_count": 2},
+        {"max_pattern_size": 1, "min_count": 20},
+        None,
+    ]
+    for engine in (tiny, hf):
+        only = {"allowed_token_ids": [5], "repetition_detection": detection}
+        output = engine.generate(prompts, **only, **how)
+        ended = [(row.finish_reason, row.completion_tokens) for row in output]
+        assert ended == [("repetition", 3), ("repetition", 4), ("length", 12), ("length", 12)]
+        late = {"allowed_token_ids": [5], "repetition_detection": detection[0], "min_tokens": 7}
+        *_, last = engine.stream(prompts[0], **late, **how)
+        assert (last.finish_reason, (last.metadata or {})["completion_tokens"]) == ("repetition", 7)
 
 
 def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any) -> None:

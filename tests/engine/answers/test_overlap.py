@@ -5,6 +5,7 @@ Two engines differ in nothing else. `pytest --overlap` runs all other tests with
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from inf import InferenceEngine
+from tests.support.keyword_sets import MARKS, drawn, of_prompt
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.running import begun
 from tests.support.schedulers import in_flight
@@ -47,6 +49,11 @@ KEYWORDS: dict[str, dict[str, Any]] = {
     "min_tokens beyond a grammar's end": {**SEEDED, "regex": "a{1,6}|b", "min_tokens": 4},
     "logit_bias": {**SEEDED, "logit_bias": {17: 3.0, 30: -100.0}},
     "bad_words": {**SEEDED, "allowed_token_ids": [68, 69, 70], "bad_words": ["ab", "bb", "ca"]},
+    "repetition_detection": {
+        **SEEDED,
+        "allowed_token_ids": [68, 69],
+        "repetition_detection": {"max_pattern_size": 3, "min_count": 2},
+    },
     "stop": {**SEEDED, "stop": ["e", "th"]},
     "n": {**SEEDED, "n": 3, "max_tokens": 20},
     "sampling_mask": {**SEEDED, "top_p": 0.9, "sampling_mask": True},
@@ -94,6 +101,14 @@ def overlapped() -> Iterator[InferenceEngine]:
 
 
 @pytest.fixture(scope="module")
+def hf() -> Iterator[InferenceEngine]:
+    lengths = {"prompt_length": 256, "response_length": 64, "max_model_len": 2000}
+    rollout = {"name": "hf", "dtype": "float32", **lengths}
+    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
 def both(serial: InferenceEngine, overlapped: InferenceEngine) -> Engines:
     return overlapped, serial
 
@@ -103,7 +118,8 @@ def assert_same(engines: Engines, prompts: object = PROMPTS, **keywords: Any) ->
     assert ours.token_ids == expected.token_ids
     for one, other in zip(ours, expected, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-        assert one.finish_reason == other.finish_reason
+        assert (one.finish_reason, one.completion) == (other.finish_reason, other.completion)
+        assert [*one.forced_at] == [*other.forced_at]
         assert one.sampling_mask == other.sampling_mask
         for field in ("top_logprobs", "top_prompt_logprobs"):
             likeliest = [getattr(row, field) or [] for row in (one, other)]
@@ -114,6 +130,29 @@ def assert_same(engines: Engines, prompts: object = PROMPTS, **keywords: Any) ->
 @pytest.mark.parametrize("keywords", KEYWORDS)
 def test_overlapped_answers_are_those_of_the_serial_schedule(both: Engines, keywords: str) -> None:
     assert_same(both, **KEYWORDS[keywords])
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_any_keywords_together_give_the_rows_of_hf_in_a_batch_alone_and_streamed(
+    number: int, both: Engines, hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for engine in (*both, hf):
+        model = dataclasses.replace(engine.model, thought_marks=MARKS)
+        monkeypatch.setattr(engine, "model", model)
+    keywords = drawn(number, len(PROMPTS))
+    for engine in both:
+        assert_same((engine, hf), **keywords)
+    expected = hf.generate(PROMPTS, **keywords)
+    for place in (number % len(PROMPTS), (number + 4) % len(PROMPTS)):
+        own, row = of_prompt(keywords, place), expected[place]
+        for engine in (*both, hf):
+            [alone] = engine.generate(PROMPTS[place], **own)
+            assert (alone.token_ids, alone.completion) == (row.token_ids, row.completion)
+            streamed = {name: own[name] for name in own if name != "prompt_logprobs"}
+            chunks = [*engine.stream(PROMPTS[place], **streamed)]
+            assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
+            assert "".join(chunk.text for chunk in chunks) == row.completion
+            assert chunks[-1].finish_reason == row.finish_reason
 
 
 def test_overlapped_steps_follow_serial_ones_where_only_some_rows_have_penalties(

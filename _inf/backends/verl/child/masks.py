@@ -1,7 +1,8 @@
-"""Keeps rows from tokens that `allowed_token_ids` and `bad_words` rule out.
+"""Keeps rows from tokens that `allowed_token_ids` and `bad_words` rule out, and forces the end of a
+thought (`thinking_token_budget`).
 
 Tokens that are never allowed are biases of -inf in SGLang's own table, which it keeps in order
-while rows come and go. Words of several tokens depend on what was generated.
+while rows come and go. Words of several tokens, and what is forced, depend on what was generated.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 
 from _inf.backends.masks import completing, rule_out
 from _inf.backends.verl.patch_table import Replace, Wrap
-from _inf.backends.verl.sglang_format import ALLOWED, BAD_WORDS
+from _inf.backends.verl.sglang_format import ALLOWED, BAD_WORDS, BUDGET
+from _inf.request.thinking_budget import ThinkingBudget
+from _inf.types import ThoughtMarks
+
+KEPT = "inf_thinking_budget"  # on SGLang's record of a request
 
 
 def bias_against(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
@@ -30,21 +35,44 @@ def bias_against(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: in
     return info
 
 
-def rule_out_words(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
+def apply_by_history(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
     apply(info, logits)
-    found = [
-        (row, token)
+    reqs = [
+        (row, req)
         for row, req in enumerate(info.penalizer_orchestrator.reqs())
-        for token in completing(long_words(req), req.output_ids)
+        if needs_history(req)
+    ]
+    found = [
+        (row, token) for row, req in reqs for token in completing(_long_words(req), req.output_ids)
     ]
     if found:
         rows, tokens = torch.tensor(found).to(logits.device, non_blocking=True).unbind(1)
         logits[rows, tokens] = -math.inf
+    for row, req in reqs:
+        if (token := _forced(req)) is not None:
+            logits[row] = -math.inf
+            logits[row, token] = 0.0
 
 
-def long_words(req: Req) -> list[list[int]]:
-    """Those of several tokens, which depend on what was generated."""
-    words = (req.sampling_params.custom_params or {}).get(BAD_WORDS, ())
+def _forced(req: Req) -> int | None:
+    custom = req.sampling_params.custom_params
+    if BUDGET not in custom:
+        return None
+    if (budget := getattr(req, KEPT, None)) is None:
+        most, marks = custom[BUDGET]
+        budget = ThinkingBudget(req.origin_input_ids, most, ThoughtMarks(**marks))
+        setattr(req, KEPT, budget)
+    return budget.token(req.output_ids)
+
+
+def needs_history(req: Req) -> bool:
+    """Whether what may come next depends on what was generated."""
+    custom = req.sampling_params.custom_params
+    return bool(custom) and (BUDGET in custom or bool(_long_words(req)))
+
+
+def _long_words(req: Req) -> list[list[int]]:
+    words = req.sampling_params.custom_params.get(BAD_WORDS, ())
     return [word for word in words if len(word) > 1]
 
 
@@ -53,6 +81,7 @@ def patches() -> list[Replace]:
     # fmt: off
     return [
         Wrap(f"{batch}.from_schedule_batch", bias_against, "it has no list of allowed tokens"),
-        Wrap(f"{batch}.apply_logits_bias", rule_out_words, "it has no list of bad words"),
+        Wrap(f"{batch}.apply_logits_bias", apply_by_history,
+             "it has no list of bad words and no budget of a thought"),
     ]
     # fmt: on

@@ -1,9 +1,10 @@
 """Makes SGLang's overlap schedule exact (sglang 0.5.9, `Scheduler.event_loop_overlap`).
 
 There the scheduler starts a step before it has read the tokens of the step before, so that a GPU
-does not wait for its Python code. Penalties, `min_new_tokens` and bad words of several tokens need
-those tokens, or count them: beside such rows a step is read before the next one is prepared. All
-other rows, those with grammars too, need no more than what a step knew when it began.
+does not wait for its Python code. Penalties, `min_new_tokens`, bad words of several tokens and the
+budget of a thought need those tokens, or count them: beside such rows a step is read before the
+next one is prepared. All other rows, those with grammars too, need no more than what a step knew
+when it began.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from _inf.backends.verl.child.masks import long_words
+from _inf.backends.verl.child.masks import needs_history
 from _inf.backends.verl.patch_table import Replace, Wrap
 
 
@@ -31,7 +32,7 @@ def read_before_penalties(prepare: Callable[[Any], Any], scheduler: Any) -> Any:
     """Read the last step first if one of its rows needs the tokens before the next."""
     if scheduler.enable_overlap and (last := scheduler.last_batch) is not None:
         penalties = last.sampling_info.penalizer_orchestrator.is_required
-        if penalties or any(long_words(request) for request in last.reqs):
+        if penalties or any(map(needs_history, last.reqs)):
             read_last_step(scheduler)
     return prepare(scheduler)
 

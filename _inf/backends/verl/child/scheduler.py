@@ -13,10 +13,12 @@ from typing import Any
 
 import psutil
 import torch
-from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_batch import BaseFinishReason, Req
 
 from _inf.backends.verl.child.grammars import end_with_its_grammar
 from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.sglang_format import DETECTION
+from _inf.request.repetition import REPETITION, repeats
 
 
 def exit_instead_of_sigquit(
@@ -86,16 +88,27 @@ def unpinned_without_a_gpu(
     self.buffer = torch.zeros(shape, dtype=torch.int32)
 
 
+class FinishRepetition(BaseFinishReason):
+    def to_json(self) -> dict[str, Any]:
+        return {"type": REPETITION}
+
+
 class CheckedReq(Req):
-    """A request with a grammar, with stop strings, or with stop tokens and `ignore_eos`; no
-    other, because these checks for its end are made for each row and step."""
+    """A request with a grammar, with stop strings, with stop tokens and `ignore_eos`, or with
+    `repetition_detection`; no other, because these checks for its end are made for each row and
+    step."""
 
     tokenizer: Any
     eos_token_ids: Any
 
     def check_finished(self, *args: Any) -> None:
-        """Under `ignore_eos` SGLang continues a row after the end of its grammar."""
+        """Under `ignore_eos` SGLang continues a row after the end of its grammar. It does not look
+        for repetitions."""
         end_with_its_grammar(super().check_finished, self, *args)
+        detection = (self.sampling_params.custom_params or {}).get(DETECTION)
+        early = len(self.output_ids) < self.sampling_params.min_new_tokens
+        if detection and not (early or self.finished()) and repeats(self.output_ids, detection):
+            self.finished_reason = FinishRepetition()
 
     def _check_token_based_finish(self, new_accepted_tokens: list[int]) -> bool:
         """`ignore_eos` switches `stop_token_ids` off, too: check them with the EOS ids hidden."""
@@ -128,7 +141,8 @@ def check_what_it_asks_for(init: Callable[..., None], req: Any, *args: Any, **kw
     init(req, *args, **kwargs)
     params = req.sampling_params
     grammars = params.json_schema, params.regex, params.ebnf, params.structural_tag
-    if any(grammars) or params.stop_strs or (params.ignore_eos and params.stop_token_ids):
+    listed = params.stop_strs or (params.ignore_eos and params.stop_token_ids)
+    if any(grammars) or listed or DETECTION in (params.custom_params or {}):
         req.__class__ = CheckedReq
 
 
