@@ -2,6 +2,7 @@
 
 In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced by the part
 of that name: `config keys`, `config defaults`, `features of the backends`, `what needs verl`,
+`keywords of requests` (or `vllm`, `sglang`: their `sampling_params`),
 `formats of families`, `templates table` (or `causes`, `example`), or `api NAME`, the signature and
 the docstring of a name and of its public members.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,6 +30,7 @@ from _inf.backends.registry import MODES  # noqa: E402
 from _inf.config import load_config  # noqa: E402
 from _inf.config.schema import Config  # noqa: E402
 from _inf.config.source import read_source  # noqa: E402
+from _inf.request.keywords import KEYWORDS  # noqa: E402
 from _inf.runtime.extras import NEEDS_VERL  # noqa: E402
 
 PART = re.compile(r"<!-- generated: (?P<name>.+?) -->\n.*?<!-- end -->", re.DOTALL)
@@ -48,6 +51,8 @@ def generated(page: str) -> str:
                 text = features_table()
             case ["what", "needs", "verl"]:
                 text = table_of_verl()
+            case ["keywords", "of", form]:
+                text = keywords_of(form)
             case ["formats", *_]:
                 from tests.support.tool_call_forms import family_table
 
@@ -162,6 +167,15 @@ def features_table() -> str:
         words = ", ".join(f"`{name}`" for name in names)
         lines.append(f"| {feature} | {words} | {' | '.join(offered)} |")
     return "\n".join(lines)
+
+
+def keywords_of(form: str) -> str:
+    """The keywords that a form of request has, under its names."""
+    from _inf.apps.serve.token_bodies import SGLANG, VLLM
+
+    in_requests = [name for name, row in KEYWORDS.items() if row.kind and row.in_body]
+    names = {"requests": in_requests, "vllm": VLLM, "sglang": SGLANG}[form]
+    return textwrap.fill(", ".join(f"`{name}`" for name in names) + ".", 120)
 
 
 def table_of_verl() -> str:

@@ -46,7 +46,9 @@ def paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
 # ── What is generated ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["api", "backends", "config", "tools", "turns"])
+@pytest.mark.parametrize(
+    "name", ["api", "backends", "batch", "config", "serving", "tools", "turns"]
+)
 def test_generated_page_is_current(name: str, generate: ModuleType) -> None:
     page = (DOCS / f"{name}.md").read_text()
     assert generate.PART.search(page)
