@@ -1,6 +1,6 @@
 """Command line agents that nobody here wrote, each with an empty home, against a session: Claude
-Code on Anthropic's Messages, and Codex on OpenAI's Responses. What they ask for is in
-docs/train_any_agent.md."""
+Code on Anthropic's Messages, Codex on OpenAI's Responses, and mini-swe-agent on chats and, through
+litellm, on Messages. What they ask for is in docs/train_any_agent.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.support.pages import ROOT
 from tests.support.scripted_server import MODEL
 from tests.support.scripted_thoughts import Speaker, speaking
 
-PROGRAMS = ROOT / "build" / "agent_programs" / "node_modules" / ".bin"
+FOLDER = ROOT / "build" / "agent_programs"
+PROGRAMS = FOLDER / "node_modules" / ".bin"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -66,7 +67,7 @@ def run(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> s
     work.mkdir()
     home.mkdir(exist_ok=True)
     done = subprocess.run(
-        [str(PROGRAMS / command[0]), *command[1:]],
+        [*command],
         cwd=work,
         env={"HOME": str(home), "PATH": os.defpath, **variables},
         stdin=subprocess.DEVNULL,
@@ -87,7 +88,7 @@ def claude(url: str, model: str, folder: Path, *more: str, task: str = TASK) -> 
         "CLAUDE_CODE_SUBAGENT_MODEL": model,
         **{f"ANTHROPIC_{name}": model for name in models},
     }
-    command = ["claude", "-p", task, "--output-format", "json", *more]
+    command = [f"{PROGRAMS}/claude", "-p", task, "--output-format", "json", *more]
     return json.loads(run(command, folder, variables))
 
 
@@ -101,7 +102,7 @@ def codex(url: str, model: str, folder: Path) -> str:
         'env_key = "INF_KEY"\n'
     )
     allowed = "--dangerously-bypass-approvals-and-sandbox"
-    command = ["codex", "exec", "--skip-git-repo-check", allowed, TASK]
+    command = [f"{PROGRAMS}/codex", "exec", "--skip-git-repo-check", allowed, TASK]
     return run(command, folder, {"INF_KEY": "none"})
 
 
@@ -175,6 +176,34 @@ def test_codexs_run_is_one_trace(
     [trace] = server.traces("codex")
     assert sampled(trace) == ids_of(spoken[0], SHELL, DONE)
     assert trace.finish_reasons == ["tool_calls", "stop"]
+
+
+@pytest.mark.parametrize("form", ["openai", "anthropic"])
+def test_mini_swe_agents_run_is_one_trace(
+    form: str, spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
+) -> None:
+    before = requests(server)
+    look, end = (
+        f"<think>I look.</think>Looking.\n{call('bash', command=command)}"
+        for command in (WRITE, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+    )
+    spoken[0].says(look, end)
+    url = server.session(f"mini-{form}", task=TASK)
+    variables = {
+        "OPENAI_API_BASE": url,
+        "OPENAI_API_KEY": "none",
+        "ANTHROPIC_API_BASE": url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": "none",
+        "MSWEA_CONFIGURED": "true",
+        "MSWEA_COST_TRACKING": "ignore_errors",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    command = [f"{FOLDER}/python/bin/mini", "-m", f"{form}/{MODEL}", "-t", TASK, "-y"]
+    run([*command, "--exit-immediately", "-o", f"{tmp_path}/run.json"], tmp_path, variables)
+    assert (tmp_path / "work" / "seen.txt").read_text() == "found\n"
+    assert refused(before, server) == []
+    [trace] = server.traces(f"mini-{form}")
+    assert sampled(trace) == ids_of(spoken[0], look, end)
 
 
 @pytest.mark.engine
