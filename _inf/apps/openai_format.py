@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -49,6 +49,8 @@ class RequestBody(BaseModel):
     what is wrong with each of millions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    # Whether errors name items of lists and members of unions too, as of deep bodies.
+    whole_paths: ClassVar[bool] = False
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -198,6 +200,9 @@ def read(form: type[FormT], value: object) -> FormT:
     except ValidationError as failure:
         error = failure.errors()[0]
     path, known = _known_path(form, error["loc"])
+    if form.whole_paths:
+        end = -1 if error["type"] == "extra_forbidden" else None
+        path = [*map(str, error["loc"][:end])]
     key = ".".join(path)
     match error["type"]:
         case "extra_forbidden":

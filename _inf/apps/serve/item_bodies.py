@@ -33,16 +33,18 @@ class _Part(RequestBody):
     logprobs: Any = None
 
 
-def _texts_only(content: object) -> object:
+def _parts(content: object) -> object:
+    """Take a text as a part, and refuse by name those that are no text."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else part
         if not str(kind).endswith("text"):
-            reason = f"a part of type {shown(kind)} is not supported; only text"
-            raise ConfigError.of("content", reason)
+            raise ConfigError.of("type", f"{shown(kind)} is not supported; only text")
     return content
 
 
-Texts = Annotated[str | list[_Part], BeforeValidator(_texts_only)]
+Texts = Annotated[list[_Part], BeforeValidator(_parts)]
 
 
 class _Item(RequestBody):
@@ -108,15 +110,18 @@ ITEMS = (
 
 
 def _known_items(items: object) -> object:
-    """Say that items without a type are messages; refuse by name those that cannot be sent."""
+    """Take a text as a message, and items without a type as messages; refuse by name those that
+    cannot be sent."""
+    if isinstance(items, str):
+        return [{"type": "message", "role": "user", "content": items}]
     if not isinstance(items, list):
         return items
     items = [{"type": "message", **item} if isinstance(item, dict) else item for item in items]
     for item in items:
         kind = item.get("type") if isinstance(item, dict) else item
         if kind not in ITEMS:
-            reason = f"an item of type {shown(kind)} is not supported; only {', '.join(ITEMS)}"
-            raise ConfigError.of(INPUT, reason)
+            reason = f"{shown(kind)} is not supported; only {', '.join(ITEMS)}"
+            raise ConfigError.of("type", reason)
     return items
 
 
@@ -157,7 +162,7 @@ def _known_tools(tools: object) -> object:
         kind = tool.get("type") if isinstance(tool, dict) else tool
         if kind not in known:
             reason = f"the server's tool {shown(kind)} is not supported; give tools of your own"
-            raise ConfigError.of("tools", reason)
+            raise ConfigError.of("type", reason)
     return tools
 
 
@@ -200,7 +205,8 @@ class _StreamOptions(RequestBody):
 
 
 class ItemsBody(RequestBody):
-    input: Annotated[str | list[Item], BeforeValidator(_known_items)]
+    whole_paths: ClassVar[bool] = True
+    input: Annotated[list[Item], BeforeValidator(_known_items)]
     model: str | None = None
     instructions: str | None = None
     stream: bool = False
@@ -283,8 +289,6 @@ class ItemsBody(RequestBody):
         messages: list[dict[str, Any]] = []
         if self.instructions:
             messages.append({"role": "system", "content": self.instructions})
-        if isinstance(self.input, str):
-            return [*messages, {"role": "user", "content": self.input}]
         for message in map(_message, self.input):
             last = messages[-1] if messages else message
             if last is message or last["role"] != message["role"]:
@@ -309,8 +313,8 @@ class ItemsChat(TranslatedBody):
     }
 
 
-def _text(content: str | Sequence[_Part], between: str = "") -> str:
-    return content if isinstance(content, str) else between.join(part.text for part in content)
+def _text(parts: Sequence[_Part], between: str = "") -> str:
+    return between.join(part.text for part in parts)
 
 
 def _message(item: Item) -> dict[str, Any]:

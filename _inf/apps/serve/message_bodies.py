@@ -49,37 +49,36 @@ class ToolUseBlock(_Block):
 
 
 def _of_kinds(*kinds: str) -> BeforeValidator:
-    """Refuse other blocks by name."""
+    """Take a text as a block, and refuse other blocks by name."""
 
-    def check(content: object) -> object:
+    def blocks(content: object) -> object:
+        if isinstance(content, str):
+            return [{"type": "text", "text": content}]
         for block in content if isinstance(content, list) else ():
             kind = block.get("type") if isinstance(block, dict) else block
             if kind not in kinds:
-                reason = f"a block of type {shown(kind)} is not supported; only {', '.join(kinds)}"
-                raise ConfigError.of("content", reason)
+                reason = f"{shown(kind)} is not supported; only {', '.join(kinds)}"
+                raise ConfigError.of("type", reason)
         return content
 
-    return BeforeValidator(check)
+    return BeforeValidator(blocks)
 
 
-Texts = Annotated[str | list[TextBlock], _of_kinds("text")]
+Texts = Annotated[list[TextBlock], _of_kinds("text")]
 
 
 class ToolResultBlock(_Block):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Texts = ""
+    content: Texts = Field(default_factory=list)
     is_error: bool = False
 
 
 class _User(RequestBody):
     role: Literal["user"]
     content: Annotated[
-        str
-        | Annotated[
-            list[Annotated[TextBlock | ToolResultBlock, Field(discriminator="type")]],
-            Field(min_length=1),
-        ],
+        list[Annotated[TextBlock | ToolResultBlock, Field(discriminator="type")]],
+        Field(min_length=1),
         _of_kinds("text", "tool_result"),
     ]
 
@@ -87,8 +86,7 @@ class _User(RequestBody):
 class _Assistant(RequestBody):
     role: Literal["assistant"]
     content: Annotated[
-        str
-        | list[Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]],
+        list[Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]],
         _of_kinds("text", "thinking", "tool_use"),
     ]
 
@@ -158,6 +156,7 @@ class _ContextManagement(RequestBody):
 class CountBody(RequestBody):
     """What `/v1/messages/count_tokens` takes, and `/v1/messages` too."""
 
+    whole_paths: ClassVar[bool] = True
     model: str | None = None
     messages: list[Annotated[_User | _Assistant | _System, Field(discriminator="role")]]
     system: Texts | None = None
@@ -233,15 +232,13 @@ class MessagesChat(TranslatedBody):
     }
 
 
-def _text(content: str | Sequence[TextBlock], between: str = BETWEEN_BLOCKS) -> str:
-    return content if isinstance(content, str) else between.join(part.text for part in content)
+def _text(blocks: Sequence[TextBlock], between: str = BETWEEN_BLOCKS) -> str:
+    return between.join(block.text for block in blocks)
 
 
 def _messages(message: _User | _Assistant | _System) -> Iterator[dict[str, Any]]:
     """The messages of a chat that one of these is: each tool's result is one of its own."""
-    if isinstance(message.content, str):
-        yield {"role": message.role, "content": message.content}
-    elif isinstance(message, _System):
+    if isinstance(message, _System):
         yield {"role": message.role, "content": _text(message.content)}
     elif isinstance(message, _Assistant):
         yield _answer(message.content)

@@ -219,9 +219,15 @@ def test_conversation_is_one_trace_of_the_sampled_ids(
         ({"previous_response_id": "resp_1"}, "previous_response_id: nothing is stored"),
         ({"extra_body": {"conversation": "c"}}, "conversation: nothing is stored"),
         ({"store": True}, "store"),
-        ({"tools": [{"type": "code_interpreter", "container": "c"}]}, "'code_interpreter'"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "'input_image'"),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "'item_reference'"),
+        (
+            {"tools": [{"type": "code_interpreter", "container": "c"}]},
+            "tools.type: .*'code_interpreter'",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "type: 'input_image'",
+        ),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input.type: 'item_reference'"),
         ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}, "encrypted"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": -1}, "temperature"),

@@ -257,7 +257,10 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.p
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "block of type 'image'"),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            "messages.0.user.content.type: 'image'",
+        ),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"messages": [*ASK, {"role": "assistant", "content": "It"}]}, "cannot begin the answer"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
@@ -266,6 +269,8 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.p
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name: it is missing"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "0.text.text: it is mis"),
+        ({"messages": [{"role": "user", "content": "a", "at": 1}]}, "messages.0.user.at: unknown"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(
