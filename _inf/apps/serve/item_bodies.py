@@ -16,8 +16,8 @@ BETWEEN_TEXTS = "\n\n"  # of a message, and of instructions before the first que
 # A thought that a client keeps for us: it is no secret.
 UNENCRYPTED = "unencrypted:"
 STORED = ("previous_response_id", "conversation", "prompt")
-# Codex always sends it: it is left out, and a header says so.
-LEFT_OUT = ("web_search",)
+# Codex always sends web_search: it is left out, and a header says so.
+TOOLS = ("function", "custom", "namespace", "web_search")
 INPUT = "input"  # the argument of a custom tool
 CUSTOM_PARAMETERS = {
     "type": "object",
@@ -157,10 +157,9 @@ class _LeftOut(RequestBody):
 
 
 def _known_tools(tools: object) -> object:
-    known = ("function", "custom", "namespace", *LEFT_OUT)
     for tool in tools if isinstance(tools, list) else ():
         kind = tool.get("type") if isinstance(tool, dict) else tool
-        if kind not in known:
+        if kind not in TOOLS:
             reason = f"the server's tool {shown(kind)} is not supported; give tools of your own"
             raise ConfigError.of("type", reason)
     return tools
@@ -328,7 +327,8 @@ def _message(item: Item) -> dict[str, Any]:
             about = {"role": "tool", "tool_call_id": item.call_id}
             return {**about, "content": _text(item.output, BETWEEN_TEXTS)}
         case ReasoningItem():
-            return {"role": "assistant", "content": "", "reasoning_content": item.thought}
+            thought = {"reasoning_content": item.thought} if item.thought else {}
+            return {"role": "assistant", "content": "", **thought}
         case CustomCallItem():
             function: dict[str, Any] = {"name": item.name, "arguments": {INPUT: item.input}}
         case CallItem():

@@ -169,7 +169,7 @@ class CountBody(RequestBody):
     speed: Any = None
     user_profile_id: Any = None
     workspace_id: Any = None
-    thread: Any = None
+    thread: Any = None  # refused
 
     @field_validator("thread")
     @classmethod
@@ -279,7 +279,7 @@ def _answer(blocks: Sequence[TextBlock | ThinkingBlock | ToolUseBlock]) -> dict[
     return {
         "role": "assistant",
         "content": _text(texts, ""),
-        **({"reasoning_content": "".join(thoughts)} if thoughts else {}),
+        **({"reasoning_content": "".join(thoughts)} if any(thoughts) else {}),
         **({"tool_calls": calls} if calls else {}),
     }
 

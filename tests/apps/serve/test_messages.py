@@ -239,6 +239,15 @@ def test_conversation_is_one_trace_of_the_sampled_ids(
     assert call_input("[1]") == {"invalid_json": "[1]"}
 
 
+def test_empty_thought_of_a_client_is_none(speaker: Speaker, server: InferenceServer) -> None:
+    speaker.says("Paris.")
+    [said] = asked(server, "empty/messages")["content"]
+    blocks = [{"type": "thinking", "thinking": "", "signature": ""}, said]
+    asked(server, "empty/messages", messages=[*ASK, {"role": "assistant", "content": blocks}, *ASK])
+    [trace] = server.traces("empty")
+    assert len(trace.finish_reasons) == 2
+
+
 def test_two_forms_may_be_one_conversation(speaker: Speaker, server: InferenceServer) -> None:
     speaker.says("Paris.")
     asked(server, "mixed/messages")
