@@ -9,7 +9,8 @@ was forced is found in a finished answer by the same rule.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from _inf.types import Request, ThoughtMarks
 
@@ -31,29 +32,36 @@ class ThinkingBudget:
 
     def token(self, generated: Sequence[int]) -> int | None:
         """The token that must follow what was generated; None: any may."""
-        places = self._places(generated)
         here = len(generated)
-        return self._marks.end[here - places.start] if here in places else None
+        for places in self._places(list(generated)):
+            if here in places:
+                return self._marks.end[here - places.start]
+        return None
 
     def forced(self, answer: Sequence[int]) -> list[int]:
         """The places of an answer's tokens that were forced."""
-        return [place for place in self._places(answer) if place < len(answer)]
+        places = itertools.chain.from_iterable(self._places(list(answer)))
+        return [place for place in places if place < len(answer)]
 
-    def _places(self, generated: Sequence[int]) -> range:
-        """Where the end mark is forced, if the thought lasts until there."""
-        start = self._start(generated)
-        if start is None or len(generated) < (first := max(0, start + self._budget)):
-            return range(0)
-        thought = list(generated[max(0, start) : first])
-        ended = _last(thought, self._marks.end) >= 0
-        return range(0) if ended else range(first, first + len(self._marks.end))
-
-    def _start(self, generated: Sequence[int]) -> int | None:
-        """The place of the thought's first token in the answer, below 0 if it is in the prompt."""
+    def _places(self, generated: list[int]) -> Iterator[range]:
+        """Where the end mark is forced: once in each thought that lasts until there."""
+        size, start = len(self._marks.end), self._start(generated, 0)
         if self._in_prompt is not None:
-            return -self._in_prompt
-        place = _first(list(generated), self._marks.start)
-        return None if place is None else place + len(self._marks.start)
+            start = -self._in_prompt  # below 0: in the prompt
+        while start is not None:
+            begin, first = max(0, start), max(0, start + self._budget)
+            if (end := _first(generated[begin:first], self._marks.end)) is not None:
+                start = self._start(generated, begin + end + size)
+            elif len(generated) < first:
+                return
+            else:
+                yield range(first, first + size)
+                start = self._start(generated, first + size)
+
+    def _start(self, generated: list[int], after: int) -> int | None:
+        """The place of the first token of the next thought."""
+        place = _first(generated[after:], self._marks.start)
+        return None if place is None else after + place + len(self._marks.start)
 
 
 def budget_of(request: Request) -> ThinkingBudget | None:

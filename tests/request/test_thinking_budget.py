@@ -1,5 +1,5 @@
 """Where a thought is ended by its budget: as vLLM 0.32.0 does, whose own class gave the same tokens
-in 3000 random answers with start marks of one token (2026-11-25)."""
+in 3000 random answers of any thoughts, with start marks of one token (2026-11-25)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,13 @@ def test_thought_that_ends_by_itself_is_not_ended_again() -> None:
     assert answered(3, START, [1, *END, 2])[1] == []  # with the last token of the budget
     ids, forced = answered(2, START, [1, 20, 21])  # the mark has only begun: it comes whole
     assert forced == [2, 3] and ids[:4] == [1, 20, 20, 21]
-    assert answered(1, [5], [*START, 3, *END, *START, 3, 4, 5])[1] == [3, 4]  # only the first one
+
+
+def test_each_later_thought_of_the_answer_has_the_budget_too() -> None:
+    ids, forced = answered(3, START, [1, *END, 3, *START, 4, 5, 6])
+    assert ids[:11] == [1, *END, 3, *START, 4, 5, 6, *END] and forced == [9, 10]
+    assert answered(1, START, [1, *START, 3])[1] == [1, 2, 6, 7]  # the mark stands at 3 and 4
+    assert answered(3, START, [1, *START, 3])[1] == [3, 4]  # in a thought a mark opens none
 
 
 def test_unopened_answer_is_a_thought_unless_the_prompt_ends_one() -> None:

@@ -200,11 +200,10 @@ def test_other_keywords_mean_the_same(
             monkeypatch.setattr(local, "model", remote.model)
             engines = remote, local
             start = remote.tokenizer("<")["input_ids"]
-            # Where tokens stand behind the mark vLLM ends the thought more than once.
-            prompts = as_ids([[20, *start], [22, *start], [20], [21, *start]])
+            prompts = as_ids([[20, *start], [20, *start, 9, 9], [20], [21, *start]])
             ours, theirs = (
                 each.generate(
-                    prompts, thinking_token_budget=[3, 0, 2, None], ignore_eos=True, **GREEDY
+                    prompts, thinking_token_budget=[3, 1, 2, None], ignore_eos=True, **GREEDY
                 )
                 for each in engines
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import json
 import random
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from _inf.apps.serve.error_responses import RequestError
 from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.sessions import MAX_SESSIONS, SESSION_SECONDS, Sessions
 from _inf.backends.openai.http import httpx
+from _inf.types import ThoughtMarks
 from inf import ConfigError, InferenceEngine, InferenceError
 from tests.support.serve_clients import client, joined_chat, whole_chat
 from tests.support.tool_calling import CALCULATOR, GREETING, answer, question
@@ -219,6 +221,22 @@ def test_prompts_of_ids_go_on_too(tiny: InferenceEngine, tiny_server: InferenceS
     assert trace.prompt_token_ids == [10, 11, 12] and trace.messages == []
     assert trace.prompt_token_ids + trace.token_ids == ids[:-2]
     assert trace.response_mask == ([1] * 4 + [0] * 2) * 2 + [1] * 4
+
+
+def test_forced_end_of_a_thought_is_no_sampled_part_of_its_trace(
+    tiny: InferenceEngine, tiny_server: InferenceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = ThoughtMarks([7], [300, 301], unopened=False)
+    monkeypatch.setattr(tiny, "model", dataclasses.replace(tiny.model, thought_marks=marks))
+    more = {"extra_body": {"ignore_eos": True, "thinking_token_budget": 1}}
+    for stream in (False, True):
+        openai = session(tiny_server, f"thought-{stream}")
+        asked: dict[str, Any] = {"model": tiny.config.model_name, "prompt": [20, 7]}
+        answer: Any = openai.completions.create(**asked, max_tokens=4, stream=stream, **more)
+        list(answer)
+        [trace] = tiny_server.traces(f"thought-{stream}")
+        assert trace.token_ids[1:3] == marks.end and trace.response_mask == [1, 0, 0, 1]
+        assert trace.logprobs[1:3] == [0.0, 0.0]
 
 
 # ─── Random conversations ───

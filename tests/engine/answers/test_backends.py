@@ -330,9 +330,7 @@ def test_end_of_a_thought_is_forced_after_its_budget_and_no_token_of_it_counts_a
     assert both[0].token_ids == both[1].token_ids
 
 
-def test_row_that_repeats_itself_ends_there_and_others_do_not(
-    tiny: InferenceEngine, hf: InferenceEngine
-) -> None:
+def test_row_that_repeats_itself_ends_there_and_others_do_not(backend: InferenceEngine) -> None:
     prompts, how = as_ids(PROMPTS[:4]), {"max_tokens": 12, "ignore_eos": True}
     detection = [
         {"max_pattern_size": 1, "min_count": 3},
@@ -340,14 +338,13 @@ def test_row_that_repeats_itself_ends_there_and_others_do_not(
         {"max_pattern_size": 1, "min_count": 20},
         None,
     ]
-    for engine in (tiny, hf):
-        only = {"allowed_token_ids": [5], "repetition_detection": detection}
-        output = engine.generate(prompts, **only, **how)
-        ended = [(row.finish_reason, row.completion_tokens) for row in output]
-        assert ended == [("repetition", 3), ("repetition", 4), ("length", 12), ("length", 12)]
-        late = {"allowed_token_ids": [5], "repetition_detection": detection[0], "min_tokens": 7}
-        *_, last = engine.stream(prompts[0], **late, **how)
-        assert (last.finish_reason, (last.metadata or {})["completion_tokens"]) == ("repetition", 7)
+    only = {"allowed_token_ids": [5], "repetition_detection": detection}
+    output = backend.generate(prompts, **only, **how)
+    ended = [(row.finish_reason, row.completion_tokens) for row in output]
+    assert ended == [("repetition", 3), ("repetition", 4), ("length", 12), ("length", 12)]
+    late = {"allowed_token_ids": [5], "repetition_detection": detection[0], "min_tokens": 7}
+    *_, last = backend.stream(prompts[0], **late, **how)
+    assert (last.finish_reason, (last.metadata or {})["completion_tokens"]) == ("repetition", 7)
 
 
 def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any) -> None:
