@@ -66,6 +66,13 @@ def pytest_collection() -> Generator[None, object, object]:
     return collected
 
 
+def pytest_unconfigure() -> None:
+    """Lets the last garbage collection find what imports left: the Triton of torch 2.15 would print
+    a list of it at the end of the process."""
+    if not has_verl():
+        gc.unfreeze()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-m "not engine"` their folders are not even imported."""
     left_out = config.option.markexpr == "not engine" and collection_path.name in WITH_ENGINES
