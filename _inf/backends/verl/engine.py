@@ -155,7 +155,8 @@ class Engine(sglang_rollout.AsyncEngine):
     async def _before_sending(self, request: Any) -> None:
         """Name a request's adapter by its key (`_inf.backends.verl.adapters`)."""
         name = request.lora_path
-        self.rows.sent(request.rid, name)
+        if isinstance(request.rid, str):  # else a batch that none of our calls sent
+            self.rows.sent(request.rid, name)
         if self.adapters and name:
             request.lora_id, request.lora_path = self.adapters.of(name).key, None
 

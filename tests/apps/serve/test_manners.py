@@ -43,7 +43,6 @@ def test_connections_send_each_event_at_once() -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-@pytest.mark.verl
 @pytest.mark.parametrize("stream", ["true", "false"])
 def test_abandoned_request_is_aborted_in_the_engine(stream: str, mortal: InferenceEngine) -> None:
     body = f'{{"prompt": "Go on", "max_tokens": 3500, "ignore_eos": true, "stream": {stream}}}'
@@ -183,7 +182,6 @@ def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
         assert "Traceback" not in run.err
 
 
-@pytest.mark.verl
 def test_requests_beyond_the_limit_are_aborted_at_the_end(
     mortal: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

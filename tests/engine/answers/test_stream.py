@@ -40,7 +40,6 @@ def test_text_of_the_chunks_is_at_any_time_that_of_their_ids(engine: InferenceEn
     assert read + chunks[-1].text == whole.completions[0]
 
 
-@pytest.mark.verl
 @pytest.mark.parametrize("way", ["break", "exception", "garbage"])
 def test_an_abandoned_stream_is_aborted_in_the_engine(slow: InferenceEngine, way: str) -> None:
     chunks = slow.stream("go on", max_tokens=128, ignore_eos=True)
@@ -58,7 +57,6 @@ def test_an_abandoned_stream_is_aborted_in_the_engine(slow: InferenceEngine, way
     assert slow.generate("go on", max_tokens=4).metadata[0]["completion_tokens"] == 4
 
 
-@pytest.mark.verl
 def test_an_abandoned_astream_is_aborted(slow: InferenceEngine) -> None:
     async def first() -> None:
         async for _ in slow.astream("go on", max_tokens=128, ignore_eos=True):
@@ -68,7 +66,6 @@ def test_an_abandoned_astream_is_aborted(slow: InferenceEngine) -> None:
     assert is_idle(slow)
 
 
-@pytest.mark.verl
 def test_a_stream_past_its_timeout_is_aborted(slow: InferenceEngine) -> None:
     with pytest.raises(GenerationTimeout):
         for _ in slow.stream("go on", max_tokens=128, ignore_eos=True, timeout=0.3):
