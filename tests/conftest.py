@@ -31,6 +31,7 @@ TINY |= {"max_num_seqs": 64}
 WITH_ENGINES = {"engine", "soak"}  # folders here
 HEAVY = {"engine", "tiny", "mortal"}  # fixtures
 ALONE = {"soak", "architectures"}  # one file, or figures of a machine that does nothing else
+SELDOM = {*ALONE, "slow"}
 OF_SGLANG = {"sglang", *SGLANG, *(alias for alias, name in ALIASES.items() if name in SGLANG)}
 NEEDS_VERL = "needs verl's stack, which is not installed here: bash install.sh"
 
@@ -74,9 +75,14 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m "not engine"` their folders are not even imported."""
-    left_out = config.option.markexpr == "not engine" and collection_path.name in WITH_ENGINES
-    return True if left_out and collection_path.parent == Path(__file__).parent else None
+    """Files that have no test of a run are not even imported: with `-m "not engine"` those of the
+    folders of engines, with the mark of a seldom run those that do not name it."""
+    asked, name = config.option.markexpr, collection_path.name
+    if asked == "not engine" and name in WITH_ENGINES:
+        return True if collection_path.parent == Path(__file__).parent else None
+    if asked in SELDOM and name.startswith("test_"):
+        return True if f"mark.{asked}" not in collection_path.read_text() else None
+    return None
 
 
 class SkippedModule(pytest.Module):
