@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
 from tests.support.tiny import VOCABULARY
 
 CONTEXT = 1024
@@ -229,17 +232,14 @@ WITHOUT = {"prophetnet": {"num_hidden_layers"}, "xlnet": {"max_position_embeddin
 
 def known(kind: str) -> bool:
     """Whether the installed Transformers has this type, and the text model that it gets here."""
-    from transformers import CONFIG_MAPPING
-
     text = OWN.get(kind, {}).get("text_config", {}).get("model_type", kind)
-    return kind in CONFIG_MAPPING and text in CONFIG_MAPPING
+    return {kind, text} <= CONFIG_MAPPING_NAMES.keys()
 
 
 def shrunk(kind: str) -> Any:
-    """The config of a model type; one of several modalities gets a small text model."""
-    from transformers import CONFIG_MAPPING
-
-    kinds, own = CONFIG_MAPPING[kind], OWN.get(kind, {})
+    """The config of a model type; one of several modalities gets a small text model. Its class is
+    Transformers' own: SGLang registers others for some types."""
+    kinds, own = getattr(transformers, CONFIG_MAPPING_NAMES[kind]), OWN.get(kind, {})
     text = getattr(kinds, "sub_configs", {}).get("text_config")
     small = {name: value for name, value in SMALL.items() if name not in WITHOUT.get(kind, ())}
     if hasattr(text, "model_type") and "text_config" not in own:
