@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import yaml
 from _inf.runtime.extras import has_verl
 from inf import ConfigError, EngineDeadError, InferenceEngine
 from tests.support.mcp_servers import noted, servers_of, stdio
-from tests.support.scripts import INF, until
+from tests.support.scripts import until
 from tests.support.tool_calling import FAILED, GREETED, GREETING, TOOL_MODEL, answer, question
 
 pytest.importorskip("mcp_types", reason="version 2 of the package mcp is not installed (extra mcp)")
@@ -95,17 +93,3 @@ def test_shutdown_of_a_dead_engine_ends_the_server(tmp_path: Path) -> None:
     finally:
         engine.shutdown()
     assert len(known) == 1 and not any(map(psutil.pid_exists, known))
-
-
-def test_the_command_prints_nothing_of_the_server(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(settings(tmp_path, "hf")))
-    done = subprocess.run(
-        [sys.executable, "-c", INF, PRODUCT, "-c", str(config)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, answer("84")), done.stderr
-    [(_, pid)] = noted(tmp_path / "calls")
-    assert until(lambda: not psutil.pid_exists(pid), SECONDS)

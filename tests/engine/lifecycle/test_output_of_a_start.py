@@ -65,19 +65,6 @@ def test_newcomers_command_prints_the_answer_after_a_line_that_is_erased(
     assert newcomer["err"].rstrip().endswith("\x1b[2K")  # erase in line
 
 
-def test_a_model_of_transformers_starts_answers_and_ends_without_a_word_on_stderr() -> None:
-    """Transformers 5 has progress bars of weights, Triton 3.9 a report at an unusual exit."""
-    arguments = ["--set", "rollout.name=hf", "--set", f"model_path={tiny_model()}", "Hello"]
-    done = subprocess.run(
-        [sys.executable, "-c", INF, "--set", "rollout.response_length=4", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=START_SECONDS,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.slow
 def test_inf_log_debug_shows_what_others_say_and_leaves_stdout_to_the_rows(tmp_path: Path) -> None:
     rollout = {"prompt_length": 64, "response_length": 16, "dtype": "float32"}

@@ -8,34 +8,10 @@ from pathlib import Path
 
 from _inf.runtime.extras import NEEDS_VERL
 from tests.support.scripts import START_SECONDS, environment
-from tests.support.tiny import tiny_model
+from tests.support.tool_calling import TOOL_MODEL
 
 ROOT = Path(__file__).parents[3]
-TOOL_MODEL = ROOT / "tests/tool_model"
 PROGRAM = """
-import sys
-
-sys.modules["verl"] = sys.modules["sglang"] = None
-import inf
-
-def add(x: int) -> int:
-    '''Adds.
-
-    Args:
-        x: a number.
-    '''
-
-with inf.InferenceEngine(model_path=sys.argv[1], rollout={"name": "hf"}) as engine:
-    rows = [*engine.generate("Hi", max_tokens=4), *engine.generate("Hi", tools=[add], max_tokens=4)]
-    chunks = list(engine.stream("Hi", max_tokens=4))
-    print(len(rows), "".join(chunk.text for chunk in chunks) == rows[0].completion)
-    print(len(engine.score("Hi", " there")[0].logprobs) > 0)
-    engine.get_logits("a", "b")
-    engine.generate("a", n=2, max_tokens=3, temperature=1.0, regex="[ab]+")
-"""
-
-# What of the rest works with the small model that calls a calculator, and what is refused.
-REST = """
 import sys
 
 sys.modules["verl"] = sys.modules["sglang"] = None
@@ -45,6 +21,13 @@ if __name__ == "__main__":
     turns = {"enable": True, "tool_config_path": sys.argv[2]}
     rollout = {"name": "hf", "prompt_length": 512, "response_length": 64, "multi_turn": turns}
     with inf.InferenceEngine(model_path=sys.argv[1], rollout=rollout) as engine:
+        greedy = {"temperature": 0, "max_tokens": 4, "tools": []}
+        [row] = engine.generate("Hi", **greedy)
+        chunks = list(engine.stream("Hi", **greedy))
+        print("".join(chunk.text for chunk in chunks) == row.completion)
+        print(len(engine.score("Hi", " there")[0].logprobs) > 0, engine.get_logits("a", "b").ndim)
+        drawn = engine.generate("a", n=2, max_tokens=3, temperature=1.0, regex="[ab]+", tools=[])
+        print(all(set(row.completion) <= set("ab") for row in drawn))
         asked = "What is 12 * 7?"
         [row] = engine.generate(asked, temperature=0)
         print([call["result"] for call in row.to_dict()["executed_tool_calls"]], row.completion)
@@ -67,27 +50,21 @@ if __name__ == "__main__":
 """
 
 
-def test_answers_streams_and_scores_need_neither() -> None:
+def test_answers_tools_checks_and_evaluations_need_neither_and_what_is_verls_is_refused() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tiny_model())],
+        [sys.executable, "-c", PROGRAM, str(TOOL_MODEL), str(ROOT / "tools.yaml")],
         env=environment(), capture_output=True, text=True, timeout=START_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["2", "True", "True"]
-
-
-def test_tools_checks_and_evaluations_run_and_what_is_verls_is_refused_by_name() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", REST, str(TOOL_MODEL), str(ROOT / "tools.yaml")],
-        env=environment(), capture_output=True, text=True, timeout=START_SECONDS,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    called, checked, note, scored, *refused = done.stdout.splitlines()
+    streamed, scored, constrained, called, checked, note, evaluated, *refused = (
+        done.stdout.splitlines()
+    )
+    assert (streamed, scored, constrained) == ("True", "True 3", "True")
     assert called == "['84'] The answer is 84."
     assert checked == "True []"
     said = ", and verl is not installed in "
     assert note.startswith(f"not computed: {NEEDS_VERL['check']}{said}")
-    assert scored.startswith(f"1.0 {NEEDS_VERL['metrics']}{said}")
+    assert evaluated.startswith(f"1.0 {NEEDS_VERL['metrics']}{said}")
     names = ["rollout_batch()", "trainer_batch()", "reward", "agent_loop"]
     for name, line in zip(names, refused, strict=True):
         assert line.startswith(f"{name}: {NEEDS_VERL[name]}{said}")
