@@ -75,10 +75,11 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files that have no test of a run are not even imported: with `-m "not engine"` those of the
-    folders of engines, with the mark of a seldom run those that do not name it."""
+    """Files that have no test of a run are not even imported: folders of engines or of soak tests,
+    and, where a seldom mark is asked for, files that do not name it."""
     asked, name = config.option.markexpr, collection_path.name
-    if asked == "not engine" and name in WITH_ENGINES:
+    folders = WITH_ENGINES if asked == "not engine" else {"soak"} if "not soak" in asked else ()
+    if name in folders:
         return True if collection_path.parent == Path(__file__).parent else None
     if asked in SELDOM and name.startswith("test_"):
         return True if f"mark.{asked}" not in collection_path.read_text() else None
