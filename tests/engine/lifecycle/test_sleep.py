@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from _inf.backends.verl import changes
 from _inf.backends.verl.changes import PrefixCache
 from inf import ConfigError, InferenceEngine, InferenceError
+from tests.support.pages import blocks
 from tests.support.refusals import refused
 from tests.support.schedulers import in_flight
 from tests.support.scripts import GONE_SECONDS, until
@@ -57,8 +57,7 @@ def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
         with pytest.raises(InferenceError, match="asleep; wake_up"):
             ask()
     mortal.wake_up()
-    page = (Path(__file__).parents[3] / "docs/training.md").read_text()
-    program = page.split("```python\n")[2].partition("```")[0]
+    [program] = [each for each in blocks("docs/training.md", "python") if "engine.sleep()" in each]
     exec(program, {"InferenceEngine": lambda **settings: mortal})
     after = mortal.generate("Hi", **GREEDY)
     assert after.token_ids == before.token_ids
@@ -94,6 +93,7 @@ class Accelerated:
         self.log: list[Any] = []
         self.config = self._engine = self.tokenizer_manager = self
         self.free_cache_engine = True
+        self.host = SimpleNamespace(lock=SimpleNamespace(frozen=False))
         self.refusal: str | None = None
         self.prefix_cache = PrefixCache(self.flush_cache)
 
