@@ -3,126 +3,24 @@ say. Nothing is stored between them: `input` has the whole conversation, as item
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from _inf.apps.openai_format import RequestBody
 from _inf.apps.serve.bodies import TranslatedBody, template_kwargs
+from _inf.apps.serve.items import INPUT, Item, chat_messages, in_namespace, known_items
 from _inf.errors import ConfigError, shown
 
-BETWEEN_TEXTS = "\n\n"  # of a message, and of instructions before the first question
-# A thought that a client keeps for us: it is no secret.
-UNENCRYPTED = "unencrypted:"
 STORED = ("previous_response_id", "conversation", "prompt")
 # Codex always sends web_search: it is left out, and a header says so.
 TOOLS = ("function", "custom", "namespace", "web_search")
-INPUT = "input"  # the argument of a custom tool
 CUSTOM_PARAMETERS = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
     "required": [INPUT],
 }
-
-
-class _Part(RequestBody):
-    type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
-    text: str
-    annotations: Any = None
-    logprobs: Any = None
-
-
-def _parts(content: object) -> object:
-    """Take a text as a part, and refuse by name those that are no text."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    for part in content if isinstance(content, list) else ():
-        kind = part.get("type") if isinstance(part, dict) else part
-        if not str(kind).endswith("text"):
-            raise ConfigError.of("type", f"{shown(kind)} is not supported; only text")
-    return content
-
-
-Texts = Annotated[list[_Part], BeforeValidator(_parts)]
-
-
-class _Item(RequestBody):
-    id: Any = None
-    status: Any = None
-
-
-class MessageItem(_Item):
-    type: Literal["message"]
-    role: Literal["user", "assistant", "system", "developer"]
-    content: Texts
-    phase: Any = None  # of the answer, as Codex names it
-
-
-class ReasoningItem(_Item):
-    type: Literal["reasoning"]
-    summary: list[_Part] = Field(default_factory=list)
-    content: list[_Part] | None = None
-    encrypted_content: str | None = None
-
-    @property
-    def thought(self) -> str:
-        kept = self.encrypted_content
-        if self.content or kept is None:
-            return _text(self.content or self.summary)
-        if not kept.startswith(UNENCRYPTED):
-            reason = "it is not from this server; leave the item out"
-            raise ConfigError.of("encrypted_content", reason)
-        return kept.removeprefix(UNENCRYPTED)
-
-
-class CallItem(_Item):
-    """namespace: of the tool, if it is in one."""
-
-    type: Literal["function_call"]
-    call_id: str
-    name: str
-    arguments: str
-    namespace: str | None = None
-
-
-class CustomCallItem(_Item):
-    type: Literal["custom_tool_call"]
-    call_id: str
-    name: str
-    input: str
-
-
-class ResultItem(_Item):
-    type: Literal["function_call_output", "custom_tool_call_output"]
-    call_id: str
-    output: Texts
-    name: Any = None
-
-
-Item = Annotated[
-    MessageItem | ReasoningItem | CallItem | CustomCallItem | ResultItem,
-    Field(discriminator="type"),
-]
-ITEMS = (
-    "message reasoning function_call custom_tool_call function_call_output custom_tool_call_output"
-).split()
-
-
-def _known_items(items: object) -> object:
-    """Take a text as a message, and items without a type as messages; refuse by name those that
-    cannot be sent."""
-    if isinstance(items, str):
-        return [{"type": "message", "role": "user", "content": items}]
-    if not isinstance(items, list):
-        return items
-    items = [{"type": "message", **item} if isinstance(item, dict) else item for item in items]
-    for item in items:
-        kind = item.get("type") if isinstance(item, dict) else item
-        if kind not in ITEMS:
-            reason = f"{shown(kind)} is not supported; only {', '.join(ITEMS)}"
-            raise ConfigError.of("type", reason)
-    return items
 
 
 class _FunctionTool(RequestBody):
@@ -205,7 +103,7 @@ class _StreamOptions(RequestBody):
 
 class ItemsBody(RequestBody):
     whole_paths: ClassVar[bool] = True
-    input: Annotated[list[Item], BeforeValidator(_known_items)]
+    input: Annotated[list[Item], BeforeValidator(known_items)]
     model: str | None = None
     instructions: str | None = None
     stream: bool = False
@@ -254,7 +152,7 @@ class ItemsBody(RequestBody):
         found: dict[str, tuple[str | None, _FunctionTool | _CustomTool]] = {}
         for tool in self.tools:
             if isinstance(tool, _Namespace):
-                found |= {_in(tool.name, one.name): (tool.name, one) for one in tool.tools}
+                found |= {in_namespace(tool.name, one.name): (tool.name, one) for one in tool.tools}
             elif not isinstance(tool, _LeftOut):
                 found[tool.name] = (None, tool)
         return found
@@ -274,32 +172,13 @@ class ItemsBody(RequestBody):
         tools = [_function(name, tool) for name, (_, tool) in self.functions.items()]
         return {
             **{name: getattr(self, name) for name in same},
-            "messages": self._messages(),
+            "messages": chat_messages(self.instructions, self.input),
             "max_tokens": self.max_output_tokens,
             "tools": tools or None,
             "tool_choice": choice,
             "json_schema": format and format.schema_of_answer,
             "chat_template_kwargs": template_kwargs(given, template),
         }
-
-    def _messages(self) -> list[dict[str, Any]]:
-        """The messages of the chat: the parts of an answer are one, and so are instructions before
-        the first question."""
-        messages: list[dict[str, Any]] = []
-        if self.instructions:
-            messages.append({"role": "system", "content": self.instructions})
-        for message in map(_message, self.input):
-            last = messages[-1] if messages else message
-            if last is message or last["role"] != message["role"]:
-                messages.append(message)
-            elif message["role"] == "assistant":
-                for name in message.keys() - {"role"}:
-                    last[name] = last[name] + message[name] if name in last else message[name]
-            elif message["role"] == "system" and len(messages) == 1:
-                last["content"] += BETWEEN_TEXTS + message["content"]
-            else:
-                messages.append(message)
-        return messages
 
 
 class ItemsChat(TranslatedBody):
@@ -310,36 +189,6 @@ class ItemsChat(TranslatedBody):
         "max_tokens": "max_output_tokens",
         "json_schema": "text.format.schema",
     }
-
-
-def _text(parts: Sequence[_Part], between: str = "") -> str:
-    return between.join(part.text for part in parts)
-
-
-def _message(item: Item) -> dict[str, Any]:
-    match item:
-        case MessageItem(role="assistant"):
-            return {"role": "assistant", "content": _text(item.content)}
-        case MessageItem():  # few templates know developers
-            role = "system" if item.role == "developer" else item.role
-            return {"role": role, "content": _text(item.content, BETWEEN_TEXTS)}
-        case ResultItem():
-            about = {"role": "tool", "tool_call_id": item.call_id}
-            return {**about, "content": _text(item.output, BETWEEN_TEXTS)}
-        case ReasoningItem():
-            thought = {"reasoning_content": item.thought} if item.thought else {}
-            return {"role": "assistant", "content": "", **thought}
-        case CustomCallItem():
-            function: dict[str, Any] = {"name": item.name, "arguments": {INPUT: item.input}}
-        case CallItem():
-            name = _in(item.namespace, item.name) if item.namespace else item.name
-            function = {"name": name, "arguments": item.arguments}
-    call = {"id": item.call_id, "type": "function", "function": function}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
-
-
-def _in(namespace: str, name: str) -> str:
-    return f"{namespace}__{name}"
 
 
 def _function(name: str, tool: _FunctionTool | _CustomTool) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from _inf.apps.serve.bodies import TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
-from _inf.apps.serve.item_bodies import INPUT, UNENCRYPTED, ItemsBody, ItemsChat
+from _inf.apps.serve.item_bodies import ItemsBody, ItemsChat
+from _inf.apps.serve.items import INPUT, UNENCRYPTED
 from _inf.apps.serve.responses import JSON, event_text
 from _inf.apps.serve.translated_responses import Kind, TranslatedResponses
 

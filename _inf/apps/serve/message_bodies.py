@@ -7,8 +7,7 @@ business (caching, tiers, metadata) have no effect.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -16,87 +15,19 @@ from pydantic import BeforeValidator, Field, field_validator
 from _inf.apps.openai_format import RequestBody
 from _inf.apps.serve.bodies import TranslatedBody, template_kwargs
 from _inf.apps.serve.error_responses import NO_THREADS, RequestError
+from _inf.apps.serve.message_blocks import (
+    Assistant,
+    Block,
+    System,
+    Texts,
+    User,
+    chat_messages,
+    joined,
+)
 from _inf.errors import ConfigError, shown
 
-# The one key of a call's `input` if its arguments are no JSON object: their text.
-INVALID_JSON = "invalid_json"
-BETWEEN_BLOCKS = "\n\n"  # texts of an instruction, a question or a tool's result
-FAILED = "Error"
 
-
-class _Block(RequestBody):
-    cache_control: Any = None
-
-
-class TextBlock(_Block):
-    type: Literal["text"]
-    text: str
-    citations: Annotated[list[Any], Field(max_length=0)] | None = None
-
-
-class ThinkingBlock(_Block):
-    type: Literal["thinking"]
-    thinking: str
-    signature: Any = None  # it is not checked
-
-
-class ToolUseBlock(_Block):
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: dict[str, Any]
-    caller: Any = None
-
-
-def _of_kinds(*kinds: str) -> BeforeValidator:
-    """Take a text as a block, and refuse other blocks by name."""
-
-    def blocks(content: object) -> object:
-        if isinstance(content, str):
-            return [{"type": "text", "text": content}]
-        for block in content if isinstance(content, list) else ():
-            kind = block.get("type") if isinstance(block, dict) else block
-            if kind not in kinds:
-                reason = f"{shown(kind)} is not supported; only {', '.join(kinds)}"
-                raise ConfigError.of("type", reason)
-        return content
-
-    return BeforeValidator(blocks)
-
-
-Texts = Annotated[list[TextBlock], _of_kinds("text")]
-
-
-class ToolResultBlock(_Block):
-    type: Literal["tool_result"]
-    tool_use_id: str
-    content: Texts = Field(default_factory=list)
-    is_error: bool = False
-
-
-class _User(RequestBody):
-    role: Literal["user"]
-    content: Annotated[
-        list[Annotated[TextBlock | ToolResultBlock, Field(discriminator="type")]],
-        Field(min_length=1),
-        _of_kinds("text", "tool_result"),
-    ]
-
-
-class _Assistant(RequestBody):
-    role: Literal["assistant"]
-    content: Annotated[
-        list[Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]],
-        _of_kinds("text", "thinking", "tool_use"),
-    ]
-
-
-class _System(RequestBody):
-    role: Literal["system"]
-    content: Texts
-
-
-class _Tool(_Block):
+class _Tool(Block):
     type: Literal["custom"] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
     name: str
@@ -158,7 +89,7 @@ class CountBody(RequestBody):
 
     whole_paths: ClassVar[bool] = True
     model: str | None = None
-    messages: list[Annotated[_User | _Assistant | _System, Field(discriminator="role")]]
+    messages: list[Annotated[User | Assistant | System, Field(discriminator="role")]]
     system: Texts | None = None
     tools: Annotated[list[_Tool], BeforeValidator(_own_tools)] = Field(default_factory=list)
     tool_choice: _ToolChoice | None = None
@@ -180,9 +111,9 @@ class CountBody(RequestBody):
 
     def asked(self, template: str) -> dict[str, Any]:
         """The messages, tools and template's keywords in the form of chats."""
-        messages = [part for message in self.messages for part in _messages(message)]
+        messages = [part for message in self.messages for part in chat_messages(message)]
         if self.system:
-            messages.insert(0, {"role": "system", "content": _text(self.system)})
+            messages.insert(0, {"role": "system", "content": joined(self.system)})
         if messages and messages[-1]["role"] == "assistant":
             reason = "the last one is the assistant's; a request cannot begin the answer"
             raise ConfigError.of("messages", reason)
@@ -230,71 +161,6 @@ class MessagesChat(TranslatedBody):
         "stop": "stop_sequences",
         "json_schema": "output_config.format.schema",
     }
-
-
-def _text(blocks: Sequence[TextBlock], between: str = BETWEEN_BLOCKS) -> str:
-    return between.join(block.text for block in blocks)
-
-
-def _messages(message: _User | _Assistant | _System) -> Iterator[dict[str, Any]]:
-    """The messages of a chat that one of these is: each tool's result is one of its own."""
-    if isinstance(message, _System):
-        yield {"role": message.role, "content": _text(message.content)}
-    elif isinstance(message, _Assistant):
-        yield _answer(message.content)
-    else:
-        texts: list[TextBlock] = []
-        for block in message.content:
-            if isinstance(block, TextBlock):
-                texts.append(block)
-                continue
-            if texts:
-                yield {"role": "user", "content": _text(texts)}
-            texts = []
-            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)}
-        if texts:
-            yield {"role": "user", "content": _text(texts)}
-
-
-def _result(block: ToolResultBlock) -> str:
-    """Chats have no field for a failure: the text says it."""
-    text = _text(block.content)
-    says_so = not block.is_error or text.startswith(FAILED)
-    return text if says_so else f"{FAILED}: {text}"
-
-
-def _answer(blocks: Sequence[TextBlock | ThinkingBlock | ToolUseBlock]) -> dict[str, Any]:
-    """As the answer of a chat was recorded: a session compares the two."""
-    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
-    calls = [
-        {
-            "id": block.id,
-            "type": "function",
-            "function": {"name": block.name, "arguments": _arguments(block.input)},
-        }
-        for block in blocks
-        if isinstance(block, ToolUseBlock)
-    ]
-    texts = [block for block in blocks if isinstance(block, TextBlock)]
-    return {
-        "role": "assistant",
-        "content": _text(texts, ""),
-        **({"reasoning_content": "".join(thoughts)} if any(thoughts) else {}),
-        **({"tool_calls": calls} if calls else {}),
-    }
-
-
-def call_input(arguments: str) -> dict[str, Any]:
-    """A call's arguments as an object."""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {INVALID_JSON: arguments}
-
-
-def _arguments(value: dict[str, Any]) -> Any:
-    return value[INVALID_JSON] if value.keys() == {INVALID_JSON} else value
 
 
 def _function(tool: _Tool) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from _inf.apps.serve.bodies import TranslatedBody, read_body
-from _inf.apps.serve.message_bodies import MessagesBody, MessagesChat, call_input
+from _inf.apps.serve.message_blocks import call_input
+from _inf.apps.serve.message_bodies import MessagesBody, MessagesChat
 from _inf.apps.serve.responses import JSON, event_text
 from _inf.apps.serve.translated_responses import Kind, TranslatedResponses
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.serve.message_bodies import CountBody, MessagesBody, call_input
+from _inf.apps.serve.message_blocks import call_input
+from _inf.apps.serve.message_bodies import CountBody, MessagesBody
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
 from inf import InferenceEngine

@@ -1,0 +1,154 @@
+"""The messages of Anthropic's Messages, as lists of blocks, and what they are in a chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from _inf.apps.openai_format import RequestBody
+from _inf.errors import ConfigError, shown
+
+# The one key of a call's `input` if its arguments are no JSON object: their text.
+INVALID_JSON = "invalid_json"
+BETWEEN_BLOCKS = "\n\n"  # texts of an instruction, a question or a tool's result
+FAILED = "Error"
+
+
+class Block(RequestBody):
+    cache_control: Any = None
+
+
+class TextBlock(Block):
+    type: Literal["text"]
+    text: str
+    citations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ThinkingBlock(Block):
+    type: Literal["thinking"]
+    thinking: str
+    signature: Any = None  # it is not checked
+
+
+class ToolUseBlock(Block):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: Any = None
+
+
+def _of_kinds(*kinds: str) -> BeforeValidator:
+    """Take a text as a block, and refuse other blocks by name."""
+
+    def blocks(content: object) -> object:
+        if isinstance(content, str):
+            return [{"type": "text", "text": content}]
+        for block in content if isinstance(content, list) else ():
+            kind = block.get("type") if isinstance(block, dict) else block
+            if kind not in kinds:
+                reason = f"{shown(kind)} is not supported; only {', '.join(kinds)}"
+                raise ConfigError.of("type", reason)
+        return content
+
+    return BeforeValidator(blocks)
+
+
+Texts = Annotated[list[TextBlock], _of_kinds("text")]
+
+
+class ToolResultBlock(Block):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: Texts = Field(default_factory=list)
+    is_error: bool = False
+
+
+class User(RequestBody):
+    role: Literal["user"]
+    content: Annotated[
+        list[Annotated[TextBlock | ToolResultBlock, Field(discriminator="type")]],
+        Field(min_length=1),
+        _of_kinds("text", "tool_result"),
+    ]
+
+
+class Assistant(RequestBody):
+    role: Literal["assistant"]
+    content: Annotated[
+        list[Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]],
+        _of_kinds("text", "thinking", "tool_use"),
+    ]
+
+
+class System(RequestBody):
+    role: Literal["system"]
+    content: Texts
+
+
+def joined(blocks: Sequence[TextBlock], between: str = BETWEEN_BLOCKS) -> str:
+    return between.join(block.text for block in blocks)
+
+
+def chat_messages(message: User | Assistant | System) -> Iterator[dict[str, Any]]:
+    """The messages of a chat that one of these is: each tool's result is one of its own."""
+    if isinstance(message, System):
+        yield {"role": message.role, "content": joined(message.content)}
+    elif isinstance(message, Assistant):
+        yield _answer(message.content)
+    else:
+        texts: list[TextBlock] = []
+        for block in message.content:
+            if isinstance(block, TextBlock):
+                texts.append(block)
+                continue
+            if texts:
+                yield {"role": "user", "content": joined(texts)}
+            texts = []
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)}
+        if texts:
+            yield {"role": "user", "content": joined(texts)}
+
+
+def _result(block: ToolResultBlock) -> str:
+    """Chats have no field for a failure: the text says it."""
+    text = joined(block.content)
+    says_so = not block.is_error or text.startswith(FAILED)
+    return text if says_so else f"{FAILED}: {text}"
+
+
+def _answer(blocks: Sequence[TextBlock | ThinkingBlock | ToolUseBlock]) -> dict[str, Any]:
+    """As the answer of a chat was recorded: a session compares the two."""
+    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+    calls = [
+        {
+            "id": block.id,
+            "type": "function",
+            "function": {"name": block.name, "arguments": _arguments(block.input)},
+        }
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    ]
+    texts = [block for block in blocks if isinstance(block, TextBlock)]
+    return {
+        "role": "assistant",
+        "content": joined(texts, ""),
+        **({"reasoning_content": "".join(thoughts)} if any(thoughts) else {}),
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def call_input(arguments: str) -> dict[str, Any]:
+    """A call's arguments as an object."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {INVALID_JSON: arguments}
+
+
+def _arguments(value: dict[str, Any]) -> Any:
+    return value[INVALID_JSON] if value.keys() == {INVALID_JSON} else value
