@@ -119,7 +119,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.engine)
         if _needs_verl(item) and not has_verl():
             item.add_marker(pytest.mark.skip(NEEDS_VERL))
-    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+    # The slow file that takes longest is in this folder: at the end, the other worker would wait.
+    items.sort(
+        key=lambda item: (item.get_closest_marker("engine") is not None, item.path.parent != here)
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
