@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import griffe
+if TYPE_CHECKING:
+    import griffe
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -87,6 +88,8 @@ def main() -> None:
 @cache
 def _sources() -> griffe.ModulesCollection:
     """The source of `inf` and `_inf`, read without importing it."""
+    import griffe  # of the extra docs, which only api.md needs
+
     loader = griffe.GriffeLoader(search_paths=[ROOT])
     loader.load("inf")
     loader.load("_inf")
