@@ -60,7 +60,10 @@ def continued_row(row: Any, index: int) -> ContinuedRow:
     transcript = _transcript(row, where)
     ids, mask, logprobs = _response(row)
     if transcript is None and 0 in mask:
-        raise PromptError(f"{where} with ids that were not sampled, and without its messages.")
+        raise PromptError(
+            f"{where} with ids that were not sampled: thinking_token_budget forced them, or its "
+            "messages are missing; send its prompt again."
+        )
     sampled = [place for place, bit in enumerate(mask) if bit]
     values = logprobs or [math.nan] * len(ids)
     so_far = RequestOutput(
