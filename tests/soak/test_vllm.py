@@ -193,9 +193,7 @@ def test_other_keywords_mean_the_same(
     marks = {"start": "<", "end": ">>"}
     strings = {f"reasoning_{name}_str": mark for name, mark in marks.items()}
     options = ("--reasoning-config", json.dumps(strings), "--max-logprobs", "-1")
-    lora = ("--enable-lora", "--max-lora-rank", "8")
-    allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    with vllm(python, model, tmp_path, *options, *lora, **allowed) as address:
+    with vllm(python, model, tmp_path, *options) as address:
         with connected(address, tokenizer_path=str(model), reasoning_parser=marks) as remote:
             monkeypatch.setattr(local, "model", remote.model)
             engines = remote, local
@@ -210,30 +208,21 @@ def test_other_keywords_mean_the_same(
             assert ours.token_ids == theirs.token_ids
             assert [[*row.forced_at] for row in ours] == [[*row.forced_at] for row in theirs]
             assert all(row.forced_at for row in ours[:2])
-            for name in ("first", None):
-                if name:
-                    folder = adapter(model, tmp_path / name, seed=5)
-                    for each in engines:
-                        each.load_adapter(name, folder)
-                asked: dict[str, Any] = {"logprobs": -1, "prompt_logprobs": -1, "max_tokens": 3}
-                ours, theirs = (
-                    each.generate(as_ids(PROMPTS[:3]), adapter=name, temperature=0, **asked)
-                    for each in engines
-                )
-                for mine, yours in zip(ours, theirs, strict=True):
-                    furthest(mine.prompt_logprobs[1:], yours.prompt_logprobs[1:])
-                    pairs = [(mine.top_logprobs, yours.top_logprobs)]
-                    pairs += [(mine.top_prompt_logprobs[1:], yours.top_prompt_logprobs[1:])]
-                    for tables in pairs:
-                        for own, other in zip(*tables, strict=True):
-                            assert len(own) == len(other) == VOCABULARY
-                            furthest(
-                                *([each[i] for i in range(VOCABULARY)] for each in (own, other))
-                            )
+            asked: dict[str, Any] = {"logprobs": -1, "prompt_logprobs": -1, "max_tokens": 3}
+            ours, theirs = (
+                each.generate(as_ids(PROMPTS[:3]), temperature=0, **asked) for each in engines
+            )
+            for mine, yours in zip(ours, theirs, strict=True):
+                furthest(mine.prompt_logprobs[1:], yours.prompt_logprobs[1:])
+                pairs = [(mine.top_logprobs, yours.top_logprobs)]
+                pairs += [(mine.top_prompt_logprobs[1:], yours.top_prompt_logprobs[1:])]
+                for tables in pairs:
+                    for own, other in zip(*tables, strict=True):
+                        assert len(own) == len(other) == VOCABULARY
+                        furthest(*([each[i] for i in range(VOCABULARY)] for each in (own, other)))
             for each in engines:
                 biased = {"logit_bias": {5: 100}, "n": 2, "temperature": 1.0, "max_tokens": 4}
                 assert each.generate("Hi", ignore_eos=True, **biased).token_ids == [[5] * 4] * 2
-    local.unload_adapter("first")
 
 
 def test_scores_are_those_of_transformers(
