@@ -249,6 +249,11 @@ class Service:
         state = {"status": status, "restarts": self.keeper.restarts}
         return JSONResponse(state, code, HEADERS.get(code))
 
+    async def version(self) -> Response:
+        from inf import __version__
+
+        return JSONResponse({"version": __version__})
+
     async def totals(self) -> Response:
         text = generate_latest(self.metrics.registry)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -278,6 +283,7 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     router.add_api_route(f"{SESSION}/reward", service.reward, methods=["POST"])
     router.add_api_route(SESSION, service.delete_session, methods=["DELETE"])
     router.add_api_route("/metrics", service.totals)
+    router.add_api_route("/version", service.version)
     if is_loopback(host):
         add_pause_routes(router, service.engine)
     for_all = APIRouter()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import inf
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.server import InferenceServer, _listen
 from _inf.backends.openai.http import httpx
@@ -198,6 +199,11 @@ def test_requests_beyond_the_limit_are_aborted_at_the_end(
 
 
 # ─── Totals ───
+
+
+def test_version_is_the_librarys(tiny_server: InferenceServer) -> None:
+    url = tiny_server.base_url.replace("/v1", "/version")
+    assert httpx.get(url).json() == {"version": inf.__version__}
 
 
 def test_metrics_count_requests_tokens_and_what_runs(
