@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,3 +158,21 @@ def test_game_of_the_example_says_higher_or_lower_and_is_lost_after_two_guesses(
     with pytest.raises(ValueError, match="from 1 to 3"):
         game.guess(0)
     assert game.get_reward() == 0.0
+
+
+@pytest.mark.verl
+def test_rows_of_older_policies_are_weighted_by_their_ratio(mortal: InferenceEngine) -> None:
+    script = runpy.run_path(str(EXAMPLES / "grpo_async.py"))
+    reference = Transformers.of(tiny_model())
+    try:
+        run = script["train"](mortal, reference.model, 3, 1e-2, overlap=True)
+        (row,) = mortal.get_logprobs({"prompt_token_ids": PROMPT}, [ANSWER])
+    finally:
+        mortal.update_weights(Transformers.of(tiny_model()).model)  # the folder's again
+    logits = reference.logits(PROMPT, ANSWER)
+    assert row == pytest.approx(logprobs(logits, ANSWER, 1.0), abs=1e-3)
+    assert len(run.curve) == 3 and 0 <= run.mixed <= 1
+    columns = {"weight_versions": [[[4, 0]], [[3, 0], [4, 2]], [[3, 0]]]}
+    batch = SimpleNamespace(batch={"responses": torch.zeros(3, 3)}, non_tensor_batch=columns)
+    older = script["of_older_policies"](batch, 4)
+    assert older.tolist() == [[False] * 3, [True, True, False], [True] * 3]
