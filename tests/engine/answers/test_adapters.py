@@ -502,7 +502,7 @@ def test_sglang_says_by_name_that_it_merges_an_adapter(
     [
         ("", {"engine_kwargs": {"sglang": {"lora_paths": ["a=b"]}}}, r"lora_paths: .*load_adapter"),
         ("", {"engine_kwargs": {"sglang": {**LORA, "lora_backend": "triton"}}}, "lora_backend: "),
-        ("", {"tensor_model_parallel_size": 2}, "enable_lora: must be false beside .* 2"),
+        ("", {"tensor_model_parallel_size": 2}, "enable_lora: must be false with .* 2"),
         ("qwen3-moe", {}, "enable_lora: .*adapters of Qwen3MoeForCausalLM"),
     ],
 )
