@@ -300,7 +300,7 @@ def test_each_event_has_the_usage_so_far(route: str, http: httpx.Client) -> None
 
 def test_routes_are_named_where_there_is_none(tiny_server: InferenceServer) -> None:
     root = tiny_server.base_url.removesuffix("/v1")
-    for path in ("/v1/responses", "/v1/messages", "/nothing"):
+    for path in ("/v1/embeddings", "/v1/images", "/nothing"):
         response = httpx.post(root + path, json={})
         said = response.json()["error"]["message"]
         assert response.status_code == 404
