@@ -9,6 +9,7 @@ from openai import OpenAI
 
 from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
+from tests.support.scripted_thoughts import Speaker, speaking
 from tests.support.serve_clients import client
 from tests.support.tool_calling import TOOL_MODEL
 
@@ -36,3 +37,22 @@ def caller() -> Iterator[InferenceEngine]:
 def caller_server(caller: InferenceEngine) -> Iterator[InferenceServer]:
     with caller.serve() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spoken() -> Iterator[tuple[Speaker, InferenceEngine]]:
+    """An engine whose answers a test gives in advance, thoughts and calls among them."""
+    with speaking() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(spoken: tuple[Speaker, InferenceEngine]) -> Iterator[InferenceServer]:
+    """A server on the engine of `spoken`."""
+    with spoken[1].serve() as server:
+        yield server
+
+
+@pytest.fixture
+def speaker(spoken: tuple[Speaker, InferenceEngine]) -> Speaker:
+    return spoken[0]

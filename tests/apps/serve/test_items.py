@@ -4,7 +4,6 @@ answers and traces."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -13,8 +12,7 @@ from openai import OpenAI
 
 from _inf.apps.serve.item_bodies import ItemsBody
 from _inf.apps.serve.server import InferenceServer
-from inf import InferenceEngine
-from tests.support.scripted_thoughts import Speaker, speaking
+from tests.support.scripted_thoughts import Speaker
 from tests.support.serve_clients import client
 from tests.support.tool_calling import CALCULATOR, GREETED, GREETING, answer, question
 
@@ -31,23 +29,6 @@ TOOLS: list[Any] = [
 ]
 ASK = "What is the capital?"
 KEPT: Any = {"include": ["reasoning.encrypted_content"], "store": False}
-
-
-@pytest.fixture(scope="module")
-def spoken() -> Iterator[tuple[Speaker, InferenceEngine]]:
-    with speaking() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def server(spoken: tuple[Speaker, InferenceEngine]) -> Iterator[InferenceServer]:
-    with spoken[1].serve() as server:
-        yield server
-
-
-@pytest.fixture
-def speaker(spoken: tuple[Speaker, InferenceEngine]) -> Speaker:
-    return spoken[0]
 
 
 def create(openai: OpenAI, **fields: Any) -> Any:

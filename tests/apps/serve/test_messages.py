@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from _inf.apps.serve.message_bodies import CountBody, MessagesBody
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
-from tests.support.scripted_thoughts import Speaker, speaking
+from tests.support.scripted_thoughts import Speaker
 
 SAID = "<think>\nThe capital?\n</think>\n\nIt is Paris."
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call>'
@@ -21,23 +20,6 @@ BAD_CALL = '<tool_call>\n{"name": "look", "arguments": [1]}\n</tool_call>'
 SCHEMA = {"type": "object", "properties": {"at": {"type": "integer"}}}
 TOOL = {"name": "look", "description": "Looks.", "input_schema": SCHEMA}
 ASK: list[Any] = [{"role": "user", "content": "What is the capital?"}]
-
-
-@pytest.fixture(scope="module")
-def spoken() -> Iterator[tuple[Speaker, InferenceEngine]]:
-    with speaking() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def server(spoken: tuple[Speaker, InferenceEngine]) -> Iterator[InferenceServer]:
-    with spoken[1].serve() as server:
-        yield server
-
-
-@pytest.fixture
-def speaker(spoken: tuple[Speaker, InferenceEngine]) -> Speaker:
-    return spoken[0]
 
 
 def post(server: InferenceServer, path: str = "/messages", **fields: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 from tests.support.scripted_server import Reply, scripted
 from tests.support.scripted_server import connected as connected_to_text
-from tests.support.scripted_thoughts import Speaker, speaking
+from tests.support.scripted_thoughts import Speaker
 from tests.support.serve_clients import client
 
 SAID = "<think>\nThe capital?\n</think>\n\nIt is Paris."
@@ -21,23 +20,6 @@ ASK: list[Any] = [{"role": "user", "content": "What is the capital?"}]
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call>'
 OPENED = {"chat_template_kwargs": {"thinking": True}}
-
-
-@pytest.fixture(scope="module")
-def spoken() -> Iterator[tuple[Speaker, InferenceEngine]]:
-    with speaking() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def server(spoken: tuple[Speaker, InferenceEngine]) -> Iterator[InferenceServer]:
-    with spoken[1].serve() as server:
-        yield server
-
-
-@pytest.fixture
-def speaker(spoken: tuple[Speaker, InferenceEngine]) -> Speaker:
-    return spoken[0]
 
 
 @pytest.fixture
