@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _inf import __version__ as __version__
 from _inf.backends import registry
 from _inf.backends.changeable import Changeable
 from _inf.backends.registry import check_adapters, check_supported
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from _inf.apps.rollouts import save_rollouts as save_rollouts
     from _inf.apps.serve.server import InferenceServer
 
-__version__ = "0.2.0"
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
 __all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
 ROLLOUTS = ["as_rollouts", "load_rollouts", "load_traces", "rollouts_to_data_proto"]

@@ -131,6 +131,7 @@ def mentions(process: psutil.Process, text: str) -> bool:
     return any(text in word for word in process.info["cmdline"] or ())
 
 
+@pytest.mark.verl
 def test_call_goes_on_where_the_last_one_ended(tmp_path: Path, program: dict[str, Any]) -> None:
     """Also after one that was cut in the middle of a part, whose result is then forgotten."""
     out, copy = tmp_path / "out", tmp_path / "copy"

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import BaseRoute
 
+from _inf import __version__
 from _inf.apps.serve.access import LOOPBACK_NAMES, guard, is_loopback
 from _inf.apps.serve.adapter_routes import LoadBody, UnloadBody, load_adapter, unload_adapter
 from _inf.apps.serve.bodies import BodyT, RewardBody, SessionBody, read_body
@@ -250,8 +251,6 @@ class Service:
         return JSONResponse(state, code, HEADERS.get(code))
 
     async def version(self) -> Response:
-        from inf import __version__
-
         return JSONResponse({"version": __version__})
 
     async def totals(self) -> Response:

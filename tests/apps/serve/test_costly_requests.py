@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from _inf.apps.serve import app, responses
+from _inf.apps.serve import app, item_responses, message_responses, responses
 from _inf.apps.serve.bodies import read_body
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
@@ -202,10 +202,12 @@ def test_bodies_are_read_beside_the_loop_that_answers(
         loops.append(asyncio._get_running_loop())
         return read_body(form, body)
 
-    monkeypatch.setattr(app, "read_body", read)
+    for module in (app, responses, message_responses, item_responses):
+        monkeypatch.setattr(module, "read_body", read)
     base = caller_server.base_url.removesuffix("/v1")
     paths = ["/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/generate"]
-    paths += ["/tokenize", "/detokenize", "/sessions/a/reward"]
+    paths += ["/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
+    paths += ["/tokenize", "/detokenize", "/sessions", "/sessions/a/reward"]
     with httpx.Client(base_url=base, timeout=REQUEST_SECONDS) as http:
         statuses = [http.post(path, content=b"{}").status_code for path in paths]
     assert statuses == [httpx.codes.BAD_REQUEST] * len(paths)
