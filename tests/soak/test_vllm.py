@@ -21,6 +21,7 @@ from tests.support.pages import ROOT
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import WITHIN
 from tests.support.refusals import refused
+from tests.support.running import begun, running, stand_still
 from tests.support.servers import serving
 from tests.support.tiny import VOCABULARY, save_tiny
 from tests.support.trained import adapter
@@ -87,6 +88,7 @@ def vllm(python: Path, model: Path, folder: Path, *options: str, **more: str) ->
     ]
     variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "auto"}
     variables |= {"OMP_NUM_THREADS": "2", "VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": ""}
+    variables |= {"VLLM_SERVER_DEV_MODE": "1"}  # with the routes that pause it
     return serving(command, folder, variables | more)
 
 
@@ -359,6 +361,27 @@ def test_chunks_of_a_stream_are_the_row(remote: InferenceEngine) -> None:
         tops = [top for chunk in chunks for top in chunk.top_logprobs or []]
         assert [list(top) for top in tops] == [list(top) for top in row.top_logprobs or []]
         assert all(math.isfinite(value) for top in tops for value in top.values())
+
+
+def test_server_is_paused_and_goes_on(remote: InferenceEngine) -> None:
+    assert "pause" in remote.supports and not remote.paused
+    prompts, long = as_ids(PROMPTS[:2]), {"temperature": 0, "max_tokens": 300, "ignore_eos": True}
+    expected = remote.generate(prompts, **long).token_ids
+    rows = running(remote, prompts, 3, **long)
+    remote.pause("keep")
+    assert remote.paused and stand_still(rows, 0.5)
+    remote.resume()
+    assert [row.end().token_ids for row in rows] == expected
+    rows = running(remote, prompts, 3, **long)
+    remote.pause("abort")
+    for row, ids in zip(rows, expected, strict=True):
+        assert row.end(20).finish_reason == "abort"
+        assert ids is not None and row.token_ids == ids[: len(row.token_ids)]
+    remote.reset_prefix_cache()
+    later = begun(lambda: remote.generate(prompts, **long).token_ids)
+    assert not later.done()
+    remote.resume()
+    assert later.result(60) == expected
 
 
 def test_text_goes_in_and_out(address: str, local: InferenceEngine) -> None:

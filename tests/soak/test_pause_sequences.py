@@ -1,0 +1,246 @@
+"""Random sequences of pauses, new weights, calls, continued rows and sleep: no row is lost, none
+waits without end, and no row has a wrong version. And kills in the middle of each of them.
+
+All weights of a test are equal, so that each row is the one that nothing has ended or held up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.strategies import booleans, floats, sampled_from
+
+from _inf.runtime.extras import has_verl
+from inf import EngineDeadError, GenerationRow, InferenceEngine
+from tests.engine.lifecycle.test_weights import trained
+from tests.support.figures import Figures
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.running import begun, running
+from tests.support.tiny import tiny_model
+
+pytestmark = pytest.mark.soak
+
+PARTS, SEQUENCES, STEPS = 5, 40, 12  # sequences of each part
+PROMPTS = as_ids(token_prompts(6, longest=60, seed=52))
+TOKENS = 60
+SAMPLED: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0, **SAMPLED}
+SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 11, **SAMPLED}
+END_SECONDS = 60
+MODES = ("wait", "abort", "keep")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[InferenceEngine]:
+    rollout: dict[str, Any] = {"dtype": "float32", "prompt_length": 100, "response_length": 200}
+    if has_verl():
+        rollout |= {"enforce_eager": True, "free_cache_engine": True}
+    with InferenceEngine(model_path=str(tiny_model(layers=4)), rollout=rollout) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def model(served: InferenceEngine) -> Any:
+    return trained(served, 300)
+
+
+@dataclasses.dataclass
+class Asked:
+    """A call under way. versions: that were in use since it began. may_fail: whether the engine has
+    slept, when calls that come are refused."""
+
+    prompts: list[int]
+    greedy: bool
+    rows: Future[list[Any]]
+    versions: list[int]
+    may_fail: bool = False
+
+
+class Pauses(RuleBasedStateMachine):
+    """One sequence; `engine`, `model` and `expected` are set by the test."""
+
+    engine: InferenceEngine
+    model: Any
+    expected: dict[bool, list[GenerationRow]]
+    counts: dict[str, int]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Asked] = []
+        self.cut: list[tuple[int, bool, GenerationRow]] = []
+
+    def begin(self, prompts: list[int], greedy: bool, forms: list[Any], streams: bool) -> None:
+        keywords = GREEDY if greedy else SEEDED
+        # Each prompt has the seed that it has in the call of `expected`.
+        seeds = [self.expected[False][prompt].seed for prompt in prompts]
+        keywords = keywords if greedy else {**keywords, "seed": seeds}
+
+        def ask() -> list[Any]:
+            if streams:
+                of_prompt = keywords if greedy else {**keywords, "seed": seeds[0]}
+                return [[*self.engine.stream(forms[0], **of_prompt)]]
+            return self.engine.generate(forms, **keywords).rows
+
+        self.asked.append(Asked(prompts, greedy, begun(ask), [self.engine.weight_version]))
+
+    @rule(first=sampled_from(range(4)), greedy=booleans())
+    def generate(self, first: int, greedy: bool) -> None:
+        prompts = [first, first + 1, first + 2]
+        self.begin(prompts, greedy, [PROMPTS[place] for place in prompts], streams=False)
+
+    @rule(prompt=sampled_from(range(6)), greedy=booleans())
+    def stream(self, prompt: int, greedy: bool) -> None:
+        self.begin([prompt], greedy, [PROMPTS[prompt]], streams=True)
+
+    @rule(seconds=floats(0, 0.05))
+    def let_run(self, seconds: float) -> None:
+        wait([each.rows for each in self.asked], seconds)
+
+    @rule(mode=sampled_from(MODES))
+    def pause(self, mode: str) -> None:
+        self.engine.pause(mode)
+        assert self.engine.paused
+        if mode != "keep":
+            self.check_ended([each for each in self.asked if each.rows.done()])
+
+    @rule()
+    def resume(self) -> None:
+        self.engine.resume()
+        assert not self.engine.paused
+
+    @rule(running=sampled_from(["wait", "keep"]), recompute=booleans())
+    def update(self, running: str, recompute: bool) -> None:
+        recompute = recompute and (running == "keep" or self.engine.paused)
+        new = self.engine.update_weights(self.model, running=running, recompute=recompute)
+        for each in self.asked:
+            each.versions.append(new)
+
+    @rule()
+    def sleep_and_wake_up(self) -> None:
+        if "sleep" in self.engine.supports:
+            self.engine.sleep()
+            self.engine.wake_up()
+            for each in self.asked:
+                each.may_fail = True
+
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        self.engine.reset_prefix_cache()
+
+    @rule()
+    def continue_rows(self) -> None:
+        for greedy in (True, False):
+            rows = [(prompt, row) for prompt, one, row in self.cut if one == greedy]
+            if rows:
+                prompts, forms = [prompt for prompt, _ in rows], [row for _, row in rows]
+                self.begin(prompts, greedy, forms, streams=False)
+        self.cut = []
+
+    def check_ended(self, asked: list[Asked]) -> None:
+        for each in asked:
+            self.asked.remove(each)
+            wait([each.rows], END_SECONDS)
+            assert each.rows.done()
+            failure = each.rows.exception()
+            if failure is None or not (each.may_fail and "asleep" in str(failure)):
+                for prompt, row in zip(each.prompts, each.rows.result(), strict=True):
+                    self.check(each, prompt, row)
+
+    def check(self, asked: Asked, prompt: int, row: Any) -> None:
+        if isinstance(row, list):  # chunks
+            ids = [token for chunk in row for token in chunk.token_ids]
+            reason, versions = row[-1].finish_reason, row[-1].metadata["weight_versions"]
+        else:
+            ids, reason, versions = row.token_ids, row.finish_reason, row.weight_versions
+            if reason == "abort":
+                self.cut.append((prompt, asked.greedy, row))
+        expected = self.expected[asked.greedy][prompt]
+        assert expected.token_ids is not None and ids == expected.token_ids[: len(ids)]
+        assert reason == ("length" if len(ids) == TOKENS else "abort"), (reason, len(ids))
+        numbers, places = [each for each, _ in versions], [place for _, place in versions]
+        assert numbers == sorted(set(numbers)) and places == sorted(set(places))
+        assert places[0] == 0 and places[-1] <= max(0, len(ids) - 1)
+        assert numbers[-1] in asked.versions or reason == "abort"  # a row without a new token
+        for name in (
+            reason,
+            "rows",
+            "rows that saw two versions" if len(numbers) > 1 else "others",
+        ):
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def teardown(self) -> None:
+        self.engine.resume()
+        self.check_ended(list(self.asked))
+        for prompt, greedy, row in self.cut:
+            keywords = GREEDY if greedy else SEEDED
+            [later] = self.engine.generate(row, **keywords)
+            assert later.token_ids == self.expected[greedy][prompt].token_ids
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_sequences_lose_no_row(
+    served: InferenceEngine, model: Any, figures: Figures, part: int
+) -> None:
+    served.update_weights(model)
+    Pauses.engine, Pauses.model, Pauses.counts = served, model, {}
+    Pauses.expected = {
+        greedy: served.generate(PROMPTS, **(GREEDY if greedy else SEEDED)).rows
+        for greedy in (True, False)
+    }
+    run_state_machine_as_test(
+        Pauses,
+        settings=settings(
+            max_examples=SEQUENCES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],  # a shorter sequence takes too long to find
+            suppress_health_check=[*HealthCheck],
+        ),
+    )
+    figures("pauses", f"part {part}: random sequences", SEQUENCES)
+    for name, count in Pauses.counts.items():
+        figures("pauses", f"part {part}: {name}", count)
+    assert Pauses.counts["abort"] and Pauses.counts["rows that saw two versions"]
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize("when", ["while paused", "in an update", "in a resume"])
+def test_engine_that_is_killed_fails_all_that_wait_and_starts_again(
+    served: InferenceEngine, model: Any, when: str
+) -> None:
+    served.update_weights(model)
+    [expected] = served.generate(PROMPTS[:1], **GREEDY)
+    long = {**GREEDY, "max_tokens": 200}
+    rows = running(served, PROMPTS[:3], 3, **long)
+    [scheduler] = served.rollout.host.children
+    if when == "in an update":
+        change = begun(lambda: [served.update_weights(model, running="keep") for _ in range(1000)])
+        wait([change], 0.05)
+        scheduler.kill()
+        with pytest.raises(EngineDeadError):
+            change.result(END_SECONDS)
+    else:
+        served.pause("keep")
+        later = begun(lambda: served.generate(PROMPTS[0], **GREEDY))
+        resumed = begun(served.resume) if when == "in a resume" else None
+        scheduler.kill()
+        if resumed is not None:
+            wait([resumed], END_SECONDS)
+            assert resumed.done()
+        with pytest.raises(EngineDeadError):
+            later.result(END_SECONDS)
+    for row in rows:
+        with pytest.raises(EngineDeadError):
+            row.end(END_SECONDS)
+    served.restart()
+    assert not served.paused
+    served.update_weights(model)
+    [row] = served.generate(PROMPTS[:1], **GREEDY)
+    assert row.token_ids == expected.token_ids
