@@ -121,6 +121,16 @@ class Pauses(RuleBasedStateMachine):
         for each in self.asked:
             each.versions.append(new)
 
+    @rule(first=sampled_from(range(4)), greedy=booleans(), mode=sampled_from(["abort", "keep"]))
+    def change_running_rows(self, first: int, greedy: bool, mode: str) -> None:
+        """Chance alone seldom pauses a call while it runs."""
+        self.resume()
+        self.generate(first, greedy)
+        self.let_run(0.05)
+        self.pause(mode)
+        self.update("keep", recompute=False)
+        self.resume()
+
     @rule()
     def sleep_and_wake_up(self) -> None:
         if "sleep" in self.engine.supports:
