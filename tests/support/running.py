@@ -94,3 +94,22 @@ def stand_still(rows: Sequence[RunningRow], seconds: float = 0.3) -> bool:
     before = [len(row.token_ids) for row in rows]
     time.sleep(seconds)
     return before == [len(row.token_ids) for row in rows]
+
+
+def calculator_until_paused(
+    engine: InferenceEngine,
+) -> tuple[Callable[[str], str], threading.Event]:
+    """A tool whose call lasts until the engine is paused, and what is set when it begins."""
+    entered = threading.Event()
+
+    def calculator(expression: str) -> str:
+        """Compute.
+
+        Args:
+            expression: what to compute
+        """
+        entered.set()
+        assert until(lambda: engine.paused, 30)
+        return "84"
+
+    return calculator, entered

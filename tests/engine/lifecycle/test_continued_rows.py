@@ -21,7 +21,7 @@ from inf import (
 )
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.refusals import refused
-from tests.support.running import begun
+from tests.support.running import begun, calculator_until_paused
 from tests.support.scripts import until
 from tests.support.tool_calling import question
 
@@ -160,18 +160,7 @@ def test_row_that_cannot_be_continued_is_refused_by_name(
             tiny.generate(row, **keywords)
     with refused(PromptError, "generate"):
         tiny.score(row, "a")
-    entered = threading.Event()
-
-    def calculator(expression: str) -> str:
-        """Compute.
-
-        Args:
-            expression: what to compute
-        """
-        entered.set()
-        assert until(lambda: caller.paused, 30)
-        return "84"
-
+    calculator, entered = calculator_until_paused(caller)
     call = begun(lambda: caller.generate(question("12 * 7"), tools=[calculator], max_tokens=200))
     assert entered.wait(30)
     caller.pause("abort")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import wait
 from typing import Any
@@ -13,8 +12,13 @@ import pytest
 from inf import ConfigError, GenerationTimeout, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.refusals import refused
-from tests.support.running import RunningRow, begun, running, stand_still
-from tests.support.scripts import until
+from tests.support.running import (
+    RunningRow,
+    begun,
+    calculator_until_paused,
+    running,
+    stand_still,
+)
 from tests.support.tool_calling import question
 
 PROMPTS = as_ids(token_prompts(4, longest=40, seed=47))
@@ -89,18 +93,7 @@ def test_rows_that_wait_or_have_just_come_are_ended_too(tiny: InferenceEngine) -
 
 
 def test_aborted_conversation_keeps_its_turns_and_its_mask(caller: InferenceEngine) -> None:
-    entered = threading.Event()
-
-    def calculator(expression: str) -> str:
-        """Compute.
-
-        Args:
-            expression: what to compute
-        """
-        entered.set()
-        assert until(lambda: caller.paused, 30)
-        return "84"
-
+    calculator, entered = calculator_until_paused(caller)
     asked: dict[str, Any] = {"tools": [calculator], "max_tokens": 200}
     call = begun(lambda: caller.generate(question("12 * 7"), **asked))
     assert entered.wait(30)
