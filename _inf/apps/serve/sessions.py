@@ -156,6 +156,7 @@ class Session:
         mask = [int(place not in output.forced_at) for place in range(len(sampled))]
         with self._lock:
             trace = self._continued(start, prompt_ids)
+            size = _size(trace) if trace.id in self._traces else 0
             added = prompt_ids[len(trace.prompt_token_ids) + len(trace.token_ids) :]
             begin, versions = len(trace.token_ids) + len(added), trace.weight_versions
             trace = self._replace(
@@ -167,6 +168,7 @@ class Session:
                 finish_reasons=[*trace.finish_reasons, choice.finish_reason],
                 weight_versions=joined_versions(versions, output.weight_versions, begin),
             )
+            self.size += _size(trace) - size
             self._sampled += len(sampled)
             end = len(trace.token_ids)
             self._answers.append(Answer(trace.id, start.context, len(messages), end, choice.ended))
@@ -197,7 +199,6 @@ class Session:
         if self._file is not None and after != before:
             self._file.write(before, after)
         self._traces[trace.id] = after
-        self.size += _size(after) - (_size(before) if before is not None else 0)
         return after
 
     def set_reward(self, reward: float, trace: str | None) -> None:
