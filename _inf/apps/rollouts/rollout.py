@@ -108,12 +108,8 @@ class Rollout:
         try:
             checked = _row_model().model_validate({"row_id": row_id, **row})
         except pydantic.ValidationError as failure:
-            error = failure.errors()[0]
-            key = ".".join(map(str, error["loc"]))
-            raise ConfigError(
-                f"{where}: {key}: {shown(error['input'])}: {error['msg']}; correct it, or write "
-                "the file again."
-            ) from None
+            reason = f"{first_fault(failure)}; correct it, or write the file again."
+            raise ConfigError(f"{where}: {reason}") from None
         rollout = cls(**vars(checked), extra=checked.model_extra or {})
         rollout._check_lengths(where)
         return rollout
@@ -153,6 +149,12 @@ class Rollout:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the page of `inf show` with this row."""
         return frame([self])
+
+
+def first_fault(failure: pydantic.ValidationError) -> str:
+    """The key of the first wrong value, the value, and what is wrong with it."""
+    error = failure.errors()[0]
+    return f"{'.'.join(map(str, error['loc']))}: {shown(error['input'])}: {error['msg']}"
 
 
 @functools.cache

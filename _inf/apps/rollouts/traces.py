@@ -20,7 +20,7 @@ from typing import Any
 import pydantic
 
 from _inf.apps.json_lines import json_lines, json_text
-from _inf.apps.rollouts.rollout import Rollout, rollouts_to_data_proto
+from _inf.apps.rollouts.rollout import Rollout, first_fault, rollouts_to_data_proto
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.response.decode import decoded_text
 from _inf.response.trainer_batch import OTHER_LOGPROBS
@@ -118,12 +118,8 @@ def _trace(row: Mapping[str, Any], where: str) -> Trace:
     try:
         return _adapter().validate_python(row)
     except pydantic.ValidationError as failure:
-        error = failure.errors()[0]
-        key = ".".join(map(str, error["loc"]))
-        raise ConfigError(
-            f"{where}: {key}: {shown(error['input'])}: {error['msg']}; it is no trace of inf serve "
-            "--traces."
-        ) from None
+        reason = f"{first_fault(failure)}; it is no trace of inf serve --traces."
+        raise ConfigError(f"{where}: {reason}") from None
 
 
 def traces_to_data_proto(

@@ -5,17 +5,18 @@ are checked there. Fields that OpenAI does not have are vLLM's (main at 002032e,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from _inf.apps.json_object import json_object
 from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, read
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, shown
 from _inf.request.keywords import OF_CHATS
 from _inf.types import GRAMMARS
 
+SERVERS_TOOL = "the server's tool {} is not supported; give tools of your own"
 MAX_CHOICES = 128  # of a prompt, as OpenAI's
 MAX_PROMPT_LOGPROBS = 128  # for each token
 
@@ -23,6 +24,14 @@ BodyT = TypeVar("BodyT", bound=RequestBody)
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 Likeliest = Annotated[int, Field(ge=0, le=20)]
 Scored = Annotated[int, Field(ge=0, le=MAX_PROMPT_LOGPROBS)]
+
+
+def refuse_kinds(values: object, known: Sequence[object], reason: str) -> None:
+    """Refuse the first item of a list whose `type` is not known. reason: `{}` is that type."""
+    for value in values if isinstance(values, list) else ():
+        kind = value.get("type") if isinstance(value, dict) else value
+        if kind not in known:
+            raise ConfigError.of("type", reason.format(shown(kind)))
 
 
 class StreamOptions(RequestBody):

@@ -9,9 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from _inf.apps.openai_format import RequestBody
-from _inf.apps.serve.bodies import TranslatedBody, template_kwargs
+from _inf.apps.serve.bodies import (
+    SERVERS_TOOL,
+    TranslatedBody,
+    refuse_kinds,
+    template_kwargs,
+)
 from _inf.apps.serve.items import INPUT, Item, chat_messages, in_namespace, known_items
-from _inf.errors import ConfigError, shown
+from _inf.errors import ConfigError
 
 STORED = ("previous_response_id", "conversation", "prompt")
 # Codex always sends web_search: it is left out, and a header says so.
@@ -55,11 +60,7 @@ class _LeftOut(RequestBody):
 
 
 def _known_tools(tools: object) -> object:
-    for tool in tools if isinstance(tools, list) else ():
-        kind = tool.get("type") if isinstance(tool, dict) else tool
-        if kind not in TOOLS:
-            reason = f"the server's tool {shown(kind)} is not supported; give tools of your own"
-            raise ConfigError.of("type", reason)
+    refuse_kinds(tools, TOOLS, SERVERS_TOOL)
     return tools
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from _inf.apps.serve.bodies import TranslatedBody, read_body
+from _inf.apps.serve.bodies import TranslatedBody
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.item_bodies import ItemsBody, ItemsChat
 from _inf.apps.serve.items import INPUT, UNENCRYPTED
@@ -18,12 +18,8 @@ CALLS = {"function_call": "arguments", "custom_tool_call": INPUT}
 
 
 class ItemsResponses(TranslatedResponses):
-    form = ItemsChat
+    form, sent_form = ItemsChat, ItemsBody
     prefix = "resp"
-
-    @classmethod
-    def read(cls, data: bytes, template: str) -> TranslatedBody:
-        return ItemsChat.of(read_body(ItemsBody, data), template)
 
     def __init__(self, call: ServedCall, body: TranslatedBody, model: str) -> None:
         super().__init__(call, body, model)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from _inf.apps.openai_format import RequestBody
+from _inf.apps.serve.bodies import refuse_kinds
 from _inf.errors import ConfigError, shown
 
 BETWEEN_TEXTS = "\n\n"  # of a message, and of instructions before the first question
@@ -107,11 +108,7 @@ def known_items(items: object) -> object:
     if not isinstance(items, list):
         return items
     items = [{"type": "message", **item} if isinstance(item, dict) else item for item in items]
-    for item in items:
-        kind = item.get("type") if isinstance(item, dict) else item
-        if kind not in ITEMS:
-            reason = f"{shown(kind)} is not supported; only {', '.join(ITEMS)}"
-            raise ConfigError.of("type", reason)
+    refuse_kinds(items, ITEMS, f"{{}} is not supported; only {', '.join(ITEMS)}")
     return items
 
 

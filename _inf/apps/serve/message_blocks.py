@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from _inf.apps.openai_format import RequestBody
-from _inf.errors import ConfigError, shown
+from _inf.apps.serve.bodies import refuse_kinds
 
 # The one key of a call's `input` if its arguments are no JSON object: their text.
 INVALID_JSON = "invalid_json"
@@ -47,11 +47,7 @@ def _of_kinds(*kinds: str) -> BeforeValidator:
     def blocks(content: object) -> object:
         if isinstance(content, str):
             return [{"type": "text", "text": content}]
-        for block in content if isinstance(content, list) else ():
-            kind = block.get("type") if isinstance(block, dict) else block
-            if kind not in kinds:
-                reason = f"{shown(kind)} is not supported; only {', '.join(kinds)}"
-                raise ConfigError.of("type", reason)
+        refuse_kinds(content, kinds, f"{{}} is not supported; only {', '.join(kinds)}")
         return content
 
     return BeforeValidator(blocks)

@@ -13,7 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from _inf.apps.openai_format import RequestBody
-from _inf.apps.serve.bodies import TranslatedBody, template_kwargs
+from _inf.apps.serve.bodies import (
+    SERVERS_TOOL,
+    TranslatedBody,
+    refuse_kinds,
+    template_kwargs,
+)
 from _inf.apps.serve.error_responses import NO_THREADS, RequestError
 from _inf.apps.serve.message_blocks import (
     Assistant,
@@ -24,7 +29,7 @@ from _inf.apps.serve.message_blocks import (
     chat_messages,
     joined,
 )
-from _inf.errors import ConfigError, shown
+from _inf.errors import ConfigError
 
 
 class _Tool(Block):
@@ -40,11 +45,8 @@ class _Tool(Block):
 
 def _own_tools(tools: object) -> object:
     """Refuse Anthropic's own tools by name."""
-    for tool in tools if isinstance(tools, list) else ():
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind not in (None, "custom"):
-            reason = f"the server's tool {shown(kind)} is not supported; give tools of your own"
-            raise ConfigError.of("type", reason)
+    objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    refuse_kinds(objects, (None, "custom"), SERVERS_TOOL)
     return tools
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from _inf.apps.serve.bodies import TranslatedBody, read_body
 from _inf.apps.serve.message_blocks import call_input
 from _inf.apps.serve.message_bodies import MessagesBody, MessagesChat
 from _inf.apps.serve.responses import JSON, event_text
@@ -21,12 +20,8 @@ FIELDS: dict[Kind, str] = {"thought": "thinking", "text": "text"}
 
 
 class MessagesResponses(TranslatedResponses):
-    form = MessagesChat
+    form, sent_form = MessagesChat, MessagesBody
     prefix = "msg"
-
-    @classmethod
-    def read(cls, data: bytes, template: str) -> TranslatedBody:
-        return MessagesChat.of(read_body(MessagesBody, data), template)
 
     def _message(self, **about: Any) -> JSON:
         name = self._head["id"].replace("-", "_")

@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from _inf.apps.serve.bodies import TranslatedBody
+from _inf.apps.openai_format import RequestBody
+from _inf.apps.serve.bodies import TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
 from _inf.apps.serve.responses import JSON, Responses
@@ -17,10 +18,18 @@ Kind: TypeAlias = Literal["thought", "text"]
 
 
 class TranslatedResponses(Responses[TranslatedBody]):
-    """A thought and a text grow while their part is open; each call
-    comes whole."""
+    """A thought and a text grow while their part is open; each call comes whole.
 
+    sent_form: of the request, whose chat has `form`.
+    """
+
+    form: type[TranslatedBody]
+    sent_form: type[RequestBody]
     name, event_name = "", ""
+
+    @classmethod
+    def read(cls, data: bytes, template: str) -> TranslatedBody:
+        return cls.form.of(read_body(cls.sent_form, data), template)
 
     def __init__(self, call: ServedCall, body: TranslatedBody, model: str) -> None:
         super().__init__(call, body, model)

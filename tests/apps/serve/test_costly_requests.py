@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from _inf.apps.serve import app, item_responses, message_responses, responses
+from _inf.apps.serve import app, responses, translated_responses
 from _inf.apps.serve.bodies import read_body
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
@@ -202,7 +202,7 @@ def test_bodies_are_read_beside_the_loop_that_answers(
         loops.append(asyncio._get_running_loop())
         return read_body(form, body)
 
-    for module in (app, responses, message_responses, item_responses):
+    for module in (app, responses, translated_responses):
         monkeypatch.setattr(module, "read_body", read)
     base = caller_server.base_url.removesuffix("/v1")
     paths = ["/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/generate"]
