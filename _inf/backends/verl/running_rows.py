@@ -77,10 +77,12 @@ class RunningRows:
         meta = output["meta_info"] = counts | output["meta_info"]
         tokens = max(1, len(output["output_ids"]))  # the last version may have none
         meta["weight_versions"] = [each for each in self._rows[rid].versions if each[1] < tokens]
-        if rid in self._failures and (meta["finish_reason"] or {}).get("type") == "abort":
+        finish = meta["finish_reason"] or {"type": None}
+        if rid in self._failures and finish["type"] is not None:
             if (failure := self._failures[rid]) is not None:
                 raise failure
-            meta["finish_reason"] = ENDED
+            if finish["type"] == "abort":
+                meta["finish_reason"] = ENDED
         return output
 
     def nothing(self, rid: str) -> dict[str, Any]:

@@ -109,8 +109,8 @@ def output_row(
     """SGLang's answer to a row with these parameters; row: its number, for an error."""
     meta, ids = output["meta_info"], list(output["output_ids"])
     finish = meta["finish_reason"] or {"type": None}
-    if finish == ENDED:  # the last token that it may have can have come before
-        finish = {"type": "length" if len(ids) == params.get("max_new_tokens") else "abort"}
+    if finish == ENDED:
+        finish = {"type": "abort"}
     elif finish["type"] == "abort":
         reason = finish.get("message", "aborted")
         raise RequestFailure(f"The engine gave a request up: {reason}", row=row)

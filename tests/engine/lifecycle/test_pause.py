@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any
 
@@ -90,6 +91,44 @@ def test_rows_that_wait_or_have_just_come_are_ended_too(tiny: InferenceEngine) -
             assert row.finish_reason == ("length" if len(ids) == 200 else "abort")
             ended += row.finish_reason == "abort"
     assert ended
+
+
+ENDS: dict[str, Callable[[int, int, str], dict[str, Any]]] = {
+    "max_tokens": lambda place, token, text: {"max_tokens": place},
+    "stop_token_ids": lambda place, token, text: {"stop_token_ids": [token]},
+    "stop": lambda place, token, text: {"stop": text, "min_tokens": place},
+    "regex": lambda place, token, text: {"regex": f"[ab]{{{place}}}"},
+    "repetition_detection": lambda place, token, text: {
+        "allowed_token_ids": [5],
+        "repetition_detection": {"max_pattern_size": 1, "min_count": max(2, place)},
+    },
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_row_whose_last_token_comes_while_rows_are_ended_has_ended_by_itself(
+    tiny: InferenceEngine, end: str
+) -> None:
+    """Each row would end at another place, so wherever they are ended, one is at its last token."""
+    greedy = {"temperature": 0, "max_tokens": 50}
+    [ids] = tiny.generate(PROMPTS[0], ignore_eos=True, **greedy).token_ids
+    assert ids is not None
+    each = [
+        ENDS[end](place, token, tiny.tokenizer.decode([token]))
+        for place, token in enumerate(ids, start=1)
+    ]
+    asked = {**greedy, **{name: [row[name] for row in each] for name in each[0]}}
+    expected, reasons = tiny.generate(PROMPTS[:1] * len(each), **asked), set[str | None]()
+    for attempt in range(1, 4):
+        call = begun(lambda: tiny.generate(PROMPTS[:1] * len(each), **asked))
+        wait([call], 0.04 * attempt)
+        tiny.pause("abort")
+        tiny.resume()
+        for row, other in zip(call.result(60), expected, strict=True):
+            whole = row.token_ids == other.token_ids
+            assert row.finish_reason == (other.finish_reason if whole else "abort")
+            reasons.add(row.finish_reason)
+    assert "abort" in reasons
 
 
 def test_aborted_conversation_keeps_its_turns_and_its_mask(caller: InferenceEngine) -> None:

@@ -176,7 +176,7 @@ def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) ->
     grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
     if grammar is not None and (error := grammar.matcher.get_error()) and not req.finished():
         reason = error.partition("\n")[0]
-        req.to_finish = FINISH_ABORT(f"llguidance cannot continue its grammar: {reason}")
+        req.finished_reason = FINISH_ABORT(f"llguidance cannot continue its grammar: {reason}")
     check(*args)
     if grammar is None or req.finished() or not req.output_ids:
         return

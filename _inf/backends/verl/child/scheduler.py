@@ -88,6 +88,19 @@ def unpinned_without_a_gpu(
     self.buffer = torch.zeros(shape, dtype=torch.int32)
 
 
+def end_by_itself_first(check: Callable[..., None], req: Any, *args: object) -> None:
+    """Check the token that a row gets after it was aborted as any other: it may be its last. (An
+    abort with a status code is an error, whose row has no tokens of its own.)"""
+    aborted = req.to_finish
+    if aborted is None or aborted.status_code is not None:
+        check(req, *args)
+        return
+    req.to_finish = None
+    check(req, *args)
+    if not req.finished():
+        req.finished_reason = aborted
+
+
 class FinishRepetition(BaseFinishReason):
     def to_json(self) -> dict[str, Any]:
         return {"type": REPETITION}
@@ -102,6 +115,9 @@ class CheckedReq(Req):
     eos_token_ids: Any
 
     def check_finished(self, *args: Any) -> None:
+        end_by_itself_first(CheckedReq._check_all, self, *args)
+
+    def _check_all(self, *args: Any) -> None:
         """Under `ignore_eos` SGLang continues a row after the end of its grammar. It does not look
         for repetitions."""
         end_with_its_grammar(super().check_finished, self, *args)
@@ -196,6 +212,9 @@ def patches(folder: Path) -> list[Replace]:
              "and row, which finds the token's name and then its id anew each time"),
         Wrap("sglang.srt.managers.schedule_batch:Req.__init__", check_what_it_asks_for,
              "it ends rows with grammars, stop strings or stop tokens too late or too early"),
+        Wrap("sglang.srt.managers.schedule_batch:Req.check_finished", end_by_itself_first,
+             "an aborted row gets one more token, which it does not check: one that has ended by "
+             "itself comes back as aborted, and would be continued after its end"),
         Wrap("sglang.srt.managers.schedule_policy:SchedulePolicy.calc_priority", take_turns,
              "all calls share one queue: a call after 1,000 rows waits for all of them, and its "
              "priorities can only put a call always first"),
