@@ -48,14 +48,15 @@ for _name, _keyword in KEYWORDS.items():
 
 
 def check_finite(
-    logprobs: Sequence[float | None], row: int | None, *, masked: bool = False
+    logprobs: Sequence[float | None], row: int | None, first: int = 0, *, masked: bool = False
 ) -> None:
     """Raise if a log prob is NaN or infinite: the logits were too. row: its place in the call; None
-    if it is the turn of a conversation, which knows its own. masked: whether it has
-    allowed_token_ids or bad_words, which can leave no token."""
+    if it is the turn of a conversation, which knows its own. first: the number of their first
+    token. masked: whether it has allowed_token_ids or bad_words, which can leave no token."""
     if math.isfinite(sum(value for value in logprobs if value is not None)):
         return
-    index = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
+    place = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
+    index = first + place
     what = "It" if row is None else f"Row {row} of this call"
     if masked:
         raise RequestFailure(
@@ -64,7 +65,7 @@ def check_finite(
             row=row,
         )
     raise RequestFailure(
-        f"{what} has the log prob {logprobs[index]} at token {index}: the model's "
+        f"{what} has the log prob {logprobs[place]} at token {index}: the model's "
         "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
         "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
         "training (load an earlier checkpoint).",

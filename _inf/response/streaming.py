@@ -236,6 +236,8 @@ class TextStream:
         length = len(certain) - max((overlap(certain, stop) for stop in self._stops), default=0)
         if not whole.startswith(self._sent_text):  # an unknown decoder: send all text at the end
             return self._sent, self._sent_text
+        if length == len(whole):
+            return last, whole
         ends = range(self._sent + 1, last + 1)
         end = self._sent + bisect.bisect_right(ends, length, key=lambda end: len(text(end)))
         while not whole.startswith(text(end)):  # `end` is inside a finished character

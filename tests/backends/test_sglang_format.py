@@ -8,24 +8,48 @@ from typing import Any
 import pytest
 
 from _inf.backends.verl.sglang_format import TOP_LOGPROBS, output_row
+from _inf.errors import RequestFailure
+from _inf.types import RequestOutput
 
 pytestmark = pytest.mark.verl
 
 SMALLEST = {"float32": -3.4028234663852886e38, "bfloat16": -3.3895313892515355e38, "cpu": -math.inf}
 
 
+def answer(*logprobs: float) -> dict[str, Any]:
+    """An answer of SGLang with these log probs."""
+    sampled = [(logprob, 7 + place, None) for place, logprob in enumerate(logprobs)]
+    meta = {
+        "finish_reason": {"type": "length"},
+        "output_token_logprobs": sampled,
+        "output_top_logprobs": [[one, (-9.0, 1, None)] for one in sampled],
+        "input_token_logprobs": [(None, 3, None), (-2.0, 4, None)],
+        "prompt_tokens": 2,
+        "cached_tokens": 0,
+        "weight_versions": [(0, 0)],
+    }
+    return {"meta_info": meta, "output_ids": [token for _, token, _ in sampled]}
+
+
 @pytest.mark.parametrize("ruled_out", SMALLEST.values(), ids=SMALLEST)
 def test_tokens_that_are_ruled_out_are_not_among_the_likeliest(ruled_out: float) -> None:
-    own, other = (-0.5, 7, None), (-1.0, 8, None)
-    meta: dict[str, Any] = {
-        "finish_reason": {"type": "length"},
-        "output_token_logprobs": [own],
-        "output_top_logprobs": [[own, other, (ruled_out, 9, None)]],
-        "prompt_tokens": 1,
-        "cached_tokens": 0,
-        "weight_version": "0",
-        "weight_versions": [(0, 0)],
-        "routed_experts": None,
-    }
-    row = output_row({"meta_info": meta, "output_ids": [7]}, {TOP_LOGPROBS: 3})
-    assert row.top_logprobs == [{7: -0.5, 8: -1.0}]
+    output = answer(-0.5)
+    output["meta_info"]["output_top_logprobs"][0].append((ruled_out, 9, None))
+    row = output_row(output, {TOP_LOGPROBS: 3})
+    assert row.top_logprobs == [{7: -0.5, 1: -9.0}]
+
+
+def test_a_stream_converts_only_the_new_tokens_of_an_answer() -> None:
+    params, before = {TOP_LOGPROBS: 2}, RequestOutput()
+    for count in (1, 3, 4):
+        logprobs = [-0.5, -0.25, -1.0, -2.0][:count]
+        whole = output_row(answer(*logprobs), params)
+        # What was converted before is not read again: reading it would raise.
+        output = answer(*logprobs)
+        for name in ("output_token_logprobs", "output_top_logprobs"):
+            converted = len(before.logprobs)
+            output["meta_info"][name][:converted] = [None] * converted
+        before = output_row(output, params, before=before)
+        assert before == whole
+    with pytest.raises(RequestFailure, match="at token 4"):
+        output_row(answer(-0.5, -0.25, -1.0, -2.0, math.nan), params, before=before)

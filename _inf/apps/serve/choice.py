@@ -47,11 +47,11 @@ class Growing:
 
     def __init__(self) -> None:
         self.text, self.specials = "", list[int]()
-        self._sent = 0
+        self.sent = 0  # characters
 
     def new(self, certain: str) -> str:
         """Return what is certain of it and was not before."""
-        new, self._sent = certain[self._sent :], max(self._sent, len(certain))
+        new, self.sent = certain[self.sent :], max(self.sent, len(certain))
         return new
 
 
@@ -119,7 +119,7 @@ class Choice:
             if not start and growing.text.startswith(THOUGHT_BEGINS):
                 start = 1
         format = self.call.rules.config.rollout.multi_turn.format
-        found = may_begin_call(format).search(growing.text, start)
+        found = may_begin_call(format).search(growing.text, max(start, growing.sent))
         ends = [found.start()] if found else []
         ends += [place for place in growing.specials if place >= start]
         return growing.text[: min(ends, default=None)].rstrip()

@@ -65,6 +65,11 @@ async def merged(
 ) -> AsyncGenerator[tuple[int, Item], None]:
     """Yield the items of all streams with the index of their stream, as they come. The first
     failure, and closing this iterator, closes all of them."""
+    if len(streams) == 1:  # as most requests have: without a task and a queue
+        async with contextlib.aclosing(streams[0]) as only:
+            async for alone in only:
+                yield 0, alone
+        return
     items: asyncio.Queue[tuple[int, Item] | None] = asyncio.Queue()
 
     async def pump(index: int, stream: AsyncGenerator[Item, None]) -> None:

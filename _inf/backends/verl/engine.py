@@ -234,13 +234,13 @@ class Engine(sglang_rollout.AsyncEngine):
         if put is None:
             output = await self._request(request.known_ids, params, rid)
             return whole_row(request, output_row(output, params, request.row))
-        row = RequestOutput()
+        row, new = RequestOutput(), RequestOutput()
         with self._sending(rid, len(request.token_ids)):
             arguments = request_arguments(request.known_ids, params, rid)
             try:
                 async for output in await super().async_generate(**arguments, stream=True):
-                    row = output_row(self.rows.output(output, rid), params, request.row)
-                    row = whole_row(request, row)
+                    new = output_row(self.rows.output(output, rid), params, request.row, new)
+                    row = whole_row(request, new)
                     if row.finish_reason is None:
                         put(row)
             except EndedBefore:

@@ -29,6 +29,7 @@ ROUTED_EXPERTS = "return_routed_experts"
 # Below it are the log probs of tokens that are ruled out: -inf, or on a GPU the smallest number of
 # their type, -3.39e38 or less (`layers/sampler.py`, `_attach_logprobs_to_output`).
 RULED_OUT = -3.3e38
+NO_TOKENS = RequestOutput()
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS, ADAPTER = "top_prompt_logprobs", "lora_path"
 
@@ -104,9 +105,13 @@ def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[
 
 
 def output_row(
-    output: dict[str, Any], params: dict[str, Any], row: int | None = 0
+    output: dict[str, Any],
+    params: dict[str, Any],
+    row: int | None = 0,
+    before: RequestOutput = NO_TOKENS,
 ) -> RequestOutput:
-    """SGLang's answer to a row with these parameters; row: its number, for an error."""
+    """SGLang's answer to a row with these parameters; row: its number, for an error. before: the
+    same answer when it had fewer tokens, whose log probs are not converted again."""
     meta, ids = output["meta_info"], list(output["output_ids"])
     finish = meta["finish_reason"] or {"type": None}
     if finish == ENDED:
@@ -117,18 +122,23 @@ def output_row(
     if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
         # SGLang checks the length first, even if the last allowed token is a stop token.
         finish = {"type": "stop", "matched": ids[-1]}
-    logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
-    prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
-    custom = params.get("custom_params", {})
-    check_finite(logprobs, row, masked=bool({ALLOWED, BAD_WORDS} & custom.keys()))
-    check_finite(prompt_logprobs, row)
+    known, custom = len(before.logprobs), params.get("custom_params", {})
+    new = [logprob for logprob, _, _ in meta["output_token_logprobs"][known:]]
+    check_finite(new, row, known, masked=bool({ALLOWED, BAD_WORDS} & custom.keys()))
+    prompt_logprobs = before.prompt_logprobs
+    if not prompt_logprobs:
+        prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
+        check_finite(prompt_logprobs, row)
     masked, listed = SAMPLING_MASK in custom, LISTED & custom.keys()
     most, of_prompt = params.get(TOP_LOGPROBS, 0), params.get(TOP_PROMPT_LOGPROBS, 0)
     experts = meta.get("routed_experts") if params.get(ROUTED_EXPERTS) else None
-    tops = _top_logprobs(meta, None if listed else most) if most else None
+    tops = None
+    if most:
+        tops_before = (before.kept if masked else before.top_logprobs) or []
+        tops = tops_before + _top_logprobs(meta, known, None if listed else most)
     return RequestOutput(
         token_ids=ids,
-        logprobs=logprobs,
+        logprobs=before.logprobs + new,
         prompt_logprobs=prompt_logprobs,
         finish_reason=finish["type"],
         matched_stop=finish.get("matched"),
@@ -169,9 +179,10 @@ def _with_so_far(request: Request, new: RequestOutput) -> RequestOutput:
     )
 
 
-def _top_logprobs(meta: dict[str, Any], most: int | None) -> list[dict[int, float]]:
-    """The likeliest tokens, at most so many, without those that a grammar or a bias ruled out."""
-    tops, sampled = meta["output_top_logprobs"], meta["output_token_logprobs"]
+def _top_logprobs(meta: dict[str, Any], start: int, most: int | None) -> list[dict[int, float]]:
+    """The likeliest tokens, at most so many, without those that a grammar or a bias ruled out; of
+    the answer's tokens from `start` on."""
+    tops, sampled = meta["output_top_logprobs"][start:], meta["output_token_logprobs"][start:]
     return [
         {token: value for value, token, _ in [*top[:most], drawn] if value > RULED_OUT}
         for top, drawn in zip(tops, sampled, strict=True)
