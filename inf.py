@@ -23,8 +23,7 @@ from _inf.backends import registry
 from _inf.backends.changeable import Changeable
 from _inf.backends.registry import check_adapters, check_supported
 from _inf.config import Config
-from _inf.conversation.configured import Configured
-from _inf.conversation.plan import plan_call
+from _inf.conversation.plan import Configured, plan_call
 from _inf.conversation.prepared_call import PreparedCall
 from _inf.errors import (
     ConfigError,
@@ -32,24 +31,21 @@ from _inf.errors import (
     GenerationTimeout,
     InferenceError,
     PromptError,
+    Refusals,
     ToolError,
 )
-from _inf.request.continued_rows import ContinuedRow, continued
 from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
-from _inf.request.refusals import Refusals
 from _inf.request.sampling import resolve
 from _inf.request.tokenize import tokenize
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
-from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
 from _inf.response.stats import Stats
-from _inf.response.streaming import Stream, StreamChunk
 from _inf.runtime.calls import AwaitedCalls, CancelToken
 from _inf.runtime.extras import require_verl
 from _inf.runtime.progress import progress
-from _inf.types import RequestOutput, ToolCall, Trace
+from _inf.types import ContinuedRow, RequestOutput, ToolCall, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,6 +62,9 @@ if TYPE_CHECKING:
     from _inf.apps.rollouts import rollouts_to_data_proto as rollouts_to_data_proto
     from _inf.apps.rollouts import save_rollouts as save_rollouts
     from _inf.apps.serve.server import InferenceServer
+    from _inf.response.scores import Score as Score
+    from _inf.response.streaming import Stream
+    from _inf.response.streaming import StreamChunk as StreamChunk
 
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
 __all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
@@ -73,9 +72,11 @@ ROLLOUTS = ["as_rollouts", "load_rollouts", "load_traces", "rollouts_to_data_pro
 ROLLOUTS += ["save_rollouts"]
 __all__ += [*ROLLOUTS, "ToolError"]
 __all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceError", "PromptError"]
-# Names that are imported when they are first used, from these modules of `_inf.apps`.
-LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
-LATER |= dict.fromkeys(["Rollout", *ROLLOUTS], "rollouts")
+# Names that are imported when they are first used, from these modules of `_inf`.
+LATER = {"InferenceWorker": "apps.ray.worker", "Score": "response.scores"}
+LATER |= {"check": "apps.check.measure", "evaluate": "apps.eval.evaluate"}
+LATER |= dict.fromkeys(["Rollout", *ROLLOUTS], "apps.rollouts")
+LATER |= {"StreamChunk": "response.streaming"}
 
 
 def __dir__() -> list[str]:
@@ -83,9 +84,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is built on an engine on its first use; most programs do not need it."""
+    """Import on its first use what most programs do not need."""
     if name in LATER:
-        return getattr(importlib.import_module(f"_inf.apps.{LATER[name]}"), name)
+        return getattr(importlib.import_module(f"_inf.{LATER[name]}"), name)
     raise AttributeError(f"module 'inf' has no attribute {name!r}")
 
 
@@ -171,7 +172,10 @@ class InferenceEngine(Changeable):
         rows = any(isinstance(form, ContinuedRow) for form in forms) or None
         check_supported(self._backend, {**params, "generate(row)": rows})
         sampling = resolve(params, self.config.rollout, len(forms), self.model, refusals)
-        sampling = continued(sampling, forms, refusals) if rows else sampling
+        if rows:
+            from _inf.request.continued_rows import continued
+
+            sampling = continued(sampling, forms, refusals)
         check_adapters(self._backend, [each.adapter for each in sampling.params])
         plan = plan_call(sampling, self.config, self._configured, self.model)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
@@ -214,6 +218,8 @@ class InferenceEngine(Changeable):
     def _stream(self, prompt: object, params: GenerateParams) -> Stream:
         if params.get("n") is None:
             params = {**params, "n": 1}  # the config's is `generate`'s
+        from _inf.response.streaming import Stream
+
         call = self._prepare(prompt, params)
         request, begin = call.streamed_request(), self._backend.stream
         of_call = (call.sampling, call.finish_reason, self.tokenizer, self._stats)
@@ -237,6 +243,8 @@ class InferenceEngine(Changeable):
         adapter: the name of the LoRA adapter that scores.
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
+        from _inf.response.scores import likeliest_tokens, scores
+
         sequences = self._scored("score()", prompts, responses, adapter)
         likeliest = likeliest_tokens(top_logprobs, self.model.limits.vocabulary)
         with self._stats.call():
@@ -246,6 +254,8 @@ class InferenceEngine(Changeable):
     def _scored(
         self, call: str, prompts: object, responses: object, adapter: str | None
     ) -> list[tuple[list[int], int]]:
+        from _inf.response.scores import scored_sequences
+
         check_supported(self._backend, {call: True, "adapter": adapter})
         check_adapters(self._backend, [adapter])
         template = self._prepare([], {}).plan.rules.template  # of any call without keywords

@@ -94,6 +94,42 @@ def at_fault(
         raise
 
 
+class Refusals:
+    """What was wrong with each refused prompt of a call, by its index.
+
+    By default the first refusal ends the call; with `on_error="row"` it becomes its prompt's rows,
+    and the others are answered. kept: whether a refusal is noted here; otherwise it is raised.
+    """
+
+    def __init__(self, *, kept: bool = False) -> None:
+        self._kept = kept
+        self._reasons: dict[int, str] = {}
+
+    @contextlib.contextmanager
+    def of(self, index: int) -> Iterator[None]:
+        """Note, or raise, a refusal of prompt `index` that is raised inside."""
+        try:
+            with at_fault(index=index):
+                yield
+        except (PromptError, ConfigError) as failure:
+            if not self._kept:
+                raise
+            self._reasons[index] = error_text(failure)
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._reasons
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    def reason(self, index: int) -> str:
+        """Why a prompt is refused."""
+        return self._reasons[index]
+
+
+RAISED = Refusals()
+
+
 def shown(value: object) -> str:
     """Return a caller's value as short text for a message; never raises."""
     try:

@@ -44,6 +44,22 @@ class Prompt:
     so_far: RequestOutput | None = None
 
 
+class ContinuedRow(list[int]):
+    """A row that `pause("abort")` ended, given as a prompt: the ids of its own prompt. so_far: what
+    the row has; messages: those before its first answer, if any; seed, adapter: its own."""
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        so_far: RequestOutput,
+        messages: list[Message] | None,
+        seed: int | None,
+        adapter: str | None,
+    ) -> None:
+        super().__init__(ids)
+        self.so_far, self.messages, self.seed, self.adapter = so_far, messages, seed, adapter
+
+
 @dataclass(frozen=True)
 class Limits:
     """The most tokens of a prompt, and of a prompt with its answer; and the vocabulary's size."""

@@ -1,27 +1,81 @@
-"""Plans how the rows of a call are answered: by one plain turn each, or by a loop of turns."""
+"""Plans how the rows of a call are answered: by one plain turn each, or by a loop of turns.
+
+Its tools, interactions and agent loops are the call's or the config's. A call without them imports
+nothing for them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
-from _inf.conversation.configured import Configured
 from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, rules_for
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.combinations import refuse
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
-from _inf.types import (
-    ModelInfo,
-    Tool,
-    TurnOptions,
-)
+from _inf.runtime import quiet
+from _inf.types import ModelInfo, Tool, ToolCall, TurnOptions
 
 if TYPE_CHECKING:
+    from _inf.conversation.agent_loops.loops import AgentLoops
     from _inf.conversation.environments import EnvironmentKind
     from _inf.conversation.row import Loop
+
+
+class Configured:
+    """What a config names for conversations, loaded once for an engine. Raises `ConfigError` and
+    `ToolError`."""
+
+    def __init__(self, config: Config) -> None:
+        self.tools: Sequence[Tool] = []
+        self.interactions: Mapping[str, Any] = {}
+        self._agent_loops: AgentLoops | None = None
+        self._lock = threading.Lock()
+        multi_turn, agent = config.rollout.multi_turn, config.rollout.agent
+        try:
+            with quiet.third_party():
+                if multi_turn.tool_config_path:
+                    from _inf.tools.loading import load_tools
+
+                    self.tools = load_tools(multi_turn.tool_config_path)
+                if multi_turn.interaction_config_path:
+                    from _inf.conversation.interactions import load_interactions
+
+                    self.interactions = load_interactions(multi_turn.interaction_config_path)
+            if agent.agent_loop_config_path or agent.default:
+                self.agent_loops(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def agent_loops(self, config: Config) -> AgentLoops:
+        """The agent loops that calls may ask for, by the names of the config and of verl."""
+        from _inf.conversation.agent_loops.loops import AgentLoops
+
+        with self._lock:
+            self._agent_loops = self._agent_loops or AgentLoops(config)
+            return self._agent_loops
+
+    def tool_calls(self, text: str, format: str, tools: Sequence[Any] | None) -> list[ToolCall]:
+        """The tool calls in a text. tools: None for those of the config."""
+        from _inf.tools.definition import as_tools
+        from _inf.tools.parsing import parse
+
+        return parse(text, format, self.tools if tools is None else as_tools(tools)).calls
+
+    def close(self) -> None:
+        """End the MCP servers of the tools, and the thread of the agent loops; a call that follows
+        starts them again."""
+        if self.tools:
+            from _inf.tools.loading import close_tools
+
+            close_tools(self.tools)
+        if self._agent_loops is not None:
+            self._agent_loops.thread.stop()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from _inf.conversation.plan import Plan
 from _inf.conversation.rules import answered_calls
-from _inf.errors import ConfigError, PromptError, ToolError
+from _inf.errors import RAISED, ConfigError, PromptError, Refusals, ToolError
 from _inf.request.combinations import refuse
-from _inf.request.refusals import RAISED, Refusals
 from _inf.request.sampling import Sampling
 from _inf.types import Prompt, Report, Request, RequestOutput, SamplingParams
 

@@ -7,44 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from _inf.errors import ConfigError, PromptError, shown
+from _inf.errors import ConfigError, PromptError, Refusals, shown
 from _inf.request.combinations import refuse
-from _inf.request.refusals import Refusals
 from _inf.request.sampling import Sampling
-from _inf.types import Message, RequestOutput, SamplingParams, Transcript
-
-
-class ContinuedRow(list[int]):
-    """The ids of the row's prompt. so_far: what the row has; seed, adapter: its own."""
-
-    def __init__(
-        self, ids: Sequence[int], so_far: RequestOutput, seed: int | None, adapter: str | None
-    ) -> None:
-        super().__init__(ids)
-        self.so_far, self.seed, self.adapter = so_far, seed, adapter
-
-    @property
-    def first_messages(self) -> list[Message] | None:
-        """The messages before the row's first answer; None of a row that is one answer."""
-        transcript = self.so_far.transcript
-        if transcript is None or transcript.messages is None:
-            return None
-        messages, turns = transcript.messages, transcript.num_turns
-        answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
-        return messages[: answers[-turns]] if turns else messages
-
-
-def is_row(prompt: object) -> bool:
-    if isinstance(prompt, str | type | Mapping):
-        return False
-    try:
-        known = hasattr(prompt, "prompt_token_ids") and hasattr(prompt, "weight_versions")
-        return known and isinstance(getattr(prompt, "finish_reason", None), str)
-    except Exception:  # raised by the object's own code
-        return False
+from _inf.types import ContinuedRow, Message, RequestOutput, SamplingParams, Transcript
 
 
 def continued_row(row: Any, index: int) -> ContinuedRow:
@@ -73,7 +42,17 @@ def continued_row(row: Any, index: int) -> ContinuedRow:
         completion_tokens=len(sampled),
         transcript=transcript,
     )
-    return ContinuedRow(row.prompt_token_ids, so_far, row.seed, row.adapter)
+    messages = _first_messages(transcript)
+    return ContinuedRow(row.prompt_token_ids, so_far, messages, row.seed, row.adapter)
+
+
+def _first_messages(transcript: Transcript | None) -> list[Message] | None:
+    """The messages before the row's first answer; None of a row that is one answer."""
+    if transcript is None or transcript.messages is None:
+        return None
+    messages, turns = transcript.messages, transcript.num_turns
+    answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+    return messages[: answers[-turns]] if turns else messages
 
 
 def _response(row: Any) -> tuple[list[int], list[int], list[float] | None]:

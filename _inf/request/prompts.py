@@ -12,9 +12,7 @@ from typing import Any, TypeAlias
 
 from pydantic_core import from_json
 
-from _inf.errors import PromptError, did_you_mean, shown
-from _inf.request.continued_rows import continued_row, is_row
-from _inf.request.refusals import RAISED, Refusals
+from _inf.errors import RAISED, PromptError, Refusals, did_you_mean, shown
 from _inf.types import Message
 
 Form: TypeAlias = "list[Message] | list[int] | str"
@@ -44,7 +42,7 @@ def normalize(prompts: object, refusals: Refusals = RAISED) -> list[Form]:
     refused prompt is an empty list.
     """
     listed = _listed(prompts)
-    if listed is None or is_row(prompts) or (listed and all(map(_is_message, listed))):
+    if listed is None or _is_row(prompts) or (listed and all(map(_is_message, listed))):
         listed = [prompts]
     forms: list[Form] = []
     for index, prompt in enumerate(listed):
@@ -96,6 +94,17 @@ def _is_object(value: object) -> bool:
         return False
 
 
+def _is_row(value: object) -> bool:
+    """Whether a value is an answer of `generate`, or a saved one."""
+    if isinstance(value, str | type | Mapping):
+        return False
+    try:
+        known = hasattr(value, "prompt_token_ids") and hasattr(value, "weight_versions")
+        return known and isinstance(getattr(value, "finish_reason", None), str)
+    except Exception:  # raised by the object's own code
+        return False
+
+
 def _fields(message: object) -> Mapping[Any, Any] | None:
     """Return the fields of a message, a mapping or an object; None for anything else."""
     if isinstance(message, Mapping):
@@ -118,7 +127,9 @@ def _one(prompt: object, index: int) -> Form:
             raise PromptError(f"prompt {index} is an empty string; write something in it.")
         message: Message = {"role": "user", "content": str.__str__(prompt)}
         return [message]
-    if is_row(prompt):
+    if _is_row(prompt):
+        from _inf.request.continued_rows import continued_row
+
         return continued_row(prompt, index)
     if _is_object(prompt) or (isinstance(prompt, Mapping) and "role" in prompt):
         raise PromptError(f"prompt {index} is one message; put it into a list: [message].")

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.config import RolloutConfig
-from _inf.errors import ConfigError, did_you_mean
-from _inf.request.combinations import refuse_beside_agent_loop
-from _inf.request.contradictions import refuse_contradictions
+from _inf.errors import RAISED, ConfigError, Refusals, did_you_mean
+from _inf.request.combinations import refuse_beside_agent_loop, refuse_contradictions
 from _inf.request.keywords import FILTERS, KEYWORDS, NEUTRAL, PER_PROMPT, checked
-from _inf.request.refusals import RAISED, Refusals
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import CONTINUED
 from _inf.request.values import MAX_INT32

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 
-from _inf.errors import PromptError, PromptTooLongError, at_fault, shown
-from _inf.request.continued_rows import ContinuedRow
+from _inf.errors import RAISED, PromptError, PromptTooLongError, Refusals, at_fault, shown
 from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, as_list, id_list, kind
-from _inf.request.refusals import RAISED, Refusals
 from _inf.request.template import Template
-from _inf.types import Limits, Prompt, Side, Tokenizer
+from _inf.types import ContinuedRow, Limits, Prompt, Side, Tokenizer
 
 
 def tokenize(
@@ -88,7 +86,7 @@ def _continued(row: ContinuedRow, limits: Limits, index: int, *, by_generate: bo
     ids = so_far.token_ids if so_far.transcript is None else so_far.transcript.ids
     for part in (row, ids):
         _known(part, limits, f"prompt {index}: the row's token")
-    return Prompt(list(row), messages=row.first_messages, so_far=so_far)
+    return Prompt(list(row), messages=row.messages, so_far=so_far)
 
 
 def _as_given(prompt: Form, index: int) -> Prompt:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
 from _inf.response.row import OF_OUTPUT, GenerationRow
-from _inf.response.scores import scored_tokens
 from _inf.types import Prompt, RequestOutput, Tokenizer
 
 if TYPE_CHECKING:
@@ -114,6 +113,8 @@ def _asked_for(
     if asks("prompt_logprobs"):
         fields["prompt_logprobs"] = output.prompt_logprobs
     if asks("top_prompt_logprobs"):
+        from _inf.response.scores import scored_tokens
+
         fields["top_prompt_logprobs"] = [None, *scored_tokens(output, prompt.token_ids[1:])[1]]
     if asks("logprobs") or asks("logprob_token_ids"):
         fields["top_logprobs"] = output.top_logprobs or []

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from _inf.errors import shown
-from _inf.response.json_values import json_value
 from _inf.types import Message, ToolCall, Transcript
 
 # Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
@@ -160,6 +159,8 @@ class GenerationRow:
         Values of user code that JSON lacks are converted: NaN and infinite numbers to None, arrays
         to lists, other objects to text.
         """
+        from _inf.response.json_values import json_value
+
         fields = [field.name for field in dataclasses.fields(self) if not field.kw_only]
         row = {name: getattr(self, name) for name in (*fields, "messages")}
         row = {name: value for name, value in row.items() if value is not None}

@@ -15,7 +15,6 @@ from verl import DataProto
 from verl.utils.device import get_visible_devices_keyword
 from verl.workers.config import HFModelConfig, RolloutConfig
 
-from _inf.backends.new_weights import ExpectedWeights, expected_weights
 from _inf.backends.verl.caller_patches import PATCHES
 from _inf.backends.verl.engine import (
     Call,
@@ -37,6 +36,7 @@ from _inf.types import RequestOutput
 
 if TYPE_CHECKING:
     from _inf.backends.loaded_adapters import LoadedAdapters
+    from _inf.backends.new_weights import ExpectedWeights
 
 __all__ = ["DataProto", "HFModelConfig", "RolloutConfig", "CorrectedRollout"]
 
@@ -168,6 +168,8 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
 
     @functools.cached_property
     def expected_weights(self) -> ExpectedWeights:
+        from _inf.backends.new_weights import expected_weights
+
         return expected_weights(self.model_config.hf_config, self.model_config.trust_remote_code)
 
     @property

@@ -15,7 +15,6 @@ from typing import Any
 from _inf.backends.base import check_finite
 from _inf.backends.verl.running_rows import ENDED
 from _inf.errors import RequestFailure
-from _inf.request.thinking_budget import budget_of
 from _inf.types import Request, RequestOutput, SamplingParams, joined_versions
 
 # Of our own code in the scheduler's process, in `custom_params`:
@@ -159,9 +158,12 @@ def output_row(
 def whole_row(request: Request, new: RequestOutput) -> RequestOutput:
     """The whole answer to a request, of which `new` was computed."""
     row = _with_so_far(request, new)
-    if row.finish_reason is None or (budget := budget_of(request)) is None:
+    if row.finish_reason is None or request.params.thinking_token_budget is None:
         return row
-    return dataclasses.replace(row, forced_at=budget.forced(row.token_ids))
+    from _inf.request.thinking_budget import budget_of
+
+    budget = budget_of(request)
+    return dataclasses.replace(row, forced_at=budget.forced(row.token_ids) if budget else ())
 
 
 def _with_so_far(request: Request, new: RequestOutput) -> RequestOutput:
