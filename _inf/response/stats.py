@@ -42,12 +42,18 @@ class Stats:
     def add_rows(
         self, outputs: Sequence[RequestOutput], so_far: Iterable[RequestOutput | None] = ()
     ) -> None:
-        """Count answers. so_far: their first parts, which other calls generated."""
+        """Count answers. so_far: their first parts, which were counted when they were generated."""
+        pairs = zip(so_far, outputs, strict=False)  # n is 1 where there are first parts
+        again = [
+            min(part.completion_tokens, row.completion_tokens)  # a row that failed has none
+            for part, row in pairs
+            if part is not None
+        ]
         with self._lock:
             self._totals["requests"] += len(outputs)
-            self._repeated_tokens += sum(part.completion_tokens for part in so_far if part)
             for name in COUNTS:
                 self._totals[name] += sum(getattr(output, name) for output in outputs)
+            self._totals["completion_tokens"] -= sum(again)
 
     def add_cache_hits(self, outputs: Sequence[RequestOutput]) -> None:
         """Count answers from the generation cache, whose tokens were not generated again."""

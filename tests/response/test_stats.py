@@ -82,6 +82,16 @@ def test_answers_from_memory_are_rows_that_add_nothing_to_the_speed(clock: Clock
     assert (said["generation_cache_hits"], said["tokens_per_second"]) == (1, 4.0)
 
 
+def test_first_parts_of_rows_that_are_continued_are_not_counted_again(clock: Clock) -> None:
+    totals = Stats()
+    with totals.call():
+        clock.now += 2
+    totals.add_rows([row(10, 6), row(3, 4)])
+    totals.add_rows([row(10, 9), row(3, 0), row(5, 1)], [row(10, 6), row(3, 4), None])  # one failed
+    said = totals.snapshot()
+    assert (said["completion_tokens"], said["tokens_per_second"]) == (14, 7.0)
+
+
 def test_time_counts_once_however_many_calls_overlap(clock: Clock) -> None:
     totals = Stats()
     first, second, third = totals.call(), totals.call(), totals.call()

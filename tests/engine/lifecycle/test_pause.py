@@ -20,6 +20,7 @@ from tests.support.running import (
     running,
     stand_still,
 )
+from tests.support.scripts import until
 from tests.support.tool_calling import question
 
 PROMPTS = as_ids(token_prompts(4, longest=40, seed=47))
@@ -129,6 +130,18 @@ def test_row_whose_last_token_comes_while_rows_are_ended_has_ended_by_itself(
             assert row.finish_reason == (other.finish_reason if whole else "abort")
             reasons.add(row.finish_reason)
     assert "abort" in reasons
+
+
+@pytest.mark.verl
+def test_rows_whose_grammars_are_being_compiled_are_ended_too(tiny: InferenceEngine) -> None:
+    words = "|".join(f"{number:05}" for number in range(8000))
+    slow = [f"({words}){{3,{most}}}" for most in range(4, 24)]
+    call = begun(lambda: tiny.generate(PROMPTS[:1] * len(slow), regex=slow, **GREEDY))
+    sent = tiny.rollout.engine().tokenizer_manager.rid_to_state
+    assert until(lambda: bool(sent), 60)
+    tiny.pause("abort")
+    tiny.resume()
+    assert "abort" in {row.finish_reason for row in call.result(60)}
 
 
 def test_aborted_conversation_keeps_its_turns_and_its_mask(caller: InferenceEngine) -> None:

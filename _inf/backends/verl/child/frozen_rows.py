@@ -105,10 +105,19 @@ def in_newest_cache(init: Callable[..., None], scheduler: Any, req: Any) -> None
 
 
 def end_with_tokens(abort: Callable[..., None], scheduler: Any, request: Any) -> None:
-    """End rows that were sent back to the queue with all of their tokens."""
-    for req in list(scheduler.waiting_queue):
-        named = request.abort_all or req.rid.startswith(request.rid)
-        if named and _new_tokens(req):
+    """End rows that were sent back to the queue with all of their tokens, and those that wait for
+    their grammars as any that waits."""
+
+    def named(queue: list[Any]) -> list[Any]:
+        return [req for req in queue if request.abort_all or req.rid.startswith(request.rid)]
+
+    of_grammars = scheduler.grammar_manager.grammar_queue
+    for req in named(of_grammars):
+        req.grammar.cancel()
+        of_grammars.remove(req)
+        scheduler.waiting_queue.append(req)
+    for req in named(scheduler.waiting_queue):
+        if _new_tokens(req):
             scheduler.waiting_queue.remove(req)
             req.finished_reason = FINISH_ABORT()
             scheduler.stream_output([req], req.return_logprob)
@@ -132,7 +141,8 @@ def patches() -> list[Replace]:
              "would leave keys and values of the old ones to new rows"),
         Wrap(f"{module}.abort_request", end_with_tokens,
              "managers/tokenizer_manager.py, `_handle_abort_req`: a row that is ended in the queue "
-             "loses the tokens that were not sent yet, and in a stream all but the last"),
+             "loses the tokens that were not sent yet, and in a stream all but the last; one whose "
+             "grammar is compiled fails (constrained/grammar_manager.py)"),
         Wrap(f"{module}.init_req_max_new_tokens", in_newest_cache,
              "the other half of `empty_for_new_rows`: it does not pass a request's `extra_key` on"),
     ]
