@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy
 import torch
@@ -56,29 +56,12 @@ def _first_above(sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return places.clamp_(max=sums.shape[1] - 1)
 
 
-def draw_rows(
-    probs: torch.Tensor,
-    seeds: Sequence[int | None],
-    positions: Sequence[int],
-    generator: torch.Generator | None = None,
-) -> torch.Tensor:
-    """One token of each row, by its seed, or by chance for a seed of None."""
-    if None not in seeds:
-        return draw_by_seed(probs, seeds, positions)
-    tokens = draw(probs, generator)
-    if seeded := [row for row, seed in enumerate(seeds) if seed is not None]:
-        rows = torch.tensor(seeded).to(probs.device, non_blocking=True)
-        own = [seeds[row] for row in seeded], [positions[row] for row in seeded]
-        tokens[rows] = draw_by_seed(probs[rows], *own)
-    return tokens
-
-
 def draw_by_seed(
     probs: torch.Tensor, seeds: Sequence[int | None], positions: Sequence[int]
 ) -> torch.Tensor:
     """One token of each row, which depends on its probabilities, its seed and its position only;
     probs: rows x vocabulary, of any positive sum."""
-    keys = _keys(seeds, positions).to(probs.device, non_blocking=True)
+    keys = keys_of(seeds, positions).to(probs.device, non_blocking=True)
     rows = _at_once(probs) // probs.shape[1] or 1
     parts = zip(probs.split(rows), keys.split(rows), strict=True)
     return torch.cat(
@@ -86,7 +69,25 @@ def draw_by_seed(
     )
 
 
-def _keys(seeds: Sequence[int | None], positions: Sequence[int]) -> torch.Tensor:
+def draw_rows(
+    probs: torch.Tensor,
+    seeds: Sequence[int | None],
+    positions: Sequence[int],
+    generator: torch.Generator | None = None,
+    by_seed: Callable[..., torch.Tensor] = draw_by_seed,
+) -> torch.Tensor:
+    """One token of each row, by its seed, or by chance for a seed of None."""
+    if None not in seeds:
+        return by_seed(probs, seeds, positions)
+    tokens = draw(probs, generator)
+    if seeded := [row for row, seed in enumerate(seeds) if seed is not None]:
+        rows = torch.tensor(seeded).to(probs.device, non_blocking=True)
+        own = [seeds[row] for row in seeded], [positions[row] for row in seeded]
+        tokens[rows] = by_seed(probs[rows], *own)
+    return tokens
+
+
+def keys_of(seeds: Sequence[int | None], positions: Sequence[int]) -> torch.Tensor:
     """64 bits of each row's seed (below 2**63) and position, as two int32: rows x 2."""
     mixed = numpy.zeros(len(seeds), dtype=numpy.uint64)
     for numbers in (seeds, positions):
@@ -131,6 +132,7 @@ def filtered(
     """Probabilities, rows x vocabulary, zero for tokens that a filter excludes; a filter is a
     column with one number per row."""
     width = probs.shape[1]
+    top_p = top_p.masked_fill(top_p >= 1, math.inf)  # a sum of all tokens may be above 1
     likeliest, order = probs.topk(min(LIKELIEST, width))
     rest_is_excluded = (
         (top_k <= LIKELIEST)

@@ -16,7 +16,7 @@ DRAWS = 200_000
 
 def noise(seeds: Sequence[int], positions: Sequence[int], width: int) -> torch.Tensor:
     """What a row's probabilities are divided by: exponential, rows x width."""
-    return -draws._negative_noise(draws._keys(seeds, positions), width)
+    return -draws._negative_noise(draws.keys_of(seeds, positions), width)
 
 
 def test_noise_is_that_of_its_seed_and_position_whatever_rows_are_beside_it() -> None:

@@ -187,10 +187,10 @@ def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
 def test_library_that_computes_something_else_is_refused(
     loaded: Any, monkeypatch: Any, tmp_path: Path, right: str, wrong: str, named: str
 ) -> None:
-    code = compiled_libraries.SOURCE.read_text()
+    code = compiled_libraries.SOURCES[0].read_text()
     assert code.count(right) == 1
     (tmp_path / "kernels.c").write_text(code.replace(right, wrong))
-    monkeypatch.setattr(compiled_libraries, "SOURCE", tmp_path / "kernels.c")
+    monkeypatch.setattr(compiled_libraries, "SOURCES", [tmp_path / "kernels.c"])
     compiler = compiled_libraries._gcc()
     assert compiler is not None
     compiled_libraries._compile_kernels(compiler, tmp_path)
@@ -231,7 +231,7 @@ def test_library_that_does_not_load_is_a_warning(monkeypatch: Any, tmp_path: Pat
 
 def test_code_that_does_not_compile_is_a_sentence(monkeypatch: Any, tmp_path: Path) -> None:
     (tmp_path / "kernels.c").write_text("int attend(void) { return nothing; }")
-    monkeypatch.setattr(compiled_libraries, "SOURCE", tmp_path / "kernels.c")
+    monkeypatch.setattr(compiled_libraries, "SOURCES", [tmp_path / "kernels.c"])
     compiler = compiled_libraries._gcc()
     assert compiler is not None
     with pytest.raises(ConfigError, match="could not compile .*it said: "):

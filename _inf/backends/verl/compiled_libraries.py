@@ -1,4 +1,4 @@
-"""Compiles C libraries on this machine, each once: `child/kernels.c`, and stubs of two others.
+"""Compiles C libraries on this machine, each once: `child/*.c`, and stubs of two others.
 
 The kernels are compiled for the machine's processor and stay in the cache. sgl-kernel 0.3.21
 (`sm100/common_ops`, what it loads without a GPU) links libcuda.so.1 and libnuma.so.1, which may be
@@ -25,7 +25,7 @@ from pathlib import Path
 from _inf.errors import ConfigError
 from _inf.runtime import quiet
 
-SOURCE = Path(__file__).with_name("child") / "kernels.c"
+SOURCES = [Path(__file__).with_name("child") / name for name in ("kernels.c", "draws.c")]
 KERNELS = "kernels.so"
 _OPTIONS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-shared", "-fPIC")
 _SECONDS = 120
@@ -133,7 +133,7 @@ def kernel_library() -> Path | None:
     try:
         if (compiler := _gcc()) is None:
             raise ConfigError("there is no gcc on PATH")
-        made_of = SOURCE.read_bytes(), compiler, _OPTIONS, _processor()
+        made_of = [source.read_bytes() for source in SOURCES], compiler, _OPTIONS, _processor()
         key = hashlib.blake2b(repr(made_of).encode(), digest_size=12).hexdigest()
         build = functools.partial(_compile_kernels, compiler)
         library = build_once(f"kernels-{key}", build) / KERNELS
@@ -160,9 +160,12 @@ def _gcc() -> list[str] | None:
 
 
 def _compile_kernels(compiler: list[str], folder: Path) -> None:
-    command = [*compiler, *_OPTIONS, "-o", str(folder / KERNELS), str(SOURCE), "-lm"]
+    sources = list(map(str, SOURCES))
+    command = [*compiler, *_OPTIONS, "-o", str(folder / KERNELS), *sources, "-lm"]
     if failure := _failure(command):
-        raise ConfigError(f"{shlex.join(compiler)} could not compile {SOURCE}; it said: {failure}")
+        raise ConfigError(
+            f"{shlex.join(compiler)} could not compile {shlex.join(sources)}; it said: {failure}"
+        )
 
 
 def _check_loads(library: Path) -> None:

@@ -6,6 +6,7 @@ waits for the device here, unless a row has filters, and then as often for one r
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends import draws
+from _inf.backends.verl.child.compiled_draws import CompiledDraws
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.backends.verl.sglang_format import LOGPROB_IDS, SAMPLING_MASK, SEED
 
@@ -36,6 +38,7 @@ def sample(
 
 
 def sample_filtered(
+    compiled: CompiledDraws | None,
     original: Sample,
     probs: torch.Tensor,
     top_ks: torch.Tensor,
@@ -50,7 +53,7 @@ def sample_filtered(
             probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions
         )
     filters = (column[:, None] for column in (top_ks, top_ps, min_ps))
-    return draws.draw(draws.filtered(probs, *filters)).int()
+    return draws.draw((compiled or draws).filtered(probs, *filters)).int()
 
 
 def sample_beside_nan(
@@ -72,7 +75,12 @@ def sample_beside_nan(
 
 
 def sample_own_rows(
-    sample: Sample, self: Any, probs: torch.Tensor, info: SamplingBatchInfo, *args: object
+    compiled: CompiledDraws | None,
+    sample: Sample,
+    self: Any,
+    probs: torch.Tensor,
+    info: SamplingBatchInfo,
+    *args: object,
 ) -> torch.Tensor:
     """Draw rows with a seed or a sampling mask here, from the tokens that our filters leave, and
     note these for the mask. The other rows are SGLang's."""
@@ -87,10 +95,11 @@ def sample_own_rows(
     kept = probs[rows]
     if info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling:
         filters = (column[rows, None] for column in (info.top_ks, info.top_ps, info.min_ps))
-        kept = draws.filtered(kept, *filters)
+        kept = (compiled or draws).filtered(kept, *filters)
     asked_params = [req.sampling_params.custom_params for _, req in asked]
     places = [_place(req) for _, req in asked]
-    drawn = draws.draw_rows(kept, [params.get(SEED) for params in asked_params], places)
+    seeds, by_seed = [params.get(SEED) for params in asked_params], (compiled or draws).draw_by_seed
+    drawn = draws.draw_rows(kept, seeds, places, by_seed=by_seed)
     tokens[rows] = drawn.to(tokens.dtype)
     if masked := [number for number, params in enumerate(asked_params) if SAMPLING_MASK in params]:
         left = kept[_placed(masked, probs)].nonzero()
@@ -188,7 +197,7 @@ def _placed(numbers: list[int], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(numbers).to(like.device, non_blocking=True)
 
 
-def patches() -> list[Replace]:
+def patches(compiled: CompiledDraws | None = None) -> list[Replace]:
     """The table of patches; of rows for one function the later ones are outside."""
     module = "sglang.srt.layers.sampler"
     # fmt: off
@@ -196,9 +205,10 @@ def patches() -> list[Replace]:
         Wrap(f"{module}:sampling_from_probs_torch", sample,
              "torch.multinomial draws a random number for each token of the vocabulary, on one "
              "core; on a GPU a row of NaN ends the process"),
-        Wrap(f"{module}:top_k_top_p_min_p_sampling_from_probs_torch", sample_filtered,
+        Wrap(f"{module}:top_k_top_p_min_p_sampling_from_probs_torch",
+             functools.partial(sample_filtered, compiled),
              "it sorts the whole vocabulary to keep a few tokens"),
-        Wrap(f"{module}:Sampler._sample_from_probs", sample_own_rows,
+        Wrap(f"{module}:Sampler._sample_from_probs", functools.partial(sample_own_rows, compiled),
              "seeds need deterministic inference, which a CPU does not have; it does not say which "
              "tokens the filters leave, and beside min_p a GPU filters one after the other"),
         Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_kept,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from _inf.runtime.interpreter import quick_imports
 
 if TYPE_CHECKING:
+    from _inf.backends.verl.child.compiled_draws import CompiledDraws
     from _inf.backends.verl.child.kernels import Kernels
     from _inf.backends.verl.patch_table import Replace
 
@@ -38,6 +39,7 @@ def patches(
     device: str = "cpu",
     pack_weights: bool = False,
     kernels: Kernels | None = None,
+    compiled_draws: CompiledDraws | None = None,
     trust_remote_code: bool = False,
 ) -> list[Replace]:
     """Return the whole table; of rows for one function the later ones are outside. folder: the
@@ -68,7 +70,7 @@ def patches(
         *overlap.patches(),
         *continued_rows.patches(),
         *grammars.patches(),
-        *drawing.patches(),
+        *drawing.patches(compiled_draws),
         *masks.patches(),
         *penalties.patches(),
         *weight_loading.patches(trust_remote_code),
@@ -106,6 +108,7 @@ def set_up(
     os.environ.setdefault("SGLANG_ENABLE_LOGITS_PROCESSER_CHUNK", "1")
     os.environ.setdefault("SGLANG_LOGITS_PROCESSER_CHUNK_SIZE", "512")
     from _inf.backends.verl.child.attention import register_cpu_attention
+    from _inf.backends.verl.child.compiled_draws import CompiledDraws
     from _inf.backends.verl.child.grammars import register_grammars
     from _inf.backends.verl.child.kernels import Kernels
     from _inf.backends.verl.child.lora import register_cpu_lora
@@ -117,6 +120,7 @@ def set_up(
         device=device,
         pack_weights=pack_weights,
         kernels=kernels,
+        compiled_draws=CompiledDraws(kernel_library) if kernel_library else None,
         trust_remote_code=trust_remote_code,
     )
     # flashinfer imports tvm-ffi 0.1.15, whose handler of a segmentation fault asks for memory:

@@ -1,0 +1,86 @@
+"""The C functions of `draws.c`: filters and seeds for probabilities in float32 on a CPU.
+
+They give the tokens that the functions of `_inf/backends/draws.py` give, in a small part of the
+time; what is not in float32 on a CPU goes to those.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from _inf.backends import draws
+
+_ARGUMENTS = {
+    "keep_likely": (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, *(ctypes.c_void_p,) * 4),
+    "draw_by_keys": (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, *(ctypes.c_void_p,) * 2),
+}
+
+
+class CompiledDraws:
+    """What `compiled_libraries.kernel_library` has compiled. Raises `RuntimeError` if a function
+    computes something else than PyTorch's operators."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        for name, arguments in _ARGUMENTS.items():
+            getattr(library, name).argtypes = arguments
+        self._keep, self._draw = library.keep_likely, library.draw_by_keys
+        _compare_with_pytorch(self)
+
+    def filtered(
+        self, probs: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+    ) -> torch.Tensor:
+        if not _fits(probs):
+            return draws.filtered(probs, top_k, top_p, min_p)
+        filters = top_k.int().contiguous(), top_p.contiguous(), min_p.contiguous()
+        kept = torch.empty_like(probs)
+        columns = (column.data_ptr() for column in filters)
+        if not self._keep(probs.data_ptr(), *probs.shape, *columns, kept.data_ptr()):
+            raise MemoryError("no memory for the filters of a step's probabilities")
+        return kept
+
+    def draw_by_seed(
+        self, probs: torch.Tensor, seeds: Sequence[int | None], positions: Sequence[int]
+    ) -> torch.Tensor:
+        if not _fits(probs):
+            return draws.draw_by_seed(probs, seeds, positions)
+        keys = draws.keys_of(seeds, positions)
+        tokens = torch.empty(len(probs), dtype=torch.int64)
+        if not self._draw(probs.data_ptr(), *probs.shape, keys.data_ptr(), tokens.data_ptr()):
+            raise MemoryError("no memory for the draws of a step's seeds")
+        for row in (tokens < 0).nonzero()[:, 0].tolist():
+            tokens[row] = draws.draw_by_seed(
+                probs[row : row + 1], seeds[row : row + 1], positions[row : row + 1]
+            )
+        return tokens
+
+
+def _fits(probs: torch.Tensor) -> bool:
+    return probs.is_cpu and probs.dtype is torch.float32 and probs.is_contiguous()
+
+
+def _compare_with_pytorch(compiled: CompiledDraws) -> None:
+    generator = torch.Generator().manual_seed(0)
+    probs = (torch.randn(6, 3_000, generator=generator) * 2).softmax(-1)
+    top_k = torch.tensor([[3_000], [40], [3_000], [3_000], [5], [2_000]], dtype=torch.int32)
+    top_p = torch.tensor([[1.0], [1.0], [0.9], [1.0], [0.5], [0.7]])
+    min_p = torch.tensor([[0.0], [0.0], [0.0], [0.01], [0.2], [0.001]])
+    seeds, positions = range(6), range(6)
+    pairs = {
+        "keep_likely": (
+            module.filtered(probs, top_k, top_p, min_p) for module in (compiled, draws)
+        ),
+        "draw_by_keys": (
+            module.draw_by_seed(probs, seeds, positions) for module in (compiled, draws)
+        ),
+    }
+    for name, (computed, of_pytorch) in pairs.items():
+        if not torch.equal(computed, of_pytorch):
+            raise RuntimeError(
+                f"compiled_kernels: {name} in draws.c was compiled to something else than "
+                "PyTorch's operators compute; set compiled_kernels: false, and report it"
+            )

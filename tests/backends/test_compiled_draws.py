@@ -1,0 +1,129 @@
+"""The C functions that filter and draw give the tokens that PyTorch's operators give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from _inf.backends import draws
+from _inf.backends.verl import compiled_libraries
+from _inf.backends.verl.child.compiled_draws import CompiledDraws
+
+pytestmark = pytest.mark.verl
+WIDTH = 5_000
+
+
+@pytest.fixture(scope="module")
+def compiled() -> CompiledDraws:
+    path = compiled_libraries.kernel_library()
+    assert path is not None, "there must be a gcc"
+    return CompiledDraws(path)
+
+
+def probabilities(seed: int, rows: int, width: int, scale: float) -> torch.Tensor:
+    logits = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+    return (logits * scale).softmax(-1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    width=st.sampled_from([1, 2, 37, WIDTH]),
+    scale=st.sampled_from([0.0, 0.1, 1.0, 3.0, 10.0]),
+    masked=st.booleans(),
+    filters=st.lists(
+        st.tuples(
+            st.sampled_from([1, 5, 50, 1500, 2**30]),
+            st.sampled_from([0.01, 0.3, 0.5, 0.9, 0.95, 1.0]),
+            st.sampled_from([0.0, 0.0, 0.01, 0.1, 0.5, 1.0]),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_filters_leave_as_many_tokens_and_as_likely_ones(
+    compiled: CompiledDraws,
+    seed: int,
+    width: int,
+    scale: float,
+    masked: bool,
+    filters: list[tuple[int, float, float]],
+) -> None:
+    probs = probabilities(seed, len(filters), width, scale)
+    if masked and width > 2:
+        probs[:, ::3] = 0  # as a grammar does
+    top_k, top_p, min_p = zip(*filters, strict=True)
+    columns = (
+        torch.tensor(top_k)[:, None],
+        torch.tensor(top_p)[:, None],
+        torch.tensor(min_p)[:, None],
+    )
+    kept, expected = compiled.filtered(probs, *columns), draws.filtered(probs, *columns)
+    # Which of some equally likely tokens are kept is a sort's choice there.
+    assert torch.equal(kept.sort(-1).values, expected.sort(-1).values)
+    assert torch.equal(kept, torch.where(kept > 0, probs, 0))
+    if scale == 1.0 and not masked:
+        assert torch.equal(kept, expected)
+
+
+def test_of_equally_likely_tokens_the_first_are_kept(compiled: CompiledDraws) -> None:
+    probs = torch.tensor([[0.1, 0.2, 0.2, 0.2, 0.2, 0.1]])
+    off = torch.zeros(1, 1)
+    [kept] = compiled.filtered(probs, torch.tensor([[3]]), off + 1, off)
+    assert kept.nonzero()[:, 0].tolist() == [1, 2, 3]
+    [kept] = compiled.filtered(probs, torch.tensor([[2**30]]), off + 0.5, off)
+    assert kept.nonzero()[:, 0].tolist() == [1, 2, 3]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seeds=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=40),
+    position=st.integers(0, 100_000),
+    width=st.sampled_from([1, 2, 37, WIDTH]),
+    scale=st.sampled_from([0.0, 1.0, 3.0, 100.0]),
+)
+def test_seeds_draw_the_tokens_that_they_draw_with_operators(
+    compiled: CompiledDraws, seeds: list[int], position: int, width: int, scale: float
+) -> None:
+    probs = probabilities(position, len(seeds), width, scale)
+    where = probs, seeds, [position + row for row in range(len(seeds))]
+    assert torch.equal(compiled.draw_by_seed(*where), draws.draw_by_seed(*where))
+
+
+def test_two_scores_that_rounding_could_swap_are_drawn_with_operators(
+    compiled: CompiledDraws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = -draws._negative_noise(draws.keys_of([7], [3]), WIDTH)
+    probs = torch.full((1, WIDTH), 1e-9)
+    probs[0, [11, 4000]] = 0.2 * noise[0, [11, 4000]]  # so both have the score 0.2
+    monkeypatch.setattr(draws, "draw_by_seed", lambda *_: torch.tensor([5]))
+    assert compiled.draw_by_seed(probs, [7], [3]).tolist() == [5]
+
+
+def test_rows_of_nan_and_of_zeros_get_a_token(compiled: CompiledDraws) -> None:
+    probs = torch.zeros(2, WIDTH)
+    probs[0] = torch.nan
+    tokens = compiled.draw_by_seed(probs, [1, 2], [0, 0])
+    assert ((tokens >= 0) & (tokens < WIDTH)).all()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "named"),
+    [("in[i] > last", "in[i] >= last", "keep_likely"), ("+ second", "- second", "draw_by_keys")],
+)
+def test_library_that_computes_something_else_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: str, wrong: str, named: str
+) -> None:
+    code = compiled_libraries.SOURCES[1].read_text()
+    assert code.count(right) == 1
+    (tmp_path / "draws.c").write_text(code.replace(right, wrong))
+    monkeypatch.setattr(compiled_libraries, "SOURCES", [tmp_path / "draws.c"])
+    compiler = compiled_libraries._gcc()
+    assert compiler is not None
+    compiled_libraries._compile_kernels(compiler, tmp_path)
+    with pytest.raises(RuntimeError, match=f"compiled_kernels: {named} "):
+        CompiledDraws(tmp_path / compiled_libraries.KERNELS)
