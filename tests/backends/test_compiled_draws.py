@@ -111,9 +111,24 @@ def test_rows_of_nan_and_of_zeros_get_a_token(compiled: CompiledDraws) -> None:
     assert ((tokens >= 0) & (tokens < WIDTH)).all()
 
 
+@pytest.mark.parametrize("width", [1, 31, 32, 33, 320])
+def test_masks_rule_out_the_tokens_whose_bit_is_0(compiled: CompiledDraws, width: int) -> None:
+    words = torch.randint(-(2**31), 2**31, (3, 10), dtype=torch.int32)
+    logits = torch.randn(3, width)
+    logits[2] = torch.nan
+    allowed = (words[:, :, None] >> torch.arange(32)).flatten(1)[:, :width] & 1 == 1
+    expected = torch.where(allowed | logits.isnan(), logits, -torch.inf)
+    compiled.apply_bits(logits, words)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "named"),
-    [("in[i] > last", "in[i] >= last", "keep_likely"), ("+ second", "- second", "draw_by_keys")],
+    [
+        ("in[i] > last", "in[i] >= last", "keep_likely"),
+        ("+ second", "- second", "draw_by_keys"),
+        ("word >> i & 1", "word >> (i ^ 1) & 1", "apply_bits"),
+    ],
 )
 def test_library_that_computes_something_else_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: str, wrong: str, named: str

@@ -1,12 +1,13 @@
-"""The C functions of `draws.c`: filters and seeds for probabilities in float32 on a CPU.
+"""The C functions of `draws.c`: filters, seeds and grammars' masks in float32 on a CPU.
 
-They give the tokens that the functions of `_inf/backends/draws.py` give, in a small part of the
-time; what is not in float32 on a CPU goes to those.
+They give what PyTorch's operators give, in a small part of the time; what is not in float32 on a
+CPU goes to the functions of `_inf/backends/draws.py`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from _inf.backends import draws
 _ARGUMENTS = {
     "keep_likely": (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, *(ctypes.c_void_p,) * 4),
     "draw_by_keys": (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, *(ctypes.c_void_p,) * 2),
+    "apply_bits": (ctypes.c_void_p, *(ctypes.c_long,) * 2, ctypes.c_void_p, ctypes.c_long),
 }
 
 
@@ -29,12 +31,13 @@ class CompiledDraws:
         for name, arguments in _ARGUMENTS.items():
             getattr(library, name).argtypes = arguments
         self._keep, self._draw = library.keep_likely, library.draw_by_keys
+        self._apply_bits = library.apply_bits
         _compare_with_pytorch(self)
 
     def filtered(
         self, probs: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
     ) -> torch.Tensor:
-        if not _fits(probs):
+        if not fits(probs):
             return draws.filtered(probs, top_k, top_p, min_p)
         filters = top_k.int().contiguous(), top_p.contiguous(), min_p.contiguous()
         kept = torch.empty_like(probs)
@@ -46,7 +49,7 @@ class CompiledDraws:
     def draw_by_seed(
         self, probs: torch.Tensor, seeds: Sequence[int | None], positions: Sequence[int]
     ) -> torch.Tensor:
-        if not _fits(probs):
+        if not fits(probs):
             return draws.draw_by_seed(probs, seeds, positions)
         keys = draws.keys_of(seeds, positions)
         tokens = torch.empty(len(probs), dtype=torch.int64)
@@ -58,25 +61,33 @@ class CompiledDraws:
             )
         return tokens
 
+    def apply_bits(self, logits: torch.Tensor, mask: torch.Tensor) -> None:
+        """Set the logits of tokens whose bit is 0 to -inf, in place. logits: `fits`; mask:
+        rows x words of 32 bits, contiguous."""
+        self._apply_bits(logits.data_ptr(), *logits.shape, mask.data_ptr(), mask.shape[1])
 
-def _fits(probs: torch.Tensor) -> bool:
-    return probs.is_cpu and probs.dtype is torch.float32 and probs.is_contiguous()
+
+def fits(numbers: torch.Tensor) -> bool:
+    return numbers.is_cpu and numbers.dtype is torch.float32 and numbers.is_contiguous()
 
 
 def _compare_with_pytorch(compiled: CompiledDraws) -> None:
     generator = torch.Generator().manual_seed(0)
     probs = (torch.randn(6, 3_000, generator=generator) * 2).softmax(-1)
-    top_k = torch.tensor([[3_000], [40], [3_000], [3_000], [5], [2_000]], dtype=torch.int32)
-    top_p = torch.tensor([[1.0], [1.0], [0.9], [1.0], [0.5], [0.7]])
-    min_p = torch.tensor([[0.0], [0.0], [0.0], [0.01], [0.2], [0.001]])
-    seeds, positions = range(6), range(6)
+    filters = (
+        torch.tensor([[3_000], [40], [3_000], [3_000], [5], [2_000]], dtype=torch.int32),
+        torch.tensor([[1.0], [1.0], [0.9], [1.0], [0.5], [0.7]]),
+        torch.tensor([[0.0], [0.0], [0.0], [0.01], [0.2], [0.001]]),
+    )
+    bits = torch.arange(6 * 94, dtype=torch.int32).view(6, 94) * 0x1234567
+    allowed = (bits[:, :, None] >> torch.arange(32)).flatten(1)[:, :3_000] & 1 == 1
+    masked = probs.clone()
+    compiled.apply_bits(masked, bits)
+    by_seed = probs, range(6), range(6)
     pairs = {
-        "keep_likely": (
-            module.filtered(probs, top_k, top_p, min_p) for module in (compiled, draws)
-        ),
-        "draw_by_keys": (
-            module.draw_by_seed(probs, seeds, positions) for module in (compiled, draws)
-        ),
+        "keep_likely": (compiled.filtered(probs, *filters), draws.filtered(probs, *filters)),
+        "draw_by_keys": (compiled.draw_by_seed(*by_seed), draws.draw_by_seed(*by_seed)),
+        "apply_bits": (masked, torch.where(allowed, probs, -math.inf)),
     }
     for name, (computed, of_pytorch) in pairs.items():
         if not torch.equal(computed, of_pytorch):

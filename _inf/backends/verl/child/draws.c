@@ -1,6 +1,6 @@
-/* Filters and seeds of `_inf/backends/draws.py`, on a CPU, in float32: what its operators compute for
-   a whole vocabulary in a dozen passes. A row is a token's probabilities; rows follow one another,
-   and OpenMP's threads share them. */
+/* Filters and seeds of `_inf/backends/draws.py`, and grammars' masks, on a CPU, in float32: what
+   operators compute for a whole vocabulary in a dozen passes. A row has a number for each token;
+   rows follow one another, and OpenMP's threads share them. */
 #pragma GCC optimize("fp-contract=off") /* numbers are rounded as PyTorch's operators round them */
 #include <math.h>
 #include <omp.h>
@@ -171,4 +171,18 @@ int draw_by_keys(const float *probs, long rows, long width, const uint32_t *keys
     const int enough = room != NULL;
     free(room);
     return enough;
+}
+
+/* Add -infinity to the logits of tokens whose bit is 0. words: of 32 bits, a row. */
+void apply_bits(float *logits, long rows, long width, const uint32_t *bits, long words)
+{
+#pragma omp parallel for
+    for (long row = 0; row < rows; row++)
+        for (long first = 0; first < width; first += 32) {
+            const uint32_t word = bits[row * words + first / 32];
+            float *of_word = logits + row * width + first;
+            const long count = width - first < 32 ? width - first : 32;
+            for (long i = 0; i < count; i++)
+                of_word[i] += word >> i & 1 ? 0 : -INFINITY;
+        }
 }

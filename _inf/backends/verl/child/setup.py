@@ -115,19 +115,20 @@ def set_up(
     from _inf.backends.verl.patch_table import apply
 
     kernels = Kernels(kernel_library) if kernel_library else None
+    compiled_draws = CompiledDraws(kernel_library) if kernel_library else None
     table = patches(
         log.parent,
         device=device,
         pack_weights=pack_weights,
         kernels=kernels,
-        compiled_draws=CompiledDraws(kernel_library) if kernel_library else None,
+        compiled_draws=compiled_draws,
         trust_remote_code=trust_remote_code,
     )
     # flashinfer imports tvm-ffi 0.1.15, whose handler of a segmentation fault asks for memory:
     # after a fault within malloc it would wait without end. The process is to die instead.
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     apply(table)
-    register_grammars()
+    register_grammars(compiled_draws)
     if cpu_attention:
         register_cpu_attention(kernels)
     if device == "cpu":
