@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from _inf import __version__ as __version__
 from _inf.backends import registry
-from _inf.backends.changeable import Changeable
-from _inf.backends.registry import check_adapters, check_supported
+from _inf.backends.base import PAUSES, Backend
 from _inf.config import Config
 from _inf.conversation.plan import Configured, plan_call
 from _inf.conversation.prepared_call import PreparedCall
@@ -38,14 +37,17 @@ from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
 from _inf.request.tokenize import tokenize
+from _inf.request.values import one_of
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
+from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
 from _inf.response.stats import Stats
+from _inf.response.streaming import Stream, StreamChunk
 from _inf.runtime.calls import AwaitedCalls, CancelToken
 from _inf.runtime.extras import require_verl
 from _inf.runtime.progress import progress
-from _inf.types import ContinuedRow, RequestOutput, ToolCall, Trace
+from _inf.types import ContinuedRow, Scored, SleepResult, ToolCall, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,9 +64,6 @@ if TYPE_CHECKING:
     from _inf.apps.rollouts import rollouts_to_data_proto as rollouts_to_data_proto
     from _inf.apps.rollouts import save_rollouts as save_rollouts
     from _inf.apps.serve.server import InferenceServer
-    from _inf.response.scores import Score as Score
-    from _inf.response.streaming import Stream
-    from _inf.response.streaming import StreamChunk as StreamChunk
 
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
 __all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
@@ -72,11 +71,9 @@ ROLLOUTS = ["as_rollouts", "load_rollouts", "load_traces", "rollouts_to_data_pro
 ROLLOUTS += ["save_rollouts"]
 __all__ += [*ROLLOUTS, "ToolError"]
 __all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceError", "PromptError"]
-# Names that are imported when they are first used, from these modules of `_inf`.
-LATER = {"InferenceWorker": "apps.ray.worker", "Score": "response.scores"}
-LATER |= {"check": "apps.check.measure", "evaluate": "apps.eval.evaluate"}
-LATER |= dict.fromkeys(["Rollout", *ROLLOUTS], "apps.rollouts")
-LATER |= {"StreamChunk": "response.streaming"}
+# Names that are imported when they are first used, from these modules of `_inf.apps`.
+LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
+LATER |= dict.fromkeys(["Rollout", *ROLLOUTS], "rollouts")
 
 
 def __dir__() -> list[str]:
@@ -86,11 +83,11 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Import on its first use what most programs do not need."""
     if name in LATER:
-        return getattr(importlib.import_module(f"_inf.{LATER[name]}"), name)
+        return getattr(importlib.import_module(f"_inf.apps.{LATER[name]}"), name)
     raise AttributeError(f"module 'inf' has no attribute {name!r}")
 
 
-class InferenceEngine(Changeable):
+class InferenceEngine:
     """A model on verl's rollout and SGLang, on Transformers, or on a server (`rollout.name`).
 
     config: a path to a YAML file, a mapping, or None for the embedded default
@@ -147,7 +144,7 @@ class InferenceEngine(Changeable):
         Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
         anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.
         """
-        return self._generate(prompts, params)
+        return self._generate(prompts, params, CancelToken())
 
     @names_keywords
     async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
@@ -155,49 +152,45 @@ class InferenceEngine(Changeable):
         self._backend.check_process()  # a fork lacks the threads
         return await self._awaited.run(lambda cancel: self._generate(prompts, params, cancel))
 
+    def _offering(self, call: str) -> Backend:
+        """The backend, which has what this call needs."""
+        registry.check_supported(self._backend, {call: True})
+        return self._backend
+
     def _generate(
-        self, prompts: object, params: GenerateParams, cancel: CancelToken | None = None
+        self, prompts: object, params: GenerateParams, cancel: CancelToken
     ) -> GenerationOutput:
         call = self._prepare(prompts, params)
         if not call.prompts:
             return GenerationOutput()
         if why := call.sampling.same_samples:
             warnings.warn(why, stacklevel=3)
-        return self._decode(call, self._roll_out(call, cancel or CancelToken()))
+        return self._roll_out(call, cancel)
 
     def _prepare(self, prompts: object, params: GenerateParams) -> PreparedCall:
         """Check and convert messages, then parameters, then token ids."""
         refusals = Refusals(kept=params.get("on_error") == "row")
         forms = normalize(prompts, refusals)
         rows = any(isinstance(form, ContinuedRow) for form in forms) or None
-        check_supported(self._backend, {**params, "generate(row)": rows})
+        registry.check_supported(self._backend, {**params, "generate(row)": rows})
         sampling = resolve(params, self.config.rollout, len(forms), self.model, refusals)
         if rows:
             from _inf.request.continued_rows import continued
 
             sampling = continued(sampling, forms, refusals)
-        check_adapters(self._backend, [each.adapter for each in sampling.params])
+        registry.check_adapters(self._backend, [each.adapter for each in sampling.params])
         plan = plan_call(sampling, self.config, self._configured, self.model)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
         tokenized = tokenize(forms, plan.templates, self.model.limits, most, side, refusals)
         return PreparedCall(tokenized, sampling, plan, refusals)
 
-    def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
-        """Answer the rows: plain ones as one batch, conversations each by its loop of turns."""
-        backend = self._backend
+    def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> GenerationOutput:
+        """Answer the rows, plain ones as one batch, and decode them."""
         cancel.expire_in(call.sampling.timeout)
         with self._stats.call(), progress(call.size, call.sampling.progress) as report:
-            if call.plan.loops:
-                outputs = backend.await_rows(lambda: call.converse(backend, report), cancel)
-            else:
-                requests = call.requests()
-                answered = backend.generate(requests, cancel, report) if requests else []
-                outputs = call.with_refused(answered, backend.weight_version)
+            outputs = call.answers(self._backend, cancel, report)
         self._stats.add_rows(outputs, [prompt.so_far for prompt in call.prompts])
         call.warn_of(outputs)
-        return outputs
-
-    def _decode(self, call: PreparedCall, outputs: Sequence[RequestOutput]) -> GenerationOutput:
         width, thoughts = self.config.rollout.response_length, call.plan.rules.thoughts
         return decode(outputs, call.prompts, call.sampling, self.tokenizer, width, thoughts)
 
@@ -218,8 +211,6 @@ class InferenceEngine(Changeable):
     def _stream(self, prompt: object, params: GenerateParams) -> Stream:
         if params.get("n") is None:
             params = {**params, "n": 1}  # the config's is `generate`'s
-        from _inf.response.streaming import Stream
-
         call = self._prepare(prompt, params)
         request, begin = call.streamed_request(), self._backend.stream
         of_call = (call.sampling, call.finish_reason, self.tokenizer, self._stats)
@@ -235,29 +226,22 @@ class InferenceEngine(Changeable):
     ) -> list[Score]:
         """Score given responses: their log probs, and whether greedy decoding would agree.
 
-        prompts: as in `generate`; without `truncate_prompt` in the config they may be longer than
-            `prompt_length`.
+        prompts: as in `generate`; longer than `prompt_length` if the config does not truncate them.
         responses: one per prompt, in order, or one for a single prompt; as text (encoded without
-            special tokens) or token ids. `is_greedy` is True for an empty response.
+            special tokens) or token ids.
         top_logprobs: how many of the likeliest tokens to return per position, as from a teacher.
         adapter: the name of the LoRA adapter that scores.
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
-        from _inf.response.scores import likeliest_tokens, scores
-
         sequences = self._scored("score()", prompts, responses, adapter)
         likeliest = likeliest_tokens(top_logprobs, self.model.limits.vocabulary)
         with self._stats.call():
             outputs = self._backend.score(sequences, CancelToken(), likeliest, adapter)
         return scores(sequences, outputs, tops=top_logprobs is not None)
 
-    def _scored(
-        self, call: str, prompts: object, responses: object, adapter: str | None
-    ) -> list[tuple[list[int], int]]:
-        from _inf.response.scores import scored_sequences
-
-        check_supported(self._backend, {call: True, "adapter": adapter})
-        check_adapters(self._backend, [adapter])
+    def _scored(self, call: str, prompts: Any, responses: Any, adapter: str | None) -> list[Scored]:
+        registry.check_supported(self._backend, {call: True, "adapter": adapter})
+        registry.check_adapters(self._backend, [adapter])
         template = self._prepare([], {}).plan.rules.template  # of any call without keywords
         return scored_sequences(prompts, responses, template, self.model)
 
@@ -267,9 +251,7 @@ class InferenceEngine(Changeable):
         """Return only the log probs of `score`: log(softmax(logits)), one per response token."""
         return [row.logprobs for row in self.score(prompts, responses, adapter=adapter)]
 
-    def get_logits(
-        self, prompts: object, responses: object, *, adapter: str | None = None
-    ) -> Tensor:
+    def get_logits(self, prompts: Any, responses: Any, *, adapter: str | None = None) -> Tensor:
         """Return float32 logits, responses x longest x vocabulary, padded with NaN (only `hf`)."""
         sequences = self._scored("get_logits()", prompts, responses, adapter)
         return self._backend.logits(sequences, CancelToken(), adapter)
@@ -279,40 +261,32 @@ class InferenceEngine(Changeable):
     ) -> list[ToolCall]:
         """Return the tool calls in `text`, in order. format: one of docs/tools.md; tools: as in
         `generate`; both default to the config's."""
-        format = format or self.config.rollout.multi_turn.format
         return self._configured.tool_calls(text, format, tools)
 
     @names_keywords
     def rollout_batch(
         self, prompts: Any, *, uid: Any = None, extra: Any = None, **params: Unpack[GenerateParams]
     ) -> DataProto:
-        """`generate` for a verl trainer: returns a `DataProto` with `n` rows per prompt.
+        """`generate` for a verl trainer: returns a `DataProto` with `n` rows per prompt, whose
+        columns docs/training.md lists.
 
         uid: a list or an array with an id per prompt; by default new ids.
         extra: columns to pass through, `{"data_source": [...], ...}`, with one value per prompt,
             repeated for its rows.
 
-        Batches can be concatenated: P is always `rollout.prompt_length`, R `response_length`. The
-        tensors are `prompts` (rows x P, padded left), `responses` and `response_mask` (rows x R,
-        padded right; 1 = sampled), `input_ids`, `attention_mask` and `position_ids` (rows x
-        (P + R)), and `rollout_log_probs` (rows x R, 0 where the mask is 0). Further columns are
-        `uid`, `completions`, `prompt_index`, `finish_reason`, `weight_version` and
-        `weight_versions`; after tools or interactions `messages`, `reward_scores` and
-        `__num_turns__` (verl's names); after agent loops `extra_fields` and no `messages`.
-        Raises what `generate` does, and `ConfigError` if `max_tokens` is above R, rows of one
-        prompt would be the same, or `uid` or `extra` is wrong.
+        Raises what `generate` does, and `ConfigError` about `uid`, `extra`, `max_tokens` above
+        `rollout.response_length`, and rows of one prompt that would be the same.
         """
-        check_supported(self._backend, {"rollout_batch()": True})
+        self._offering("rollout_batch()")
         require_verl("rollout_batch()")
         from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch
 
         call = self._prepare(prompts, params)
         check_batch(call.prompts, call.sampling, self.config.rollout.response_length)
         columns = given_columns(uid, extra, len(call.prompts))
-        output = self._decode(call, self._roll_out(call, CancelToken()))
-        return trainer_batch(
-            output, self.tokenizer.pad_token_id, self.config.rollout.widths, columns
-        )
+        output = self._roll_out(call, CancelToken())
+        pad, widths = self.tokenizer.pad_token_id, self.config.rollout.widths
+        return trainer_batch(output, pad, widths, columns)
 
     def trainer_batch(
         self,
@@ -321,17 +295,14 @@ class InferenceEngine(Changeable):
         uid: Sequence[Any] | None = None,
     ) -> DataProto:
         """Return traces of a served engine as a `DataProto` with `rollout_batch`'s columns, and
-        `rollout`.
+        `rollout`, which is the same for all traces of a rollout (docs/serving.md).
 
         traces: from `server.traces`, a row each; keep their order within a session.
-        rewards: one per trace, by default its own, or its rollout's if it has none; in
-            `reward_scores` as `{"reward": ...}`.
+        rewards: one per trace, by default its own, or its rollout's if it has none.
         uid: one per trace, by default its task's; without a task, rollouts whose first traces have
             equal prompts share one.
 
-        `rollout` is the same for all traces of a rollout, those of sub-agents and after a shortened
-        history included. Raises `ConfigError` if a trace is wider than
-        `rollout.prompt_length` or `rollout.response_length`.
+        Raises `ConfigError` if a trace is wider than `prompt_length` or `response_length`.
         """
         require_verl("trainer_batch()")
         from _inf.apps.rollouts.traces import traces_to_data_proto
@@ -353,13 +324,112 @@ class InferenceEngine(Changeable):
         port: 0 takes a free one, which is in `server.base_url`.
         api_key: the key that requests must have.
         adapter_folder: requests may load LoRA adapters from folders below it; None: no adapters.
-        traces: a file to which the traces of sessions are written, too; `inf.load_traces` reads it.
+        traces: a file for the traces of sessions, which `inf.load_traces` reads.
         Raises `ConfigError` if it cannot listen there.
         """
-        check_supported(self._backend, {"serve()": True, "load_adapter()": adapter_folder})
+        asked = {"serve()": True, "load_adapter()": adapter_folder}
+        registry.check_supported(self._backend, asked)
         from _inf.apps.serve.server import InferenceServer
 
         return InferenceServer(self, host, port, api_key, adapter_folder, traces)
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights in use; 0 until they are updated."""
+        return self._backend.weight_version
+
+    def pause(self, mode: str = "wait") -> None:
+        """Hold back every later call until `resume`; returns when no token is computed any more.
+
+        mode: what happens to running rows. `wait`: they end first. `abort`: they end with what they
+            have (`finish_reason` `abort`). `keep`: they stand still between two tokens.
+
+        New weights, adapters, `sleep` and `shutdown` work meanwhile (docs/training.md). If it is
+        interrupted, nothing is paused. Raises `InferenceError` in a tool.
+        """
+        self._offering("pause()").pause(one_of("mode", mode, PAUSES))
+
+    def resume(self) -> None:
+        """Let the rows and calls that `pause` holds go on; does nothing if nothing is paused."""
+        self._offering("resume()").resume()
+
+    @property
+    def paused(self) -> bool:
+        """Whether calls wait for `resume`."""
+        return self._backend.paused
+
+    def reset_prefix_cache(self) -> None:
+        """Let no later row use keys and values that were computed before, as new weights do."""
+        self._offering("reset_prefix_cache()").reset_prefix_cache()
+
+    def update_weights(
+        self,
+        weights: object,
+        *,
+        version: int | None = None,
+        running: str = "wait",
+        recompute: bool = False,
+    ) -> int:
+        """Load new weights, and return their version, which is in every later row's metadata.
+
+        weights: a Transformers module, its state dict, or pairs of (name, tensor), on any device,
+            with all of the model's weights (docs/training.md). They are not changed.
+        version: the number of these weights; by default one more than before.
+        running: `wait`: running calls finish with the old weights and later calls wait, so no row
+            mixes the two. `keep`: running rows go on with the new weights from their next token on
+            (`weight_versions`), also under `pause("keep")`, whatever this says.
+        recompute: whether rows that go on compute the keys and values of their tokens again.
+
+        Raises `ConfigError` with the name and shape at fault before anything is sent.
+        """
+        backend = self._offering("update_weights()")
+        number, keep = registry.checked_update(backend, version, running, recompute)
+        return backend.update_weights(weights, number, keep=keep, recompute=recompute)
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the LoRA adapters that `generate(adapter=...)` can take."""
+        return self._backend.adapters
+
+    def load_adapter(
+        self,
+        name: str,
+        path_or_state_dict: object,
+        *,
+        peft_config: object = None,
+        version: int | None = None,
+    ) -> int:
+        """Load a LoRA adapter next to the model's weights; return its version (docs/adapters.md).
+
+        name: the name for `adapter=`; an adapter that has it is replaced.
+        path_or_state_dict: a PEFT folder or a checkpoint of verl's LoRA actor, or the tensors that
+            PEFT's `get_peft_model_state_dict` returns.
+        peft_config: PEFT's `LoraConfig` or a mapping; by default the replaced adapter's.
+        version: the number of its weights; by default 0 at first, then one more than before.
+
+        Raises `ConfigError` about `adapters.NAME` before anything changes.
+        """
+        backend = self._offering("load_adapter()")
+        number = registry.check_new_adapter(self.config, name, version)
+        return backend.load_adapter(name, path_or_state_dict, peft_config, number)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter after the running calls have ended; raises `ConfigError`."""
+        backend = self._offering("unload_adapter()")
+        registry.check_adapters(backend, [name], "name")
+        backend.unload_adapter(name)
+
+    def sleep(self) -> SleepResult:
+        """Free the accelerator's memory until `wake_up`; running calls finish first.
+
+        Returns the freed bytes (on a CPU none, and `note` says so). Until `wake_up`, calls raise
+        `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
+        """
+        return self._offering("sleep()").sleep()
+
+    def wake_up(self) -> None:
+        """Take the memory again and serve the same weights; does nothing if already awake."""
+        self._offering("wake_up()").wake_up()
 
     @property
     def dead(self) -> bool:

@@ -23,7 +23,7 @@ def imported(module: str) -> set[str]:
     tree = ast.parse(FILES[module].read_text())
     found = {name for node in _nodes(tree) for name in _names(node)}
     if module == "inf":
-        found |= {f"_inf.{name}" for name in inf.LATER.values()}
+        found |= {f"_inf.apps.{name}" for name in inf.LATER.values()}
     return found & FILES.keys() - {module}
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PAUSES = ("wait", "abort", "keep")  # the modes of `pause`
+
 # The features that calls need in addition to `generate`; a keyword names the one that it needs.
 CALLS: Mapping[str, Sequence[str]] = {
     "stream": ["stream()"],

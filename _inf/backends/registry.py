@@ -107,13 +107,27 @@ def check_adapters(backend: Backend, names: Sequence[str | None], keyword: str =
             )
 
 
-def check_new_adapter(config: Config, name: str) -> None:
-    """Refuse a name that no adapter can have."""
+def check_new_adapter(config: Config, name: str, version: int | None) -> int | None:
+    """Refuse a name that no adapter can have; return its checked version."""
     if values.text("name", name) == config.model_name:
         raise ConfigError.of("name", f"{shown(name)} is the model's; give the adapter another.")
+    return _checked_version(version)
 
 
-def checked_version(version: int | None) -> int | None:
+def checked_update(
+    backend: Backend, version: int | None, running: str, recompute: bool
+) -> tuple[int | None, bool]:
+    """Check how weights are to be updated; return their version, and whether running rows go on."""
+    number = _checked_version(version)
+    keep = values.one_of("running", running, ("wait", "keep")) == "keep"
+    if values.flag("recompute", recompute) or keep:
+        check_supported(backend, {"pause()": True})
+    if recompute and not keep and not backend.paused:
+        raise ConfigError.of("recompute", "running rows end first here; set running='keep'.")
+    return number, keep
+
+
+def _checked_version(version: int | None) -> int | None:
     """The number of new weights; None for one more than before."""
     return None if version is None else values.count("version", version, least=0, most=2**63 - 1)
 

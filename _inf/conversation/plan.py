@@ -34,6 +34,7 @@ class Configured:
         self.tools: Sequence[Tool] = []
         self.interactions: Mapping[str, Any] = {}
         self._agent_loops: AgentLoops | None = None
+        self._format = config.rollout.multi_turn.format
         self._lock = threading.Lock()
         multi_turn, agent = config.rollout.multi_turn, config.rollout.agent
         try:
@@ -60,11 +61,14 @@ class Configured:
             self._agent_loops = self._agent_loops or AgentLoops(config)
             return self._agent_loops
 
-    def tool_calls(self, text: str, format: str, tools: Sequence[Any] | None) -> list[ToolCall]:
-        """The tool calls in a text. tools: None for those of the config."""
+    def tool_calls(
+        self, text: str, format: str | None, tools: Sequence[Any] | None
+    ) -> list[ToolCall]:
+        """The tool calls in a text. format, tools: None for those of the config."""
         from _inf.tools.definition import as_tools
         from _inf.tools.parsing import parse
 
+        format = format or self._format
         return parse(text, format, self.tools if tools is None else as_tools(tools)).calls
 
     def close(self) -> None:

@@ -12,20 +12,26 @@ from _inf.conversation.rules import answered_calls
 from _inf.errors import RAISED, ConfigError, PromptError, Refusals, ToolError
 from _inf.request.combinations import refuse
 from _inf.request.sampling import Sampling
-from _inf.types import Prompt, Report, Request, RequestOutput, SamplingParams
+from _inf.runtime.calls import CancelToken
+from _inf.types import Prompt, Report, Request, RequestOutput, Rows, SamplingParams
 
 if TYPE_CHECKING:
     from _inf.conversation.row import Loop
 
 
-class Answers(Protocol):
-    """What a conversation needs of a backend."""
+class Backend(Protocol):
+    """What a call needs of a backend (`_inf.backends.base`)."""
 
     @property
     def weight_version(self) -> int: ...
 
-    async def turn(self, request: Request) -> RequestOutput:
-        """Answer one request."""
+    def generate(
+        self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]: ...
+
+    def await_rows(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]: ...
+
+    async def turn(self, request: Request) -> RequestOutput: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +77,17 @@ class PreparedCall:
         rows = enumerate(self.sampling.rows())
         return [(row, row // n, self.prompts[row // n], params) for row, params in rows]
 
-    async def converse(self, backend: Answers, report: Report | None) -> list[RequestOutput]:
+    def answers(
+        self, backend: Backend, cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]:
+        """The outputs of all rows: plain ones are one batch, others each have a loop of turns."""
+        if self.plan.loops:
+            return backend.await_rows(lambda: self._converse(backend, report), cancel)
+        requests = self.requests()
+        answered = backend.generate(requests, cancel, report) if requests else []
+        return self._with_refused_prompts(answered, backend.weight_version)
+
+    async def _converse(self, backend: Backend, report: Report | None) -> list[RequestOutput]:
         """Run the rows of a call with loops; awaited on the engine's thread."""
         from _inf.conversation.recorder import Recorder
         from _inf.conversation.row import answered_rows
@@ -88,7 +104,7 @@ class PreparedCall:
             outputs, lambda number, reason: rows[number].aborted(None, reason)
         )
 
-    def with_refused(
+    def _with_refused_prompts(
         self, answered: Sequence[RequestOutput], weight_version: int
     ) -> list[RequestOutput]:
         """Return all rows of a call without loops: those of refused prompts have the reason.
