@@ -9,6 +9,7 @@ was forced is found in a finished answer by the same rule.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -17,51 +18,68 @@ from _inf.types import Request, ThoughtMarks
 TAIL = 16  # tokens at the end of a prompt, among which an end mark closes a thought
 
 
+@dataclasses.dataclass
+class _Reached:
+    """How far an answer was read. start: the place of the open thought's first token, below 0 in
+    the prompt; None: no thought is open. searched: tokens in which no further mark begins."""
+
+    start: int | None
+    searched: int = 0
+
+    def find(self, mark: list[int], ids: Sequence[int], end: int) -> bool:
+        """Whether the mark is in the ids before `end`; the search goes on behind it."""
+        place = _first(list(ids[self.searched : end]), mark)
+        if place is None:
+            self.searched = max(self.searched, min(end, len(ids)) - len(mark) + 1)
+            return False
+        self.searched += place + len(mark)
+        return True
+
+
 class ThinkingBudget:
-    """The budget of the answers to one prompt."""
+    """The budget of the answers to one prompt. `token` reads one answer on from where it was."""
 
     def __init__(self, prompt_ids: Sequence[int], budget: int, marks: ThoughtMarks) -> None:
         self._budget, self._marks = budget, marks
         prompt = list(prompt_ids)
         opened, closed = _last(prompt, marks.start), _last(prompt, marks.end)
-        self._in_prompt: int | None = None  # tokens of the thought there; None: it opens none
+        self._first: int | None = None  # where the thought starts that the prompt opens
         if opened > closed:
-            self._in_prompt = len(prompt) - opened - len(marks.start)
+            self._first = opened + len(marks.start) - len(prompt)
         elif marks.unopened and _last(prompt[-TAIL:], marks.end) < 0:
-            self._in_prompt = 0
+            self._first = 0
+        self._reached = _Reached(self._first)
 
     def token(self, generated: Sequence[int]) -> int | None:
-        """The token that must follow what was generated; None: any may."""
+        """The token that must follow what was generated, as much as at the last call or more; None:
+        any may."""
         here = len(generated)
-        for places in self._places(list(generated)):
+        for places in self._places(generated, self._reached):
             if here in places:
                 return self._marks.end[here - places.start]
         return None
 
     def forced(self, answer: Sequence[int]) -> list[int]:
         """The places of an answer's tokens that were forced."""
-        places = itertools.chain.from_iterable(self._places(list(answer)))
+        places = itertools.chain.from_iterable(self._places(answer, _Reached(self._first)))
         return [place for place in places if place < len(answer)]
 
-    def _places(self, generated: list[int]) -> Iterator[range]:
+    def _places(self, generated: Sequence[int], reached: _Reached) -> Iterator[range]:
         """Where the end mark is forced: once in each thought that lasts until there."""
-        size, start = len(self._marks.end), self._start(generated, 0)
-        if self._in_prompt is not None:
-            start = -self._in_prompt  # below 0: in the prompt
-        while start is not None:
-            begin, first = max(0, start), max(0, start + self._budget)
-            if (end := _first(generated[begin:first], self._marks.end)) is not None:
-                start = self._start(generated, begin + end + size)
+        while True:
+            if reached.start is None:
+                if not reached.find(self._marks.start, generated, len(generated)):
+                    return
+                reached.start = reached.searched
+            first = max(0, reached.start + self._budget)
+            if reached.find(self._marks.end, generated, first):
+                reached.start = None
             elif len(generated) < first:
                 return
             else:
-                yield range(first, first + size)
-                start = self._start(generated, first + size)
-
-    def _start(self, generated: list[int], after: int) -> int | None:
-        """The place of the first token of the next thought."""
-        place = _first(generated[after:], self._marks.start)
-        return None if place is None else after + place + len(self._marks.start)
+                places = range(first, first + len(self._marks.end))
+                yield places
+                reached.start, reached.searched = None, places.stop
 
 
 def budget_of(request: Request) -> ThinkingBudget | None:

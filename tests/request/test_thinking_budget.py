@@ -4,6 +4,7 @@ in 3000 random answers of any thoughts, with start marks of one token (2026-11-2
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,24 @@ def test_unopened_answer_is_a_thought_unless_the_prompt_ends_one() -> None:
     assert answered(2, [5], [], unopened=True)[1] == [2, 3]
     assert answered(2, [5, *END, 9], [], unopened=True)[1] == []
     assert answered(2, [*END, *[9] * 16], [], unopened=True)[1] == [2, 3]
+
+
+@pytest.mark.parametrize("budget", [5, 100_000])
+def test_long_answer_is_read_once_and_not_again_for_each_token(budget: int) -> None:
+    class Answer(list[int]):
+        read = 0
+
+        def __getitem__(self, places: Any) -> Any:
+            found = super().__getitem__(places)
+            self.read += len(found)
+            return found
+
+    of_prompt, answer = ThinkingBudget(START, budget, ThoughtMarks(START, END, False)), Answer()
+    for _ in range(1000):
+        token = of_prompt.token(answer)
+        answer.append(1 if token is None else token)
+    assert len(of_prompt.forced(list(answer))) == (2 if budget == 5 else 0)
+    assert answer.read < 5000
 
 
 def test_budget_needs_the_marks_of_thoughts_and_no_grammar() -> None:
