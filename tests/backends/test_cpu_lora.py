@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 import torch
 
 from _inf.backends.verl import environment
+from _inf.backends.verl.compiled_libraries import kernel_library
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
-WIDE, OUT, MOST = 24, (16, 8, 8), 4  # a layer's inputs, its outputs in three slices; the rank
+WIDE, OUT, MOST = 24, (40, 8, 8), 4  # a layer's inputs, its outputs in three slices; the rank
 RANKS, SCALINGS = [0, 2, MOST], [0.0, 0.5, 2.0]  # by place; the first is the model's own
 
 
@@ -45,10 +47,13 @@ def batch(lengths: list[int], decoding: bool) -> Any:
         ([2, 1, 0, 2, 2], [1] * 5, True),  # two rows with one adapter, side by side and apart
         ([1, 0, 1, 2], [3, 2, 1, 4], False),
         ([2, 2], [3, 1], False),
+        ([2, 2], [90, 1], False),  # too many for the C function
+        ([2, 0], [90, 1], False),
     ],
 )
+@pytest.mark.parametrize("in_c", [True, False])
 def test_layer_gets_what_its_adapters_add(
-    lora: Any, places: list[int], lengths: list[int], decoding: bool
+    lora: Any, places: list[int], lengths: list[int], decoding: bool, in_c: bool
 ) -> None:
     torch.manual_seed(0)
     inner = torch.randn(len(RANKS), 3 * MOST, WIDE)
@@ -64,9 +69,10 @@ def test_layer_gets_what_its_adapters_add(
                 b = outer[place, begin : begin + width, :rank]
                 expected[token, begin : begin + width] += SCALINGS[place] * (b @ (a @ x[token]))
                 begin += width
-    products = lora.CpuLora(max_loras_per_batch=len(RANKS), device=torch.device("cpu"))
+    compiled = lora.CompiledAdapters(kernel_library()) if in_c else None
+    products = lora.CpuLora(len(RANKS), torch.device("cpu"), compiled=compiled)
     products.prepare_lora_batch(batch(lengths, decoding), places, RANKS, SCALINGS, False)
-    offsets = torch.tensor([0, *torch.tensor(OUT).cumsum(0)])
+    offsets = torch.tensor([0, *itertools.accumulate(OUT)], dtype=torch.int32)
     result = products.run_qkv_lora(x, inner, outer, output_offset=offsets, base_output=output)
     assert result is output
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)

@@ -25,7 +25,8 @@ from pathlib import Path
 from _inf.errors import ConfigError
 from _inf.runtime import quiet
 
-SOURCES = [Path(__file__).with_name("child") / name for name in ("kernels.c", "draws.c")]
+_NAMES = "kernels.c", "draws.c", "adapters.c"
+SOURCES = [Path(__file__).with_name("child") / name for name in _NAMES]
 KERNELS = "kernels.so"
 _OPTIONS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-shared", "-fPIC")
 _SECONDS = 120

@@ -92,7 +92,7 @@ def sample_own_rows(
     else:
         tokens = sample(self, probs, info, *args)
     rows = _placed([row for row, _ in asked], probs)
-    kept = probs[rows]
+    kept = probs if len(asked) == len(probs) else probs[rows]
     if info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling:
         filters = (column[rows, None] for column in (info.top_ks, info.top_ps, info.min_ps))
         kept = (compiled or draws).filtered(kept, *filters)

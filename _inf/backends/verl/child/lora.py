@@ -8,6 +8,7 @@ and it visits every run in every layer, where nothing has an adapter too.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,13 +19,15 @@ from sglang.srt.lora.backend.lora_registry import register_lora_backend
 from sglang.srt.lora.utils import generate_sequence_lengths
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
+from _inf.backends.verl.child.compiled_adapters import AdaptersOfStep, CompiledAdapters
 from _inf.backends.verl.patch_table import Replace, Wrap
 
 NAME = "torch_native"
+MANY = 64  # tokens of one adapter, whose products operators compute faster than the C function
 
 
-def register_cpu_lora() -> None:
-    register_lora_backend(NAME)(lambda: CpuLora)
+def register_cpu_lora(compiled: CompiledAdapters | None) -> None:
+    register_lora_backend(NAME)(lambda: functools.partial(CpuLora, compiled=compiled))
 
 
 def with_its_bias(build: Callable[..., None], self: Any, base_layer: Any, *args: object) -> None:
@@ -43,13 +46,32 @@ class Used(NamedTuple):
     tokens: torch.Tensor | None
 
 
+class Inner(NamedTuple):
+    """What SGLang gets of the first of two products, and gives to the second: both are computed
+    there."""
+
+    x: torch.Tensor
+    weights: torch.Tensor
+    slices: int
+
+
 class CpuLora(BaseLoRABackend):
-    """Implements SGLang's interface: a layer's output gets, in place, what its adapters add."""
+    """Implements SGLang's interface: a layer's output gets, in place, what its adapters add.
+
+    compiled: adds it in C."""
 
     name = NAME
 
-    def __init__(self, max_loras_per_batch: int, device: torch.device, **_: Any) -> None:
+    def __init__(
+        self,
+        max_loras_per_batch: int,
+        device: torch.device,
+        compiled: CompiledAdapters | None = None,
+        **_: Any,
+    ) -> None:
         super().__init__(max_loras_per_batch, device)
+        self._compiled = compiled
+        self._step: AdaptersOfStep | None = None
         self._used: list[Used] = []
 
     def prepare_lora_batch(
@@ -63,36 +85,37 @@ class CpuLora(BaseLoRABackend):
         """Called before the layers of a step. `weight_indices`: each row's place in the buffers;
         `lora_ranks`, `scalings`: by place, 0 for the base."""
         slots = sorted(slot for slot in set(weight_indices) if lora_ranks[slot])
-        self._used = []
+        self._used, self._step = [], None
         if not slots:
             return
         lengths = generate_sequence_lengths(forward_batch, device="cpu")
         of_tokens = torch.tensor(weight_indices).repeat_interleave(lengths)
+        if self._compiled and (len(of_tokens) <= MANY or len(set(weight_indices)) > 1):
+            self._step = self._compiled.step(of_tokens.tolist(), lora_ranks, scalings)
         for slot in slots:
             mine = of_tokens == slot
             tokens = None if bool(mine.all()) else mine.nonzero()[:, 0]
             self._used.append(Used(slot, lora_ranks[slot], scalings[slot], tokens))
 
-    def run_lora_a_sgemm(
-        self, x: torch.Tensor, weights: torch.Tensor, slices: int = 1
-    ) -> list[torch.Tensor]:
-        """Return the scaled inner products of each adapter: tokens x (slices * rank)."""
-        products = []
-        for used in self._used:
-            mine = x if used.tokens is None else x[used.tokens]
-            inner = mine @ weights[used.slot, : slices * used.rank].T
-            products.append(inner if used.scaling == 1.0 else inner * used.scaling)
-        return products
+    def run_lora_a_sgemm(self, x: torch.Tensor, weights: torch.Tensor, slices: int = 1) -> Inner:
+        return Inner(x, weights, slices)
 
     def run_lora_b_sgemm(
         self,
-        x: list[torch.Tensor],
+        x: Inner,
         weights: torch.Tensor,
         output_offset: torch.Tensor,
         base_output: torch.Tensor,
     ) -> torch.Tensor:
         """output_offset: where the slices of the output (q, k and v; gate and up) begin and end."""
-        for used, inner in zip(self._used, x, strict=True):
+        if not self._used:
+            return base_output
+        step = self._step
+        if step and step.add(x.x, x.weights, weights, output_offset, base_output):
+            return base_output
+        for used in self._used:
+            mine = x.x if used.tokens is None else x.x[used.tokens]
+            inner = mine @ x.weights[used.slot, : x.slices * used.rank].T * used.scaling
             slices = itertools.pairwise(output_offset.tolist())
             for number, (start, end) in enumerate(slices):
                 part = inner[:, number * used.rank : (number + 1) * used.rank]

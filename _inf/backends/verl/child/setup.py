@@ -108,6 +108,7 @@ def set_up(
     os.environ.setdefault("SGLANG_ENABLE_LOGITS_PROCESSER_CHUNK", "1")
     os.environ.setdefault("SGLANG_LOGITS_PROCESSER_CHUNK_SIZE", "512")
     from _inf.backends.verl.child.attention import register_cpu_attention
+    from _inf.backends.verl.child.compiled_adapters import CompiledAdapters
     from _inf.backends.verl.child.compiled_draws import CompiledDraws
     from _inf.backends.verl.child.grammars import register_grammars
     from _inf.backends.verl.child.kernels import Kernels
@@ -132,4 +133,4 @@ def set_up(
     if cpu_attention:
         register_cpu_attention(kernels)
     if device == "cpu":
-        register_cpu_lora()
+        register_cpu_lora(CompiledAdapters(kernel_library) if kernel_library else None)

@@ -1,0 +1,90 @@
+/* What LoRA adapters add to a layer's output, on a CPU, in float32.
+
+   A row is a token; rows follow one another. */
+#include <omp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORTH_A_THREAD 30000 /* multiplications */
+#define BLOCK 16 /* outputs that are computed at once */
+typedef float Block __attribute__((vector_size(BLOCK * sizeof(float)), aligned(4), may_alias));
+
+/* Rows with an adapter, those of one adapter together; of each row of the step its adapter's place,
+   and of each place its rank and its scaling. */
+typedef struct {
+    const int64_t *rows, *places, *ranks;
+    const float *scalings;
+    long count;
+} Adapters;
+
+/* The products of x with the adapters' inner matrices. a: for each place the inner matrices of all
+   slices, `step` numbers. inner: for each of the rows in turn `room` numbers. */
+static void multiply_inner(const Adapters *s, const float *x, long width, long slices,
+                           const float *a, long step, float *inner, long room)
+{
+#pragma omp for
+    for (long n = 0; n < s->count; n++) {
+        const long place = s->places[s->rows[n]];
+        const float *in = x + s->rows[n] * width, *of_place = a + place * step;
+        for (long r = 0; r < slices * s->ranks[place]; r++) {
+            const float *of_rank = of_place + r * width;
+            float dot = 0;
+#pragma omp simd reduction(+ : dot)
+            for (long i = 0; i < width; i++)
+                dot += in[i] * of_rank[i];
+            inner[n * room + r] = dot * s->scalings[place];
+        }
+    }
+}
+
+/* Add to each row's `count` outputs from `first` on. b: outputs x most, of a place. */
+static void add_block(const Adapters *s, const float *b, long total, long most, long slice,
+                      const float *inner, long room, long first, long count, float *out)
+{
+    Block transposed[most];
+    long before = -1;
+    memset(transposed, 0, sizeof transposed);
+    for (long n = 0; n < s->count; n++) {
+        const long place = s->places[s->rows[n]], rank = s->ranks[place];
+        if (place != before)
+            for (long r = 0; r < rank; r++)
+                for (long i = 0; i < count; i++)
+                    transposed[r][i] = b[(place * total + first + i) * most + r];
+        before = place;
+        const float *in = inner + n * room + slice * rank;
+        float *to = out + s->rows[n] * total + first;
+        Block sums = {0};
+        for (long r = 0; r < rank; r++)
+            sums += in[r] * transposed[r];
+        if (count == BLOCK)
+            *(Block *)to += sums;
+        else
+            for (long i = 0; i < count; i++)
+                to[i] += sums[i];
+    }
+}
+
+/* ends: where each slice of the output (q, k and v; gate and up) begins, and the last one ends.
+   Returns 0 if there is no memory. */
+int add_adapters(const Adapters *s, const float *x, long width, const float *a, long step,
+                 const float *b, long most, long slices, const int32_t *ends, float *out)
+{
+    const long room = slices * most, total = ends[slices];
+    float *inner = malloc(s->count * room * sizeof *inner);
+    if (!inner)
+        return 0;
+#pragma omp parallel if (s->count * most * (slices * width + total) > WORTH_A_THREAD)
+    {
+        multiply_inner(s, x, width, slices, a, step, inner, room);
+        for (long slice = 0; slice < slices; slice++) {
+            const long end = ends[slice + 1];
+#pragma omp for nowait
+            for (long first = ends[slice]; first < end; first += BLOCK)
+                add_block(s, b, total, most, slice, inner, room, first,
+                          end - first < BLOCK ? end - first : BLOCK, out);
+        }
+    }
+    free(inner);
+    return 1;
+}
