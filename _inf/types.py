@@ -164,6 +164,7 @@ class Transcript:
     run. reward_scores: by tool, and `user_turn_rewards`. limit: the limit that ended the
     conversation or kept calls from running; None if the model ended it. agent_loop: its name, if
     one ran; unsampled: positions where its mask is wrong; extra_fields: as in its output.
+    environment: that of a row which `pause` ended, as `environments.Kept`.
     """
 
     messages: list[Message] | None = None
@@ -179,6 +180,7 @@ class Transcript:
     agent_loop: str | None = None
     unsampled: Sequence[int] = ()
     extra_fields: Mapping[str, Any] = field(default_factory=dict)
+    environment: Any = None
 
 
 GRAMMARS = ("json_schema", "regex")  # the keywords of which one makes a row's whole answer

@@ -23,7 +23,7 @@ def take_up(episode: Episode, so_far: RequestOutput) -> None:
         episode.unfinished = cut.answer
         messages, ids = messages[:-1], cut.prompt_ids[len(prompt) :]
     episode.messages, episode.ids, episode.records = messages, ids, copied(transcript.calls)
-    episode.recorder.sampled = sampled
+    episode.recorder.sampled, episode.environment = sampled, transcript.environment
 
 
 def _sampled(

@@ -12,10 +12,11 @@ import dataclasses
 import functools
 import inspect
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from _inf.conversation.episode import Episode
+from _inf.conversation.episode import PAUSED, Episode
 from _inf.conversation.hooks import Hook
 from _inf.errors import ConfigError, ToolError, did_you_mean, error_text, shown
 from _inf.tools.definition import as_tool
@@ -99,8 +100,30 @@ def _is_method(member: object) -> bool:
     return inspect.isfunction(member) or inspect.ismethod(member)  # of a class, and a class method
 
 
+class Kept:
+    """The environment of a row that `pause` has ended, until a row that continues it takes it. A
+    copy of the row, as in another process, has none."""
+
+    def __init__(self, methods: Mapping[str, Callable[..., Any]], thread: CallThread) -> None:
+        self._methods, self._thread = dict(methods), thread
+        self._forgotten = weakref.finalize(self, thread.end)
+
+    @property
+    def taken(self) -> bool:
+        return not self._forgotten.alive
+
+    def take(self) -> tuple[dict[str, Callable[..., Any]], CallThread]:
+        """Its methods and its thread; raises `ToolError` if another row has taken them."""
+        if self._forgotten.detach() is None:
+            raise ToolError("the row's environment went on with another row.")
+        return self._methods, self._thread
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
 class Environment(Hook):
-    """The environment of one row.
+    """The environment of one row: a new one, or that of the row which it continues.
 
     What is not `async` runs on one thread of its own, as TRL runs all on one.
     """
@@ -114,8 +137,21 @@ class Environment(Hook):
         self._thread = CallThread()
 
     async def start(self) -> None:
-        """Make and reset it; its methods become tools of the row, and what it shows ends the last
-        message."""
+        """Its methods become tools of the row, and what it shows ends the last message."""
+        if (kept := self.episode.environment) is None:
+            self.episode.add_to_prompt(await self._begin())
+        else:
+            self._methods, self._thread = kept.take()
+            self.episode.environment = None
+        if lacks := {tool.name for tool in self._kind.tools} - self._methods.keys():
+            raise ToolError(f"the row's own environment has no {', '.join(sorted(lacks))}().")
+        self.episode.add_tools(
+            dataclasses.replace(tool, function=functools.partial(self._run_tool, tool.name))
+            for tool in self._kind.tools
+        )
+
+    async def _begin(self) -> str:
+        """Make and reset it; return what it shows."""
         made = await self.call(self._kind.factory, self._thread)
         self._methods = _methods(made)
         messages = [dict(message) for message in self.episode.messages]
@@ -126,11 +162,7 @@ class Environment(Hook):
         observation = await self.call(reset, self._thread)
         if not isinstance(observation, str | None):
             raise ToolError(f"{RESET}() returned {shown(observation)}; it must be a str or None.")
-        tools = [
-            dataclasses.replace(tool, function=functools.partial(self._run_tool, tool.name))
-            for tool in self._kind.tools
-        ]
-        self.episode.add_environment(tools, observation or "")
+        return observation or ""
 
     async def _run_tool(self, name: str, /, **arguments: Any) -> Any:
         """Run a method; the caller limits its time."""
@@ -138,8 +170,9 @@ class Environment(Hook):
         return await call_user_code(call, self._thread)
 
     async def rewards(self) -> dict[str, Any]:
-        """What `get_reward` returns; none without one, or of a row that did not begin."""
-        if REWARD not in self._methods:
+        """What `get_reward` returns; none without one, or of a row that did not begin, or that may
+        be continued."""
+        if REWARD not in self._methods or self.episode.limit == PAUSED:
             return {}
         reward = await self.attempt(REWARD, self._reward())
         return {} if reward is None else {NAME: reward}
@@ -151,5 +184,8 @@ class Environment(Hook):
         return reward
 
     async def end(self) -> None:
-        """Let its thread end; nothing is called any more."""
-        self._thread.end()
+        """Let its thread end; nothing is called any more, unless the row is continued."""
+        if self.episode.limit == PAUSED:
+            self.episode.environment = Kept(self._methods, self._thread)
+        else:
+            self._thread.end()

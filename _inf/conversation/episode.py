@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from _inf.conversation.recorder import Recorder
@@ -62,13 +62,16 @@ class Episode:
         self._pending: list[ToolCall] = []
         self.records: list[dict[str, Any]] = []  # of the calls that were run
         self.unfinished: RequestOutput | None = None  # an answer that the next request continues
+        self.environment: Any = None  # of a row that `pause` ended, for the one that continues it
         self._params = params
         self._limit = "max_tokens"  # the one that bounds the request under way
 
-    def add_environment(self, tools: Sequence[Tool], shown: str) -> None:
-        """Add an environment's tools, and what it shows at the end of the last message."""
+    def add_tools(self, tools: Iterable[Tool]) -> None:
         bound = {**self.rules.tools, **{tool.name: tool for tool in tools}}
         self.rules = dataclasses.replace(self.rules, tools=bound)
+
+    def add_to_prompt(self, shown: str) -> None:
+        """Add what an environment shows at the end of the last message."""
         *before, last = self.messages
         content = self.rules.with_escaped(last.get("content") or "", shown)
         self.messages = [*before, {**last, "content": content}]
@@ -294,7 +297,11 @@ class Episode:
     def _transcript(self, **others: Any) -> Transcript:
         fields = {"limit": self.limit, "num_turns": self._turns, **others}
         return Transcript(
-            messages=self.messages, pending=self._pending, calls=self.records, **fields
+            messages=self.messages,
+            pending=self._pending,
+            calls=self.records,
+            environment=self.environment,
+            **fields,
         )
 
 

@@ -56,9 +56,20 @@ class PreparedCall:
 
     def _check_continued(self, so_far: RequestOutput, index: int) -> None:
         """Refuse a row with turns without its tools, or with tools whose state is gone."""
-        if so_far.transcript is not None and not self.plan.loops:
+        row = so_far.transcript
+        environment = None if row is None else row.environment
+        factory = self.sampling.turns[index].environment_factory
+        if factory is not None and (environment is None or environment.taken):
             raise PromptError(
-                f"prompt {index} is a row with turns; pass the tools that it began with."
+                f"prompt {index} is a row without its environment, which stays with the row that "
+                "pause('abort') ended, in its process, until it is continued once; send its prompt "
+                "again."
+            )
+        lacks = "tools" if row is not None and not self.plan.loops else None
+        lacks = "environment_factory" if environment is not None and factory is None else lacks
+        if lacks is not None:
+            raise PromptError(
+                f"prompt {index} is a row with turns; pass the {lacks} that it began with."
             )
         for name, tool in self.plan.of_prompts[index].tools.items():
             if tool.verl is not None:

@@ -67,7 +67,7 @@ REFUSED: Mapping[CallKind | ChatKind, Mapping[str, str]] = {
     "continued row": {
         **dict.fromkeys(_TURNS, "a row that is continued cannot have it; leave it out"),
         **dict.fromkeys(
-            ("agent_loop", "environment_factory", "interaction_kwargs"),
+            ("agent_loop", "interaction_kwargs"),
             "its state ended with the row; send the row's prompt again",
         ),
     },

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from _inf.conversation.environments import Environment, environment_kinds
-from _inf.conversation.episode import Episode
+from _inf.conversation.episode import PAUSED, Episode
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.tool_loop import ToolLoop
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, ToolError
 from _inf.request.template import Template
 from _inf.tools.execution import execute
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 from tests.support.conversation_rules import rules
+from tests.support.scripts import until
 from tests.support.tiny import IM_END, VOCABULARY, tiny_model
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}:"
@@ -83,10 +84,53 @@ def test_methods_of_an_environment_run_on_one_thread_which_ends_with_its_row() -
     threads, reward = asyncio.run(asyncio.wait_for(play(), 60))
     [thread] = map(int, threads)
     assert reward == 5.0 and thread != threading.get_ident()
-    deadline = time.monotonic() + 20
-    while any(each.ident == thread for each in threading.enumerate()):
-        assert time.monotonic() < deadline, "the thread of the environment has not ended"
-        time.sleep(0.01)
+    assert until(lambda: not runs(thread), 20)
+
+
+def runs(thread: int) -> bool:
+    return any(each.ident == thread for each in threading.enumerate())
+
+
+def test_environment_of_a_row_that_pause_ended_goes_on_with_one_row_on_its_thread() -> None:
+    async def play(before: Any, *, paused: bool) -> tuple[int, Environment, dict[str, Any]]:
+        row = environment(Table)
+        row.episode.environment = before
+        await row.start()
+        [add] = tools(row)
+        said = await execute(add, {"x": 1}, instance_id="", **LIMITS)
+        if paused:
+            row.episode.end("abort", PAUSED)
+        rewards = await row.rewards()
+        await row.end()
+        return int(said.text), row, rewards
+
+    thread, first, rewards = asyncio.run(play(None, paused=True))
+    kept = first.episode.environment
+    assert rewards == {} and runs(thread) and copy.deepcopy(kept) is None
+    again, second, rewards = asyncio.run(play(kept, paused=True))
+    assert again == thread and rewards == {} and kept.taken
+    assert second.episode.messages == [{"role": "user", "content": "hi"}]  # it was not reset
+    with pytest.raises(ToolError, match="went on with another row"):
+        asyncio.run(play(kept, paused=False))
+    again, _, rewards = asyncio.run(play(second.episode.environment, paused=False))
+    assert again == thread and rewards == {"environment": 3.0}
+    assert until(lambda: not runs(thread), 20)
+
+
+def test_thread_of_an_environment_ends_with_the_row_that_kept_it() -> None:
+    async def play() -> Environment:
+        row = environment(Table)
+        await row.start()
+        row.episode.end("abort", PAUSED)
+        await row.end()
+        return row
+
+    row = asyncio.run(play())
+    [thread] = [each.ident for each in threading.enumerate() if each.name == "inf-tool"]
+    assert thread is not None and runs(thread)
+    del row
+    gc.collect()
+    assert until(lambda: not runs(thread), 20)
 
 
 class Slow(Table):

@@ -32,6 +32,7 @@ TOKENS = 60
 SAMPLED: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True}
 GREEDY: dict[str, Any] = {"temperature": 0, **SAMPLED}
 SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 11, **SAMPLED}
+SEEDED |= {"stop_token_ids": [*range(40, 48)]}  # so that rows end at different tokens
 END_SECONDS = 60
 MODES = ("wait", "abort", "keep")
 
@@ -172,7 +173,8 @@ class Pauses(RuleBasedStateMachine):
                 self.cut.append((prompt, asked.greedy, row))
         expected = self.expected[asked.greedy][prompt]
         assert expected.token_ids is not None and ids == expected.token_ids[: len(ids)]
-        assert reason == ("length" if len(ids) == TOKENS else "abort"), (reason, len(ids))
+        whole = len(ids) == len(expected.token_ids)
+        assert reason == (expected.finish_reason if whole else "abort"), (reason, len(ids))
         numbers, places = [each for each, _ in versions], [place for _, place in versions]
         assert numbers == sorted(set(numbers)) and places == sorted(set(places))
         assert places[0] == 0 and places[-1] <= max(0, len(ids) - 1)
@@ -217,7 +219,8 @@ def test_random_sequences_lose_no_row(
     figures("pauses", f"part {part}: random sequences", SEQUENCES)
     for name, count in Pauses.counts.items():
         figures("pauses", f"part {part}: {name}", count)
-    assert Pauses.counts["abort"] and Pauses.counts["rows that saw two versions"]
+    for name in ("abort", "length", "stop", "rows that saw two versions"):
+        assert Pauses.counts[name]
 
 
 @pytest.mark.verl

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from typing import Any
 
@@ -36,6 +37,33 @@ class Sums:
 
     def _own(self) -> None:
         """No tool."""
+
+
+class WaitingSums(Sums):
+    """Calculates once it may go on."""
+
+    made = 0
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).made += 1
+
+    def calculator(self, expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        self.entered.set()
+        assert self.goes_on.wait(30)
+        return super().calculator(expression)
+
+
+class CountingSums(Sums):
+    def count(self) -> int:
+        """Counts."""
+        return len(self.calls)
 
 
 class AwaitedSums(Sums):

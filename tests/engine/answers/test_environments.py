@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,20 @@ from _inf.config import load_config
 from _inf.conversation.environments import environment_kinds
 from _inf.runtime.extras import has_verl
 from _inf.types import TurnOptions
-from inf import ConfigError, EngineDeadError, InferenceEngine, PromptError, ToolError
+from inf import (
+    ConfigError,
+    EngineDeadError,
+    GenerationRow,
+    InferenceEngine,
+    PromptError,
+    ToolError,
+    load_rollouts,
+    save_rollouts,
+)
 from tests.support import environments as kinds
 from tests.support.refusals import refused
+from tests.support.running import begun
+from tests.support.scripts import until
 from tests.support.tool_calling import FAILED, GREETED, GREETING, TOOL_MODEL, answer, question
 
 PRODUCT, BOTH = question("12 * 7"), question("12 * 7", "3 + 4")
@@ -41,6 +54,52 @@ def test_each_row_has_an_environment_of_its_own(caller: InferenceEngine) -> None
     assert said == [["11"]] * 3 + [["11", "12"]] * 3
     assert kinds.Counter.made == before + 1 + 6  # one for the tools' schemas
     assert "environment" not in output.metadata[0]["reward_scores"]
+
+
+def cut_between_turns(caller: InferenceEngine, **columns: Any) -> GenerationRow:
+    """A row that `pause` ends while its environment calculates."""
+    asked = {"environment_factory": kinds.WaitingSums, "environment_kwargs": columns}
+    kinds.WaitingSums.entered.clear()
+    kinds.WaitingSums.goes_on.clear()
+    call = begun(lambda: caller.generate(BOTH, temperature=0, **asked))
+    assert kinds.WaitingSums.entered.wait(30)
+    ending = begun(lambda: caller.pause("abort"))
+    assert until(lambda: caller.paused, 30)
+    kinds.WaitingSums.goes_on.set()
+    ending.result(30)
+    caller.resume()
+    [row] = call.result(30)
+    return row
+
+
+def test_environment_goes_on_with_the_row_that_is_continued(
+    caller: InferenceEngine, tmp_path: Path
+) -> None:
+    asked = {"environment_factory": kinds.WaitingSums, "temperature": 0}
+    kinds.WaitingSums.goes_on.set()
+    [expected] = caller.generate(BOTH, **asked)
+    row = cut_between_turns(caller)
+    assert row.finish_reason == "abort" and "environment" not in row.metadata["reward_scores"]
+    save_rollouts([row], tmp_path / "row.jsonl", caller.tokenizer)
+    with refused(PromptError, "without its environment"):
+        caller.generate(load_rollouts(tmp_path / "row.jsonl")[0], **asked)
+    with refused(PromptError, "without its environment"):
+        caller.generate(pickle.loads(pickle.dumps(row)), **asked)
+    with refused(PromptError, "pass the environment_factory"):
+        caller.generate(row)
+    with pytest.warns(UserWarning, match="own environment has no count"):
+        [other] = caller.generate(cut_between_turns(caller), environment_factory=kinds.CountingSums)
+    assert other.finish_reason == "abort"
+    made = kinds.WaitingSums.made
+    [later] = caller.generate(row, **asked)
+    assert kinds.WaitingSums.made == made + 1  # one for the tools' schemas
+    assert later.response[:2] == expected.response[:2] and later.messages == expected.messages
+    assert later.metadata["reward_scores"] == expected.metadata["reward_scores"]
+    said = [[call["result"] for call in row.metadata["tool_calls"]] for row in (later, expected)]
+    assert said[0] == said[1]
+    assert later.prompt_token_ids == expected.prompt_token_ids
+    with refused(PromptError, "without its environment"):
+        caller.generate(row, **asked)
 
 
 def test_what_reset_shows_ends_the_prompt(caller: InferenceEngine) -> None:
