@@ -8,7 +8,7 @@ temperature 1. A pair is two calls, one with the keyword and one without any; wh
 alternates, and no prompt comes twice. One untimed pair of each keyword comes before all others.
 Grammars have a benchmark of their own, `grammar.py`.
 
-How to read the table. tok/s: the median over the pairs. Ratio: to the call without the keyword,
+How to read a line. tok/s: the median over the pairs. Ratio: to the call without the keyword,
 the median of the pairs' ratios, with their quartiles.
 """
 
@@ -20,8 +20,6 @@ from typing import Annotated, Any
 
 import typer
 from common import Assignments, JsonFile, machine, save
-from rich.console import Console
-from rich.table import Table
 
 from _inf.config.load import parse_assignments
 
@@ -64,8 +62,9 @@ def main(
         figures = {}
         for name in only.split(","):
             figures[name] = measure(engine, {name: KEYWORDS[name]}, rows, pairs, tokens)
-    save(json_file, {"rows": rows, "tokens": tokens, "tokens per second": figures})
-    show(figures, rows)
+            save(json_file, {"rows": rows, "tokens": tokens, "tokens per second": figures})
+            show(name, figures[name])
+    print(rows, "rows,", machine())
 
 
 def measure(
@@ -92,13 +91,11 @@ def measure(
     return measured[1:]
 
 
-def show(figures: dict[str, list[tuple[float, float]]], rows: int) -> None:
-    table = Table("keyword", "tok/s", "ratio", title=f"{rows} rows, {machine()}")
-    for name, pairs in figures.items():
-        low, middle, high = statistics.quantiles([asked / plain for plain, asked in pairs], n=4)
-        speed = statistics.median(asked for _, asked in pairs)
-        table.add_row(name, f"{speed:.1f}", f"{middle:.3f} ({low:.3f} to {high:.3f})")
-    Console(width=100).print(table)
+def show(name: str, pairs: list[tuple[float, float]]) -> None:
+    low, middle, high = statistics.quantiles([asked / plain for plain, asked in pairs], n=4)
+    speed = statistics.median(asked for _, asked in pairs)
+    figures = f"{speed:6.1f} tok/s, ratio {middle:.3f} ({low:.3f} to {high:.3f})"
+    print(f"{name:26} {figures}", flush=True)
 
 
 if __name__ == "__main__":
