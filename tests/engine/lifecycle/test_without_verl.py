@@ -1,4 +1,4 @@
-"""The backend `hf` where verl and SGLang cannot be imported."""
+"""The backend `hf` where verl and SGLang cannot be imported, as all tests in `.venv-hf` have it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from _inf.runtime.extras import NEEDS_VERL
 from tests.support.scripts import START_SECONDS, environment
 from tests.support.tool_calling import TOOL_MODEL
 
+pytestmark = pytest.mark.verl
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
