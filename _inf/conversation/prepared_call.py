@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from _inf.conversation.plan import Plan
 from _inf.conversation.rules import answered_calls
@@ -13,25 +13,11 @@ from _inf.errors import RAISED, ConfigError, PromptError, Refusals, ToolError
 from _inf.request.combinations import refuse
 from _inf.request.sampling import Sampling
 from _inf.runtime.calls import CancelToken
-from _inf.types import Prompt, Report, Request, RequestOutput, Rows, SamplingParams
+from _inf.types import Prompt, Report, Request, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
+    from _inf.backends.base import Backend
     from _inf.conversation.row import Loop
-
-
-class Backend(Protocol):
-    """What a call needs of a backend (`_inf.backends.base`)."""
-
-    @property
-    def weight_version(self) -> int: ...
-
-    def generate(
-        self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
-    ) -> list[RequestOutput]: ...
-
-    def await_rows(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]: ...
-
-    async def turn(self, request: Request) -> RequestOutput: ...
 
 
 @dataclasses.dataclass(frozen=True)

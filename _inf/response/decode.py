@@ -33,53 +33,59 @@ def decode(
 ) -> GenerationOutput:
     """Decode `len(prompts) * sampling.n` outputs. response_length: the width of padded rows.
     thoughts: how the answers are split; None: they are not."""
-    n, how = sampling.n, sampling.text_options
-    shown = {} if thoughts is None else thoughts.shown
+    n, shown = sampling.n, {} if thoughts is None else thoughts.shown
     answers = list(map(_last_turn, outputs))
-    texts = _answer_texts(answers, tokenizer, shown=shown, **how)
-    stop_texts = {
+    texts = _answer_texts(answers, tokenizer, shown=shown, **sampling.text_options)
+    stop_texts = _stop_texts(outputs, tokenizer)
+    responses = [o.token_ids if o.transcript is None else o.transcript.ids for o in outputs]
+    width = max([response_length, *map(len, responses)])
+    asks, rows = functools.cache(sampling.asks), []
+    for place, (output, params) in enumerate(zip(outputs, sampling.rows(), strict=True)):
+        prompt = prompts[place // n]
+        row = GenerationRow(
+            texts[place],
+            **_of_output(output),
+            **_asked_for(output, prompt, asks),
+            # None if a server tokenizes
+            prompt_token_ids=output.prompt_token_ids or prompt.token_ids or None,
+            matched_stop_text=stop_texts[output.matched_stop],
+            prompt_index=place // n,
+            sample_index=place % n,
+            adapter=params.adapter,
+            seed=params.seed,
+            truncated_prompt_tokens=prompt.truncated_tokens,
+            padded_to=0 if output.text is not None else width,
+            pad_token_id=tokenizer and tokenizer.pad_token_id,
+        )
+        if thoughts is not None and row.reasoning is None:
+            ids = answers[place].token_ids
+            row = _split(row, ids, thoughts, constrained=params.constrained)
+        rows.append(row)
+    return GenerationOutput(rows)
+
+
+def _of_output(output: RequestOutput) -> dict[str, Any]:
+    """The fields that a row has from its output alone."""
+    transcript = output.transcript
+    return {name: getattr(output, name) for name in (*OF_OUTPUT, "error", "transcript")} | {
+        "token_ids": None if output.text is not None else output.token_ids,
+        "logprobs": _known_logprobs(output),
+        "tool_calls": None if transcript is None else transcript.pending,
+        "reasoning": output.reasoning or None,
+        "finish_reason": str(output.finish_reason),
+    }
+
+
+def _stop_texts(
+    outputs: Sequence[RequestOutput], tokenizer: Tokenizer
+) -> dict[int | str | None, str | None]:
+    """What ended the rows, with tokens as text."""
+    return {
         stop: decoded_text([stop], tokenizer, skip_special_tokens=False)
         if isinstance(stop, int)
         else stop
         for stop in {output.matched_stop for output in outputs}
     }
-    responses = [o.token_ids if o.transcript is None else o.transcript.ids for o in outputs]
-    width = max([response_length, *map(len, responses)])
-    params, asks = sampling.rows(), functools.cache(sampling.asks)
-    rows = []
-    for place, output in enumerate(outputs):
-        prompt, in_text = prompts[place // n], output.text is not None
-        row = GenerationRow(
-            texts[place],
-            None if in_text else output.token_ids,
-            _known_logprobs(output),
-            **(
-                {}
-                if output.error and output.transcript is None
-                else _asked_for(output, prompt, asks)
-            ),
-            tool_calls=None if output.transcript is None else output.transcript.pending,
-            # None if a server tokenizes
-            prompt_token_ids=output.prompt_token_ids or prompt.token_ids or None,
-            reasoning=output.reasoning or None,
-            finish_reason=str(output.finish_reason),
-            error=output.error,
-            **{name: getattr(output, name) for name in OF_OUTPUT},
-            matched_stop_text=stop_texts[output.matched_stop],
-            prompt_index=place // n,
-            sample_index=place % n,
-            adapter=params[place].adapter,
-            seed=params[place].seed,
-            truncated_prompt_tokens=prompt.truncated_tokens,
-            transcript=output.transcript,
-            padded_to=0 if in_text else width,
-            pad_token_id=tokenizer and tokenizer.pad_token_id,
-        )
-        if thoughts is not None and row.reasoning is None:
-            constrained = params[place].constrained
-            row = _split(row, answers[place].token_ids, thoughts, constrained=constrained)
-        rows.append(row)
-    return GenerationOutput(rows)
 
 
 def _split(
@@ -109,7 +115,10 @@ def _ids_before(row: GenerationRow) -> Sequence[int]:
 def _asked_for(
     output: RequestOutput, prompt: Prompt, asks: Callable[[str], bool]
 ) -> dict[str, Any]:
+    """The fields that keywords ask for; none of a row that failed at once."""
     fields: dict[str, Any] = {}
+    if output.error and output.transcript is None:
+        return fields
     if asks("prompt_logprobs"):
         fields["prompt_logprobs"] = output.prompt_logprobs
     if asks("top_prompt_logprobs"):

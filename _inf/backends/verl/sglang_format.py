@@ -10,81 +10,73 @@ adapter `lora_path`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from _inf.backends.base import check_finite
 from _inf.backends.verl.running_rows import ENDED
 from _inf.errors import RequestFailure
+from _inf.request.keywords import NEUTRAL
 from _inf.types import Request, RequestOutput, SamplingParams, joined_versions
 
 # Of our own code in the scheduler's process, in `custom_params`:
 REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "sampling_mask"
-SO_FAR = "so_far"  # how many of the last input ids are the answer's first part
 ALLOWED, BAD_WORDS, LOGPROB_IDS = "allowed_token_ids", "bad_word_ids", "logprob_token_ids"
 BUDGET, DETECTION = "thinking_token_budget", "repetition_detection"
+SO_FAR = "so_far"  # how many of the last input ids are the answer's first part
+CUSTOM = (REPETITION_PENALTY, SEED, SAMPLING_MASK, ALLOWED, BAD_WORDS, LOGPROB_IDS, DETECTION)
 LISTED = {SAMPLING_MASK, LOGPROB_IDS}  # a row with one of them has other tokens than the likeliest
 SAME = "temperature top_p top_k min_p presence_penalty frequency_penalty ignore_eos".split()
 ROUTED_EXPERTS = "return_routed_experts"
 # Below it are the log probs of tokens that are ruled out: -inf, or on a GPU the smallest number of
 # their type, -3.39e38 or less (`layers/sampler.py`, `_attach_logprobs_to_output`).
 RULED_OUT = -3.3e38
-NO_TOKENS = RequestOutput()
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS, ADAPTER = "top_prompt_logprobs", "lora_path"
+NO_TOKENS = RequestOutput()
+# Left out at their neutral values, with which some would cost SGLang time; as those of `CUSTOM`.
+OPTIONAL = ("logit_bias", "json_schema", "regex", ROUTED_EXPERTS, TOP_PROMPT_LOGPROBS)
+ASKED_FOR = {TOP_LOGPROBS, TOP_PROMPT_LOGPROBS, ROUTED_EXPERTS}  # what an answer then has
 
 
 def sglang_params(request: Request) -> dict[str, Any]:
-    """Return one row's parameters, without those at a neutral value that would cost SGLang time.
-    The limits are those of the new tokens (`child/continued_rows.py`)."""
+    """Return one row's parameters. The limits are those of the new tokens
+    (`child/continued_rows.py`)."""
     params, known = request.params, len(request.known_ids) - len(request.token_ids)
-    always = {name: getattr(params, name) for name in SAME} | {
+    row = {name: getattr(params, name) for name in SAME} | {
         "max_new_tokens": params.max_tokens - known,
         "min_new_tokens": max(0, params.min_tokens - known),
         "stop_token_ids": list(params.stop_token_ids),
         "stop": list(params.stop),
     }
-    penalty = params.repetition_penalty
-    custom = {
-        REPETITION_PENALTY: None if penalty == 1.0 else penalty,
-        SEED: params.seed,
-        SAMPLING_MASK: params.sampling_mask or None,
-        ALLOWED: params.allowed_token_ids,
-        BAD_WORDS: params.bad_word_ids or None,
-        LOGPROB_IDS: params.logprob_token_ids,
-        SO_FAR: known or None,
-        BUDGET: _budget(params),
-        DETECTION: params.repetition_detection,
-    }
-    custom = _given(custom)
-    optional = {
-        "custom_params": custom or None,
-        "logit_bias": dict(params.logit_bias) or None,
-        "json_schema": params.json_schema,
-        "regex": params.regex,
-        ADAPTER: params.adapter,
-        LOGPROB_START: 0 if params.prompt_logprobs else None,
-        ROUTED_EXPERTS: params.return_routed_experts or None,
-        TOP_PROMPT_LOGPROBS: params.top_prompt_logprobs or None,
-        TOP_LOGPROBS: 1 if LISTED & custom.keys() else params.logprobs or None,
-    }
-    return always | _given(optional)
+    row |= _not_neutral(params, OPTIONAL)
+    custom = _not_neutral(params, CUSTOM)
+    if known:
+        custom[SO_FAR] = known
+    if params.thinking_token_budget is not None and params.thought_marks is not None:
+        # The arguments of a `ThinkingBudget` after the prompt.
+        custom[BUDGET] = [params.thinking_token_budget, dataclasses.asdict(params.thought_marks)]
+    if custom:
+        row["custom_params"] = custom
+    if params.adapter is not None:
+        row[ADAPTER] = params.adapter
+    if params.prompt_logprobs:
+        row[LOGPROB_START] = 0
+    if likeliest := 1 if LISTED & custom.keys() else params.logprobs:
+        row[TOP_LOGPROBS] = likeliest
+    return row
 
 
-def _budget(params: SamplingParams) -> list[Any] | None:
-    """The arguments of a `ThinkingBudget` after the prompt."""
-    budget, marks = params.thinking_token_budget, params.thought_marks
-    return None if budget is None or marks is None else [budget, dataclasses.asdict(marks)]
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _not_neutral(params: SamplingParams, names: Sequence[str]) -> dict[str, Any]:
+    values = {name: getattr(params, name) for name in names}
+    return {name: value for name, value in values.items() if value != NEUTRAL[name]}
 
 
 def score_params(start: int, likeliest: int, adapter: str | None) -> dict[str, Any]:
     """Parameters of a prefill that returns the log probs of the prompt's tokens from `start` on."""
-    params = {"max_new_tokens": 0, "temperature": 1.0}
-    scored = {LOGPROB_START: start - 1, TOP_PROMPT_LOGPROBS: likeliest, ADAPTER: adapter}
-    return params | _given(scored)
+    params = {"max_new_tokens": 0, "temperature": 1.0, LOGPROB_START: start - 1}
+    of_adapter = {} if adapter is None else {ADAPTER: adapter}
+    return params | {TOP_PROMPT_LOGPROBS: likeliest} | of_adapter
 
 
 def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
@@ -128,13 +120,6 @@ def output_row(
     if not prompt_logprobs:
         prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
         check_finite(prompt_logprobs, row)
-    masked, listed = SAMPLING_MASK in custom, LISTED & custom.keys()
-    most, of_prompt = params.get(TOP_LOGPROBS, 0), params.get(TOP_PROMPT_LOGPROBS, 0)
-    experts = meta.get("routed_experts") if params.get(ROUTED_EXPERTS) else None
-    tops = None
-    if most:
-        tops_before = (before.kept if masked else before.top_logprobs) or []
-        tops = tops_before + _top_logprobs(meta, known, None if listed else most)
     return RequestOutput(
         token_ids=ids,
         logprobs=before.logprobs + new,
@@ -145,14 +130,29 @@ def output_row(
         completion_tokens=len(ids),
         cached_tokens=meta["cached_tokens"],
         weight_versions=meta["weight_versions"],
-        top_prompt_logprobs=[
-            None if top is None else {token: value for value, token, _ in top[:of_prompt]}
-            for top in (meta.get("input_top_logprobs", ()) if of_prompt else ())
-        ],
-        top_logprobs=None if masked else tops,
-        kept=tops if masked else None,
-        routed_experts=None if experts is None else experts.numpy(),
+        **(_asked_for(meta, params, before) if params.keys() & ASKED_FOR else {}),
     )
+
+
+def _asked_for(
+    meta: dict[str, Any], params: dict[str, Any], before: RequestOutput
+) -> dict[str, Any]:
+    """The parts of an output that only a row with their keywords has."""
+    parts: dict[str, Any] = {}
+    if likeliest := params.get(TOP_LOGPROBS):
+        custom = params.get("custom_params", {})
+        name = "kept" if SAMPLING_MASK in custom else "top_logprobs"
+        most = None if LISTED & custom.keys() else likeliest
+        new = _top_logprobs(meta, len(before.logprobs), most)
+        parts[name] = (getattr(before, name) or []) + new
+    if likeliest := params.get(TOP_PROMPT_LOGPROBS):
+        parts["top_prompt_logprobs"] = [
+            None if top is None else {token: value for value, token, _ in top[:likeliest]}
+            for top in meta.get("input_top_logprobs", ())
+        ]
+    if ROUTED_EXPERTS in params and (experts := meta.get("routed_experts")) is not None:
+        parts["routed_experts"] = experts.numpy()
+    return parts
 
 
 def whole_row(request: Request, new: RequestOutput) -> RequestOutput:
