@@ -56,7 +56,7 @@ def test_batch_with_no_row_running_is_before_all_that_came_later() -> None:
 def test_no_rows_id_is_the_beginning_of_another_rows() -> None:
     """SGLang aborts all requests whose ids begin with the one that is named."""
     environment.prepare("auto")
-    from _inf.backends.verl.engine import Call
+    from _inf.backends.verl.calls import Call
 
     call = Call(None, None)  # type: ignore[arg-type]
     ids = [call.rid(row) for row in range(101)]

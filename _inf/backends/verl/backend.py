@@ -14,8 +14,8 @@ import torch
 from _inf.backends import new_weights
 from _inf.backends.base import OnHost
 from _inf.backends.verl import SGLANG_MODE, WITH_ADAPTERS, changes
+from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
-from _inf.backends.verl.engine import Call, current_call
 from _inf.backends.verl.server_arguments import CAPTURE_EXPERTS
 from _inf.backends.verl.sglang_format import sglang_params, whole_row
 from _inf.errors import ConfigError, InferenceError

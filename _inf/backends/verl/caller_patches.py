@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from _inf.backends.verl.engine import Engine, build_engine, current_call
+from _inf.backends.verl.calls import current_call
+from _inf.backends.verl.engine import Engine, build_engine
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.runtime.host import current_host
 

@@ -16,13 +16,8 @@ from verl.utils.device import get_visible_devices_keyword
 from verl.workers.config import HFModelConfig, RolloutConfig
 
 from _inf.backends.verl.caller_patches import PATCHES
-from _inf.backends.verl.engine import (
-    Call,
-    Engine,
-    build_engine,
-    current_call,
-    sglang_rollout,
-)
+from _inf.backends.verl.calls import Call, current_call
+from _inf.backends.verl.engine import Engine, build_engine, sglang_rollout
 from _inf.backends.verl.patch_table import apply
 from _inf.backends.verl.server_arguments import ENABLE
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from _inf.backends.base import check_finite
-from _inf.backends.verl.running_rows import ENDED
 from _inf.errors import RequestFailure
 from _inf.request.keywords import NEUTRAL
 from _inf.types import Request, RequestOutput, SamplingParams, joined_versions
@@ -34,6 +33,7 @@ RULED_OUT = -3.3e38
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS, ADAPTER = "top_prompt_logprobs", "lora_path"
 NO_TOKENS = RequestOutput()
+ENDED = {"type": "ended"}  # the finish reason of a row that `pause("abort")` ended
 # Left out at their neutral values, with which some would cost SGLang time; as those of `CUSTOM`.
 OPTIONAL = ("logit_bias", "json_schema", "regex", ROUTED_EXPERTS, TOP_PROMPT_LOGPROBS)
 ASKED_FOR = {TOP_LOGPROBS, TOP_PROMPT_LOGPROBS, ROUTED_EXPERTS}  # what an answer then has

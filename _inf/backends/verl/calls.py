@@ -1,15 +1,80 @@
-"""The requests that an engine has sent: the weights that computed their tokens, and which of them
-were ended early."""
+"""The calls on an engine, and the requests that it has sent for them: the weights that computed
+their tokens, and which of them were ended early."""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-# The finish reason of a row that `pause("abort")` ended, for `output_row`.
-ENDED = {"type": "ended"}
+from _inf.backends.base import failed_row
+from _inf.backends.verl.sglang_format import ENDED, output_row
+from _inf.backends.verl.tensor_parallel import ALONE, Ranks
+from _inf.errors import RequestFailure
+from _inf.runtime.calls import CancelToken
+from _inf.runtime.host import Host
+from _inf.types import Report, Request, RequestOutput
+
+
+@dataclasses.dataclass
+class Call:
+    """What verl does not pass on of one call, between the caller's thread and the engine's:
+    sampling parameters per row in (None: verl's own, for all rows), outputs per row out.
+
+    ranks: those that make this call too and get its answer. asked: what they must have asked as
+    well. failure: of this rank, which is raised where all of them meet.
+    """
+
+    host: Host
+    cancel: CancelToken
+    sampling_params: list[dict[str, Any]] | None = None
+    report: Report | None = None
+    requests: Sequence[Request] | None = None  # of rows alone: verl need not make tensors of them
+    ranks: Ranks = ALONE
+    asked: str = ""
+    failure: BaseException | None = None
+    rows: list[RequestOutput] = dataclasses.field(default_factory=list)
+    name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+
+    def rid(self, row: int | str) -> str:
+        """A request's id; the scheduler recognizes a call's rows by the part before the dash. No id
+        is the beginning of another: SGLang 0.5.9 aborts all requests whose ids begin so
+        (`Scheduler.abort_request`)."""
+        return f"{self.name}-{row}."
+
+    def made_row(self, output: dict[str, Any], params: dict[str, Any], row: int) -> RequestOutput:
+        """SGLang's answer to row `row` of the call."""
+        if self.requests is None:
+            return output_row(output, params, row)
+        request = self.requests[row]
+        try:
+            return output_row(output, params, request.row)
+        except RequestFailure as failure:
+            if not request.failure_is_row:
+                raise
+            return failed_row(request, failure)
+
+    def run_until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """In place of an event loop's: run `work` on the engine's; a failure is kept for
+        `broadcast`, where the other ranks wait."""
+        if self.failure is not None:
+            work.close()
+            return None
+        try:
+            return self.host.run(work, self.cancel)
+        except BaseException as failure:
+            self.failure = failure
+
+    def broadcast(self, data: list[Any]) -> list[Any]:
+        answer = (data, self.rows)
+        data, self.rows = self.ranks.from_first_rank(self.asked, answer, self.failure)
+        return data
+
+
+current_call: contextvars.ContextVar[Call] = contextvars.ContextVar("inf_call")
 
 
 class EndedBefore(Exception):
