@@ -47,7 +47,7 @@ from _inf.response.streaming import Stream, StreamChunk
 from _inf.runtime.calls import AwaitedCalls, CancelToken
 from _inf.runtime.extras import require_verl
 from _inf.runtime.progress import progress
-from _inf.types import ContinuedRow, Scored, SleepResult, ToolCall, Trace
+from _inf.types import ContinuedRow, Scored, SleepResult, ToolCall
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from _inf.apps.rollouts import load_traces as load_traces
     from _inf.apps.rollouts import rollouts_to_data_proto as rollouts_to_data_proto
     from _inf.apps.rollouts import save_rollouts as save_rollouts
+    from _inf.apps.rollouts.traces import Trace
     from _inf.apps.serve.server import InferenceServer
 
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]

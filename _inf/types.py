@@ -343,38 +343,6 @@ def joined_versions(
 
 
 @dataclass(frozen=True)
-class Trace:
-    """One trajectory of a session of `engine.serve()`: the ids that the model read and sampled.
-
-    token_ids: everything after the prompt. response_mask, logprobs: 1 and a log prob for a sampled
-    id (NaN if the engine's own server gives none), 0 and 0.0 for an id of the template. messages:
-    the conversation with its answers; empty if the prompt was ids. finish_reasons: one per answer.
-    weight_versions: each with the index of its first token in `token_ids`, as in `RequestOutput`.
-    reward: None until it is set. forked_from: the trace whose first messages it shares, and how
-    many; None if it shares none. fork_reason: why it does not continue that trace
-    (docs/serving.md). task: what the session was opened for. rollout: shared by all traces of one
-    rollout: the name that its sessions were opened with, else a text unique to the session, even
-    among sessions of one name; None if no session made the trace. limit: `max_turns` or
-    `max_tokens` if that ended the session.
-    """
-
-    id: str
-    prompt_token_ids: list[int]
-    token_ids: list[int] = field(default_factory=list)
-    response_mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    finish_reasons: list[str] = field(default_factory=list)
-    weight_versions: list[tuple[int, int]] = field(default_factory=list)
-    reward: float | None = None
-    forked_from: tuple[str, int] | None = None
-    fork_reason: str | None = None
-    task: str | None = None
-    rollout: str | None = None
-    limit: str | None = None
-
-
-@dataclass(frozen=True)
 class SleepResult:
     """The result of `sleep`: the bytes of accelerator memory it freed, as counted by the driver."""
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from _inf.apps.rollouts.sources import token_texts
-from _inf.types import Trace
+from _inf.apps.rollouts.traces import Trace
 from inf import ConfigError, as_rollouts, load_rollouts, save_rollouts
 from tests.support.tiny import IM_END
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import inf
-from _inf.apps.rollouts.traces import TraceFile
-from _inf.types import Trace
+from _inf.apps.rollouts.traces import Trace, TraceFile
 from inf import ConfigError
 
 ANSWERS = """

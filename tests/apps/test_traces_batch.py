@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from _inf.apps.rollouts.traces import traces_to_data_proto
+from _inf.apps.rollouts.traces import Trace, traces_to_data_proto
 from _inf.apps.serve.sessions import Sessions, Start
 from _inf.errors import ConfigError
-from _inf.types import RequestOutput, Tokenizer, Trace
+from _inf.types import RequestOutput, Tokenizer
 
 TOKENIZER = cast(Tokenizer, SimpleNamespace(pad_token_id=0))
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from _inf.apps.json_lines import json_lines
 from _inf.apps.rollouts.rollout import COLUMNS, Rollout
-from _inf.apps.rollouts.traces import is_trace_file, load_traces, row_of_trace
+from _inf.apps.rollouts.traces import Trace, is_trace_file, load_traces, row_of_trace
 from _inf.errors import ConfigError, shown
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import UNFINISHED, TextStream
 from _inf.response.trainer_batch import TENSORS
-from _inf.types import RequestOutput, Tokenizer, Trace
+from _inf.types import RequestOutput, Tokenizer
 
 LOGPROBS = "rollout_log_probs"
 # Keys of a row with turns that the form has under the same names.

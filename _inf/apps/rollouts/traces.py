@@ -24,7 +24,39 @@ from _inf.apps.rollouts.rollout import Rollout, first_fault, rollouts_to_data_pr
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.response.decode import decoded_text
 from _inf.response.trainer_batch import OTHER_LOGPROBS
-from _inf.types import Tokenizer, Trace
+from _inf.types import Message, Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """One trajectory of a session of `engine.serve()`: the ids that the model read and sampled.
+
+    token_ids: everything after the prompt. response_mask, logprobs: 1 and a log prob for a sampled
+    id (NaN if the engine's own server gives none), 0 and 0.0 for an id of the template. messages:
+    the conversation with its answers; empty if the prompt was ids. finish_reasons: one per answer.
+    weight_versions: each with the index of its first token in `token_ids`, as in `RequestOutput`.
+    reward: None until it is set. forked_from: the trace whose first messages it shares, and how
+    many; None if it shares none. fork_reason: why it does not continue that trace
+    (docs/serving.md). task: what the session was opened for. rollout: shared by all traces of one
+    rollout: the name that its sessions were opened with, else a text unique to the session, even
+    among sessions of one name; None if no session made the trace. limit: `max_turns` or
+    `max_tokens` if that ended the session.
+    """
+
+    id: str
+    prompt_token_ids: list[int]
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    response_mask: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[float] = dataclasses.field(default_factory=list)
+    messages: list[Message] = dataclasses.field(default_factory=list)
+    finish_reasons: list[str] = dataclasses.field(default_factory=list)
+    weight_versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    reward: float | None = None
+    forked_from: tuple[str, int] | None = None
+    fork_reason: str | None = None
+    task: str | None = None
+    rollout: str | None = None
+    limit: str | None = None
 
 
 class TraceFile:

@@ -46,10 +46,9 @@ from _inf.apps.serve.tokenizer_routes import (
     tokenizer_info,
 )
 from _inf.errors import EngineDeadError
-from _inf.types import Trace
 
 if TYPE_CHECKING:
-    from _inf.apps.rollouts.traces import TraceFile
+    from _inf.apps.rollouts.traces import Trace, TraceFile
     from _inf.response.output import GenerationOutput
     from inf import InferenceEngine
 

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from _inf.types import Message, Trace
+from _inf.apps.rollouts.traces import Trace
+from _inf.types import Message
 
 TOOLS, TEMPLATE, RETRIED, TRUNCATED = "tools", "template", "retried", "truncated"
 THINKING, ANSWER, SHORTENED = "thinking", "edited_answer", "shortened"

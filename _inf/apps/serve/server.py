@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from _inf.apps.rollouts.traces import TraceFile
+from _inf.apps.rollouts.traces import Trace, TraceFile
 from _inf.apps.serve.access import check_address
 from _inf.apps.serve.app import Service, create_app
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, InferenceError
-from _inf.types import Trace
 
 if TYPE_CHECKING:
     from inf import InferenceEngine

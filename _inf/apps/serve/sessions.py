@@ -17,13 +17,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from _inf.apps.rollouts.traces import Trace
 from _inf.apps.serve.error_responses import RequestError
 from _inf.apps.serve.forks import RETRIED, TRUNCATED, Fork, fork_of
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
-from _inf.types import Message, Trace, joined_versions
+from _inf.types import Message, joined_versions
 
 if TYPE_CHECKING:
     from _inf.apps.rollouts.traces import TraceFile

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from _inf.apps.rollouts.traces import Trace
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
-from _inf.types import Trace
 from inf import InferenceEngine
 from tests.support.pages import ROOT
 from tests.support.scripted_server import MODEL

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from _inf.apps.rollouts.traces import Trace
 from _inf.apps.serve.forks import Fork, fork_of
-from _inf.types import Trace
 
 SYSTEM = {"role": "system", "content": "Work."}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

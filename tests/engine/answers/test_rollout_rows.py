@@ -14,8 +14,8 @@ import torch
 
 import inf
 from _inf.apps.cli import main
+from _inf.apps.rollouts.traces import Trace
 from _inf.runtime.extras import has_verl
-from _inf.types import Trace
 from inf import ConfigError, InferenceEngine, load_rollouts, rollouts_to_data_proto
 
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_tokens": 20}
