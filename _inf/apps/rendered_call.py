@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from _inf.apps.openai_format import NamedTool
+from _inf.apps.openai_requests import NamedTool
 from _inf.apps.tool_choice import call_schema, check_strict, forces
 from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from _inf.apps.openai_format import NamedTool
+from _inf.apps.openai_requests import NamedTool
 from _inf.errors import ConfigError, shown
 from _inf.request.keywords import checked
 from _inf.tools.json_schemas import strict_fault

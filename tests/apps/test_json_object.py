@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from _inf.apps.json_object import MAX_DIGITS, MAX_NESTING, json_object
-from _inf.apps.openai_format import assistant
+from _inf.apps.openai_answers import assistant
 from _inf.apps.serve.bodies import ChatBody, read_body
 from _inf.apps.serve.error_responses import error_of
 from _inf.apps.tool_choice import forced_calls

@@ -10,7 +10,7 @@ import torch
 import yaml
 from hypothesis import strategies as st
 
-from _inf.apps.openai_format import ChatRequest
+from _inf.apps.openai_requests import ChatRequest
 from _inf.config import Config
 from _inf.config.load import FLAT
 from _inf.config.tool_formats import FORMATS

@@ -12,16 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from _inf.apps.json_object import json_object
-from _inf.apps.openai_format import (
-    ChatRequest,
-    Keywords,
-    NamedTool,
-    RequestBody,
-    assistant,
-    read,
-    token_logprobs,
-    usage,
-)
+from _inf.apps.openai_answers import assistant, token_logprobs, usage
+from _inf.apps.openai_requests import ChatRequest, Keywords, NamedTool, RequestBody, read
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
 from _inf.response.output import GenerationOutput

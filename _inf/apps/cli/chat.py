@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from _inf.apps.cli.options import SAMPLING, Options, takes_options
-from _inf.apps.openai_format import assistant
+from _inf.apps.openai_answers import assistant
 from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.request.combinations import refuse

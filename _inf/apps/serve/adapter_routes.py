@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from _inf.apps.openai_format import RequestBody
+from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.error_responses import RequestError
 from _inf.errors import error_text, shown
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from _inf.apps.json_object import json_object
-from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, read
+from _inf.apps.openai_requests import ChatRequest, Keywords, RequestBody, read
 from _inf.errors import ConfigError, shown
 from _inf.request.keywords import OF_CHATS
 from _inf.types import GRAMMARS

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from _inf.apps.openai_format import NamedTool, UnknownKeyError
+from _inf.apps.openai_requests import NamedTool, UnknownKeyError
 from _inf.apps.rendered_call import RenderedCall, is_chat, rendered_call
 from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError

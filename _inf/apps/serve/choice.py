@@ -10,7 +10,7 @@ import re
 import uuid
 from typing import Any
 
-from _inf.apps.openai_format import assistant
+from _inf.apps.openai_answers import assistant
 from _inf.apps.rendered_call import RenderedCall
 from _inf.apps.tool_choice import cut_calls, forced_calls, takes
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError  # of a call, when its engine is stopped
 from typing import Any
 
-from _inf.apps.openai_format import UnknownKeyError
+from _inf.apps.openai_requests import UnknownKeyError
 from _inf.errors import (
     ConfigError,
     EngineDeadError,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from _inf.apps.openai_format import RequestBody
+from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import refuse_kinds
 from _inf.errors import ConfigError, shown
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from _inf.apps.openai_format import RequestBody
+from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import refuse_kinds
 
 # The one key of a call's `input` if its arguments are no JSON object: their text.

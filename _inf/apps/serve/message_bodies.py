@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from _inf.apps.openai_format import RequestBody
+from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import (
     SERVERS_TOOL,
     TranslatedBody,

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from _inf.apps.openai_format import token_logprobs, token_name, token_text, usage
+from _inf.apps.openai_answers import token_logprobs, token_name, token_text, usage
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk

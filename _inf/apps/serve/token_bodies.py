@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from _inf.apps.openai_format import NamesTokens, RequestBody, with_keywords
+from _inf.apps.openai_requests import NamesTokens, RequestBody, with_keywords
 from _inf.apps.serve.bodies import Choices, Likeliest, Scored, StreamOptions, StructuredOutputs
 from _inf.errors import ConfigError
 from _inf.request.keywords import KEYWORDS

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from _inf.apps.openai_format import token_text
+from _inf.apps.openai_answers import token_text
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice
 from _inf.apps.serve.responses import JSON, Responses, event_text, list_text, response_text

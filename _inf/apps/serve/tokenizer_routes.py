@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import model_validator
 
-from _inf.apps.openai_format import RequestBody, read, with_keywords
+from _inf.apps.openai_requests import RequestBody, read, with_keywords
 from _inf.apps.rendered_call import shown_rules
 from _inf.apps.serve.message_bodies import CountBody
 from _inf.errors import ConfigError

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from _inf.apps.openai_format import RequestBody
+from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk

@@ -1,0 +1,91 @@
+"""Rows in the form of OpenAI's chat completions: messages, calls, log probs and token counts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from _inf.response.row import GenerationRow
+from _inf.response.streaming import StreamChunk
+from _inf.types import RequestOutput, Tokenizer, ToolCall
+
+
+def assistant(
+    content: str, calls: Sequence[ToolCall], ids: Sequence[str], thought: str = ""
+) -> dict[str, Any]:
+    """Return the assistant's message; ids: of its calls. A thought has the names that clients read:
+    vLLM's and OpenRouter's, and the older one of DeepSeek, SGLang and vLLM."""
+    thoughts = dict.fromkeys(("reasoning", "reasoning_content"), thought) if thought else {}
+    if not calls:
+        return {"role": "assistant", "content": content, **thoughts}
+    named = []
+    for call, call_id in zip(calls, ids, strict=True):
+        function = {"name": call.name, "arguments": _arguments(call)}
+        named.append({"id": call_id, "type": "function", "function": function})
+    return {"role": "assistant", "content": content or None, **thoughts, "tool_calls": named}
+
+
+def _arguments(call: ToolCall) -> str:
+    """A call's arguments as JSON; its text if JSON has no such value, as of one with an error."""
+    try:
+        return call.raw_text if call.error else json.dumps(call.arguments, allow_nan=False)
+    except (ValueError, RecursionError):  # an infinite number, or nested too deeply to be written
+        return call.raw_text
+
+
+def token_logprobs(
+    row: GenerationRow | StreamChunk,
+    tokenizer: Tokenizer,
+    likeliest: int | None,
+    *,
+    as_ids: bool = False,
+) -> dict[str, Any] | None:
+    """Return an entry for every generated token, including the stop token; `likeliest` as in
+    `ChatRequest`, as_ids as in `token_name`. None if a server gives no log probs by our
+    definition."""
+    ids, logprobs = row.token_ids or [], row.logprobs
+    if likeliest is None or logprobs is None or any(map(math.isnan, logprobs)):
+        return None
+    tops = row.top_logprobs or [{} for _ in ids]
+    content = []
+    for token, logprob, top in zip(ids, logprobs, tops, strict=True):
+        named = [_token(*pair, tokenizer, as_ids=as_ids) for pair in list(top.items())[:likeliest]]
+        entry = _token(token, logprob, tokenizer, as_ids=as_ids)
+        content.append({**entry, "top_logprobs": named})
+    return {"content": content, "refusal": None}
+
+
+def token_text(token: int, tokenizer: Tokenizer) -> str:
+    """Return one token as text; part of a character is U+FFFD."""
+    return str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
+
+
+def token_name(token: int, tokenizer: Tokenizer, *, as_ids: bool) -> str:
+    """Return how log probs name a token: by its text, or by its id in vLLM's form
+    (`return_tokens_as_token_ids`), because texts are not unique."""
+    return f"token_id:{token}" if as_ids else token_text(token, tokenizer)
+
+
+def _token(token: int, logprob: float, tokenizer: Tokenizer, *, as_ids: bool) -> dict[str, Any]:
+    text = token_text(token, tokenizer)
+    part = "\N{REPLACEMENT CHARACTER}" in text  # part of a character
+    entry = {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
+    if as_ids:  # newer releases of vLLM have the number too
+        entry |= {"token": token_name(token, tokenizer, as_ids=True), "token_id": token}
+    return entry
+
+
+def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> dict[str, Any]:
+    """Return the token counts of `n` rows per prompt, which counts once for all of them."""
+    prompt = sum(row.prompt_tokens for row in rows[::n])
+    completion = sum(row.completion_tokens for row in rows)
+    thoughts = sum(row.reasoning_tokens for row in rows)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows[::n])},
+        **({"completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else {}),
+    }
