@@ -24,7 +24,6 @@ from pydantic import (
     model_validator,
 )
 
-from _inf.config.tool_formats import format_fault
 from _inf.runtime.extras import has_verl
 
 SINGLE_TURN = "single_turn_agent"  # verl's loop of one turn; `generate` gives the same ids
@@ -118,6 +117,8 @@ class MultiTurn(Section):
     @field_validator("format")
     @classmethod
     def _is_a_format(cls, value: str) -> str:
+        from _inf.config.tool_formats import format_fault
+
         if fault := format_fault(value):
             raise ValueError(fault)
         return value

@@ -106,12 +106,10 @@ class PreparedCall:
     ) -> list[RequestOutput]:
         """Return all rows of a call without loops: those of refused prompts have the reason.
         weight_version: of rows without an answer."""
-        text = "" if self.plan.rules.template is None else None
-        refused = RequestOutput(finish_reason="abort", text=text)
+        text, versions = "" if self.plan.rules.template is None else None, [(weight_version, 0)]
         rows = self._with_refused(
-            answered, lambda _, reason: dataclasses.replace(refused, error=reason)
+            answered, lambda _, why: RequestOutput(finish_reason="abort", text=text, error=why)
         )
-        versions = [(weight_version, 0)]
         return [
             row if row.error is None else dataclasses.replace(row, weight_versions=versions)
             for row in rows
