@@ -1,7 +1,8 @@
 """The exceptions of this library, so that a caller can catch them all as `InferenceError`.
 
 Every message says what was wrong, where (prompt index, key path, file) and what to do.
-`inf` re-exports them; the library raises no other exceptions on purpose.
+`inf` re-exports them; the library raises no other exceptions on purpose. `Refusals` are those of
+one call's prompts.
 """
 
 from __future__ import annotations
