@@ -1,20 +1,17 @@
-"""Measures the cost of streams, tools and `inf batch` against a plain call, and how calls scale.
+"""Measures the cost of streams and of `inf batch` against a plain call.
 
     python benchmarks/calls.py
-    python benchmarks/calls.py --only streams,rows --pairs 7 --json out.json
+    python benchmarks/calls.py --only streams --pairs 7 --json out.json
 
 Parts, each a table (a median of `--pairs` runs, with the lowest and the highest):
 
     streams   the same prompts in one `generate`, and as concurrent `astream`s
     batch     one `generate` of `--lines` prompts, and `inf batch` on a file of as many, without its
-              start; then `inf batch --workers` with 1 and with 2 engines on Ray
-    tools     conversations with the tests' small model that calls a calculator: two turns, one call
-    rows      one `generate` of 1 to 64 rows: tokens per second
-    length    one row with an answer of 16 to 512 tokens: milliseconds a token
-    memory    PSS of the caller and of the engine's process, after the start and after 64 rows
+              start; then `inf batch --workers` with 1 and with 2 engines on Ray; then two
+              `inf batch` at once, each with one core and half of the lines
 
 The order within a pair alternates. Prompts are new in each run, so no cache has them. Answers are
-greedy and have exactly the stated length, except for the tool model's.
+greedy and have exactly the stated length.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import psutil
 import typer
 from common import JsonFile, machine, save
 from rich.console import Console
@@ -41,8 +37,7 @@ from rich.table import Table
 
 from inf import InferenceEngine
 
-ROOT = Path(__file__).parents[1]
-PARTS = ("streams", "rows", "length", "memory", "batch", "tools")
+PARTS = ("streams", "batch")
 Figures = dict[str, list[float]]
 _number = itertools.count()
 
@@ -55,12 +50,10 @@ def main(
 ) -> None:
     parts, figures = only.split(","), {}
     with InferenceEngine() as engine:
-        for part in [part for part in parts if part != "tools"]:
+        for part in parts:
             figures[part] = measure(part, engine, pairs, lines)
     if "batch" in parts:
         figures["workers"] = workers(lines)
-    if "tools" in parts:
-        figures["tools"] = tools(pairs)
     save(json_file, figures)
     show(figures)
 
@@ -68,9 +61,6 @@ def main(
 def measure(part: str, engine: InferenceEngine, pairs: int, lines: int) -> Figures:
     measures: dict[str, Callable[[], Figures]] = {
         "streams": lambda: streams(engine, pairs),
-        "rows": lambda: rows(engine, pairs),
-        "length": lambda: length(engine, pairs),
-        "memory": lambda: memory(engine),
         "batch": lambda: batch(engine, lines),
     }
     if part not in measures:
@@ -131,41 +121,6 @@ def streams(engine: InferenceEngine, pairs: int, tokens: int = 48) -> Figures:
     return figures
 
 
-def rows(engine: InferenceEngine, pairs: int, tokens: int = 48) -> Figures:
-    def run(count: int) -> float:
-        return count * tokens / generate(engine, prompts(count), tokens)
-
-    counts = {f"{count} rows, tok/s": lambda c=count: run(c) for count in (1, 2, 4, 8, 16, 32, 64)}
-    return alternate(counts, pairs)
-
-
-def length(engine: InferenceEngine, pairs: int) -> Figures:
-    lengths = {
-        f"{tokens} tokens, ms a token": lambda t=tokens: generate(engine, prompts(1), t) * 1e3 / t
-        for tokens in (16, 64, 256, 512)
-    }
-    return alternate(lengths, pairs)
-
-
-def memory(engine: InferenceEngine) -> Figures:
-    """Return GB of this process, and of its children, which belong to the engine."""
-
-    def held() -> tuple[float, float]:
-        own = psutil.Process()
-        children = own.children(recursive=True)
-        return tuple(  # type: ignore[return-value]
-            sum(each.memory_full_info().pss for each in group) / 1e9 for group in ([own], children)
-        )
-
-    before = held()
-    generate(engine, prompts(64), 64)
-    figures: Figures = {}
-    for when, (caller, child) in {"before": before, "after": held()}.items():
-        figures[f"caller, {when} 64 rows, GB"] = [caller]
-        figures[f"engine, {when} 64 rows, GB"] = [child]
-    return figures
-
-
 def batch(engine: InferenceEngine, lines: int, tokens: int = 16) -> Figures:
     """Measure the engine alone; `workers` does the same for `inf batch`."""
     generate(engine, prompts(64), tokens)
@@ -174,50 +129,39 @@ def batch(engine: InferenceEngine, lines: int, tokens: int = 16) -> Figures:
 
 
 def workers(lines: int, tokens: int = 16) -> Figures:
-    figures = {}
-    for flags in ([], ["--workers", "1"], ["--workers", "2"]):
-        with tempfile.TemporaryDirectory() as folder:
-            source, out = Path(folder, "in.jsonl"), Path(folder, "out.jsonl")
-            source.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts(lines)))
-            answering = ["--max-tokens", str(tokens), "--temperature", "0", "--min-tokens"]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def start(name: str, count: int, *flags: str) -> subprocess.Popen[str]:
+            """Start `inf batch` on a file of so many lines."""
+            source, out = Path(folder, f"{name}.jsonl"), Path(folder, f"{name}.out.jsonl")
+            source.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts(count)))
+            answering = ["--max-tokens", tokens, "--min-tokens", tokens, "--temperature", 0]
             command = [Path(sys.executable).with_name("inf"), "batch", source, out, *answering]
-            done = subprocess.run(
-                [*map(str, command), str(tokens), *flags],
+            cores = {"OMP_NUM_THREADS": "1"} if name.startswith("half") else {}
+            return subprocess.Popen(
+                [*map(str, command), *flags],
                 stderr=subprocess.PIPE,
                 text=True,
-                timeout=3600,
-                env={**os.environ, "NO_COLOR": "1"},
+                env={**os.environ, "NO_COLOR": "1", **cores},
             )
-            said = re.search(r"^\d+ lines, \d+ tokens, (\d+) tok/s", done.stderr, re.MULTILINE)
-            if said is None:  # lines of progress begin with another word
-                raise RuntimeError(f"inf batch failed:\n{done.stderr}")
-            figures[" ".join(["inf batch", *flags]) + ", tok/s"] = [float(said[1])]
+
+        figures = {
+            "inf batch, tok/s": [_said(start("one", lines))],
+            "inf batch --workers 1, tok/s": [_said(start("ray-1", lines, "--workers", "1"))],
+            "inf batch --workers 2, tok/s": [_said(start("ray-2", lines, "--workers", "2"))],
+        }
+        halves = [start(f"half-{n}", lines // 2) for n in (1, 2)]
+        figures["two inf batch at once, a core each, tok/s"] = [sum(map(_said, halves))]
     return figures
 
 
-def tools(pairs: int) -> Figures:
-    sys.path.insert(0, str(ROOT / "tests"))
-    from tests.support.tool_calling import TOOL_MODEL, question
-
-    def ask(count: int) -> list[str]:
-        run = next(_number)
-        return [question(f"{2 + run % 90} * {2 + row}") for row in range(count)]
-
-    def calling(count: int) -> float:
-        start = time.perf_counter()
-        output = engine.generate(ask(count), temperature=0, progress=False)
-        seconds = time.perf_counter() - start
-        called = sum(bool(row["tool_calls"]) for row in output.metadata)
-        assert called >= 0.9 * count, f"only {called} of {count} conversations called the tool"
-        return count / seconds
-
-    turns = {"enable": True, "tool_config_path": str(ROOT / "tools.yaml")}
-    rollout = {"dtype": "float32", "prompt_length": 1024, "multi_turn": turns}
-    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
-        counts = {
-            f"{count} conversations, a second": lambda c=count: calling(c) for count in (1, 8, 64)
-        }
-        return alternate(counts, pairs)
+def _said(running: subprocess.Popen[str]) -> float:
+    """The tokens per second that `inf batch` reports at its end, without its start."""
+    said = running.communicate(timeout=3600)[1]
+    found = re.search(r"^\d+ lines, \d+ tokens, (\d+) tok/s", said, re.MULTILINE)
+    if found is None:  # lines of progress begin with another word
+        raise RuntimeError(f"inf batch failed:\n{said}")
+    return float(found[1])
 
 
 def show(figures: dict[str, Any]) -> None:

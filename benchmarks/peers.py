@@ -17,6 +17,10 @@ vLLM and llama.cpp have environments of their own, made by the two scripts above
 skipped with a message. tok/s is the answers' tokens over the time of the whole call, reading the
 prompts included; "llama_cpp, decoding" leaves reading the prompts out, as llama.cpp itself reports
 it. The ratios are of the medians, and in brackets their quartiles pair by pair.
+
+Memory (PSS): of the process that calls, and of its children together, which for ours, raw and vLLM
+are the engine; when it has started, and at most during the untimed runs. llama.cpp starts anew for
+each run.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from _inf.models.resolve import embedded_gguf
 
 BUILD = Path(__file__).parents[1] / "build"
 VLLM, LLAMA_CPP = "vllm", "llama_cpp"
+WHOSE = ("caller", "engine")
 INSTALL = {VLLM: "tests/vllm/install.sh", LLAMA_CPP: "benchmarks/install_llama_cpp.sh"}
 
 
@@ -93,8 +98,11 @@ def show(report: dict[str, Any]) -> None:
         table.add_section()
     console = Console(width=120)
     console.print(table)
+    memory = Table("GB", *(f"{when}, {of}" for when in ("at rest", "at most") for of in WHOSE))
     for name, peak in report["peak_bytes"].items():
-        console.print(f"peak memory, {name}: {peak / 1e9:.2f} GB")
+        held = [*report["rest_bytes"][name], *peak]
+        memory.add_row(name, *(f"{each / 1e9:.2f}" for each in held))
+    console.print(memory)
     console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
 
 

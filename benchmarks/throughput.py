@@ -107,12 +107,13 @@ class NoAnswer(SystemExit):
 
 
 class Contestant:
-    """A child process that answers JSON lines; `peak` is the most its process tree held."""
+    """A child process that answers JSON lines. `rest` and `peak` are the bytes that it held when it
+    was ready, and the most in a watched answer: itself, and its children."""
 
     program = str(Path(__file__).with_name("contestants.py"))
 
     def __init__(self, name: str, python: str = sys.executable, **settings: Any) -> None:
-        self.name, self.peak = name, 0
+        self.name, self.rest, self.peak = name, (0, 0), (0, 0)
         self.log: IO[bytes] = tempfile.NamedTemporaryFile(prefix=f"{name}-", suffix=".log")
         self.process = subprocess.Popen(
             [python, self.program, "--contestant", name, json.dumps(settings)],
@@ -126,7 +127,9 @@ class Contestant:
     @functools.cached_property
     def ready(self) -> Any:
         """What it says when it has started."""
-        return self._answer(watched=False)
+        answer = self._answer(watched=False)
+        self.rest = self._held()
+        return answer
 
     def ask(self, watched: bool = False, **job: Any) -> Any:
         assert self.process.stdin is not None
@@ -142,10 +145,14 @@ class Contestant:
                 if line := self.process.stdout.readline():
                     return json.loads(line)
                 break
-            self.peak = max(self.peak, sum(map(held, self._tree())))
+            self.peak = max(self.peak, self._held(), key=sum)
         self.log.seek(0)
         tail = self.log.read().decode(errors="replace")[-3000:]
         raise NoAnswer(f"{self.name} gave no answer; the end of what it said:\n{tail}")
+
+    def _held(self) -> tuple[int, int]:
+        own, *children = [*map(held, self._tree())] or [0]
+        return own, sum(children)
 
     def _tree(self) -> list[psutil.Process]:
         try:
@@ -249,7 +256,7 @@ def measure_all(
     json_file: Path | None,
     profile: bool = False,
 ) -> None:
-    """Add the rates of each load and the peak memory to the report, and save it after each load."""
+    """Add the rates of each load and the memory to the report, and save it after each load."""
     report |= {"loads": {}, "gpu_share": {}}
     for load in loads.split(","):
         rates = measure(race, load, pairs, report["tokens"])
@@ -257,6 +264,7 @@ def measure_all(
             report["gpu_share"][load] = gpu_shares(race, load, report["tokens"])
         report["loads"][load] = rates
         report["peak_bytes"] = {name: each.peak for name, each in race.running.items()}
+        report["rest_bytes"] = {name: each.rest for name, each in race.running.items()}
         save(json_file, report)
 
 
@@ -366,7 +374,7 @@ def show(report: dict[str, Any]) -> None:
         table.add_row(*cells, f"{at_once * steps:.0f}" if bandwidth else "-")
     console.print(table)
     for name, peak in report["peak_bytes"].items():
-        console.print(f"peak memory, {name}: {peak / 1e9:.2f} GB")
+        console.print(f"peak memory, {name}: {sum(peak) / 1e9:.2f} GB")
     if bandwidth:
         console.print(
             f"copy bandwidth {bandwidth['bytes_a_second'] / 1e9:.1f} GB/s, "

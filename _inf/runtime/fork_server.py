@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from _inf.errors import EngineDeadError
+from _inf.runtime.free_memory import give_back
 from _inf.runtime.interpreter import TORCH_VARIABLES
 from _inf.runtime.processes import (
     JOIN_SECONDS,
@@ -199,6 +200,7 @@ class _Popen(popen_forkserver.Popen):
 def serve(channel: socket.socket) -> None:
     """Fork for each request on `channel`, and report each fork's id and exit code, until the caller
     closes it."""
+    give_back()
     gc.freeze()  # a collection in a fork would write to, and so copy, all that they share
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)

@@ -291,3 +291,33 @@ def test_step_is_read_before_the_next_one_only_beside_penalties_and_only_once(
     scheduler.process_batch_result(*scheduler.result_queue.popleft())  # the loop, after the launch
     assert scheduler.read == ["result"]
     assert read_before_penalties(lambda it: it.read, scheduler) == ["result"]  # nothing is queued
+
+
+def test_scheduler_gives_memory_back_once_after_a_time_without_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from _inf.backends.verl.child import scheduler
+
+    given: list[int] = []
+    monkeypatch.setattr(scheduler, "give_back", lambda: given.append(fake.forward_ct))
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    grammars = SimpleNamespace(has_waiting_grammars=lambda: False)
+    clock, fake = [0.0], SimpleNamespace(waiting_queue=[], grammar_manager=grammars, forward_ct=1)
+
+    def sleep(seconds: float) -> None:
+        def pass_by(_: Any) -> None:
+            clock[0] += seconds
+
+        scheduler.sleep_without_work(pass_by, fake)
+
+    sleep(0.3)  # a request came
+    assert given == []
+    sleep(1.0)
+    sleep(1.0)
+    assert given == [1]
+    fake.forward_ct = 5
+    sleep(1.0)
+    assert given == [1, 5]
+    fake.waiting_queue, before = ["a row"], clock[0]
+    sleep(1.0)
+    assert clock[0] == before

@@ -101,3 +101,24 @@ def test_file_of_another_process_or_of_another_form_is_passed_over(
     text = note if isinstance(note, str) else json.dumps({**whole, **note})  # type: ignore[dict-item]
     (folder / "reserved-1.json").write_text(text)
     assert free_megabytes() == 1000
+
+
+def test_freed_memory_is_given_back() -> None:
+    """In a process of its own: in this one the C library may have given it back already."""
+    script = """
+from pathlib import Path
+from _inf.runtime.free_memory import give_back
+
+def own():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+parts = [bytes(100_000) for _ in range(2000)]  # below the size that the C library maps alone
+kept = [bytes(100_000)]  # so that those before it do not end the heap
+parts.clear()
+before = own()
+give_back()
+print(before - own())
+"""
+    given = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert float(given.stdout) > 100, given

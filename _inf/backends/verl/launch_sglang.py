@@ -29,7 +29,7 @@ from _inf.errors import ConfigError, EngineDeadError, InferenceError, at_fault
 from _inf.models.resolve import model_folder
 from _inf.runtime import quiet
 from _inf.runtime.fork_server import ForkServer, SharedForkServer
-from _inf.runtime.free_memory import free_bytes
+from _inf.runtime.free_memory import free_bytes, give_back
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import interpreter_left_alone, quick_imports
 from _inf.runtime.processes import Worker
@@ -76,6 +76,7 @@ def launch(config: Config) -> VerlBackend:
             raise
         if host.fork_server is not None:
             FORKS.started()
+        give_back()  # of the imports
         return backend
 
 

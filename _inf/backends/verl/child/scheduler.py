@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,10 @@ from _inf.backends.verl.child.grammars import end_with_its_grammar
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.backends.verl.sglang_format import DETECTION
 from _inf.request.repetition import REPETITION, repeats
+from _inf.runtime.free_memory import give_back
+
+IDLE_SECONDS = 0.9  # SGLang's poll ends after a second
+LOOKED = "inf_given_back_at"  # on SGLang's scheduler: its steps when memory was last given back
 
 
 def exit_instead_of_sigquit(
@@ -54,8 +59,15 @@ def touch_log(run_batch: Callable[..., Any], *args: object, **kwargs: object) ->
 
 
 def sleep_without_work(sleep: Callable[[Any], None], scheduler: Any) -> None:
-    if not scheduler.waiting_queue and not scheduler.grammar_manager.has_waiting_grammars():
-        sleep(scheduler)
+    """Sleep until a request comes, for at most a second. After the first one in which none came,
+    give back what the C library keeps of the last calls: 341 MB after 32 rows."""
+    if scheduler.waiting_queue or scheduler.grammar_manager.has_waiting_grammars():
+        return
+    begin, kept = time.monotonic(), vars(scheduler)
+    sleep(scheduler)
+    if time.monotonic() - begin >= IDLE_SECONDS and kept.get(LOOKED) != scheduler.forward_ct:
+        kept[LOOKED] = scheduler.forward_ct
+        give_back()
 
 
 def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
@@ -202,7 +214,7 @@ def patches(folder: Path) -> list[Replace]:
              "the prefill of all waiting rows, or minutes on a slow CPU"),
         Wrap(f"{module}:Scheduler.maybe_sleep_on_idle", sleep_without_work,
              "if all running rows end at once, its loop finds no batch once, and it sleeps for up "
-             "to a second before the rows that wait"),
+             "to a second before the rows that wait; and the C library keeps what it freed"),
         Wrap(f"{module}:Scheduler.init_tokenizer", with_tokenizer,
              "without a tokenizer the scheduler dies of stop strings and min_new_tokens"),
         Wrap("sglang.srt.constrained.grammar_manager:GrammarManager.__init__", with_tokenizer,
