@@ -52,13 +52,15 @@ _number = itertools.count()
 
 @dataclasses.dataclass
 class Point:
-    """size: what grows. caller_cpu: core seconds. caller, engine: bytes, the most at once."""
+    """size: what grows. caller_cpu: core seconds. caller, engine: bytes, the most at once. cached:
+    tokens whose place in the KV cache has been used since the engine's start."""
 
     size: int
     seconds: float
     caller_cpu: float
     caller: int = 0
     engine: int = 0
+    cached: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +119,13 @@ def peaks() -> dict[str, int]:
     return {side: sum(map(peak, group)) for side, group in processes().items()}
 
 
-def measured(size: int, run: Callable[[int], None], runs: int) -> Point:
+def cached(engine: InferenceEngine) -> int:
+    totals, pool = engine.stats(), engine.rollout._engine.scheduler_info["max_total_num_tokens"]
+    computed = totals["prompt_tokens"] - totals["cached_tokens"] + totals["completion_tokens"]
+    return int(min(pool, computed))
+
+
+def measured(engine: InferenceEngine, size: int, run: Callable[[int], None], runs: int) -> Point:
     """Return the fastest of the runs of a size, with the memory of the last one."""
     found = []
     for _ in range(runs):
@@ -125,13 +133,14 @@ def measured(size: int, run: Callable[[int], None], runs: int) -> Point:
         cpu, start = time.process_time(), time.perf_counter()
         run(size)
         found.append(Point(size, time.perf_counter() - start, time.process_time() - cpu))
-    return dataclasses.replace(min(found, key=lambda point: point.seconds), **peaks())
+    best = min(found, key=lambda point: point.seconds)
+    return dataclasses.replace(best, **peaks(), cached=cached(engine))
 
 
 def each_size(run: Callable[[InferenceEngine, int], None]) -> Callable[..., list[Point]]:
     def measure(engine: InferenceEngine, sizes: tuple[int, ...], runs: int) -> list[Point]:
         run(engine, sizes[0])  # warm
-        return [measured(size, lambda size: run(engine, size), runs) for size in sizes]
+        return [measured(engine, size, lambda size: run(engine, size), runs) for size in sizes]
 
     return measure
 
@@ -207,7 +216,7 @@ def sessions(engine: InferenceEngine, sizes: tuple[int, ...], runs: int) -> list
     with engine.serve() as server:
         url = server.base_url.removesuffix("/v1")
         asyncio.run(at_once(1))  # warm
-        return [measured(size, lambda n: asyncio.run(at_once(n)), runs) for size in sizes]
+        return [measured(engine, size, lambda n: asyncio.run(at_once(n)), runs) for size in sizes]
 
 
 def lengths(prompt: int, answer: int) -> dict[str, Any]:

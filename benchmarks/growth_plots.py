@@ -10,6 +10,7 @@ Points = list[dict[str, Any]]
 # Of the embedded model: parameters of the layers, and for each pair of tokens the operations of
 # attention, 4 x layers x width, of which the causal mask leaves half.
 LAYER_PARAMETERS, PAIR_OPERATIONS = 106.2e6, 2 * 30 * 576
+TOKEN_BYTES = 2 * 30 * 3 * 64 * 4  # of the KV cache
 
 LABELS = {
     "rows": "rows of a call",
@@ -17,13 +18,6 @@ LABELS = {
     "answers": "tokens of the answer",
     "turns": "turns of a conversation",
     "sessions": "sessions at once",
-}
-EXPECTATIONS = {
-    "rows": "one row's time, or in proportion to the largest call",
-    "prompts": "operations: linear in the tokens, plus attention's square",
-    "answers": "in proportion to the tokens",
-    "turns": "in proportion to the turns",
-    "sessions": "one session's time, or in proportion to the most",
 }
 
 
@@ -59,6 +53,13 @@ EXPECTED: dict[str, Callable[[Points], list[float]]] = {
 }
 
 
+def _cache(points: Points) -> list[float]:
+    """The engine's memory at the first point, and what more of its KV cache has been used."""
+    first = points[0]
+    more = [TOKEN_BYTES * (point["cached"] - first["cached"]) for point in points]
+    return [(first["engine"] + each) / 1e9 for each in more]
+
+
 def draw(name: str, points: Points, file: Path) -> None:
     """Draw a curve: on the left the time, on the right the memory."""
     import matplotlib
@@ -69,20 +70,21 @@ def draw(name: str, points: Points, file: Path) -> None:
     from matplotlib.ticker import ScalarFormatter
 
     sizes = [point["size"] for point in points]
-    figure, (time, memory) = pyplot.subplots(1, 2, figsize=(8, 2.8), layout="constrained")
-    time.plot(sizes, [point["seconds"] for point in points], "o-", label="seconds")
-    expected = EXPECTED[name](points)
-    time.plot(sizes, expected, "--", color="gray", label=f"expected: {EXPECTATIONS[name]}")
+    figure, (time, memory) = pyplot.subplots(1, 2, figsize=(8, 2.6), layout="constrained")
+    time.plot(sizes, [point["seconds"] for point in points], "o-", label="measured")
+    time.plot(sizes, EXPECTED[name](points), "--", color="black", label="expected")
     time.plot(sizes, [p["caller_cpu"] for p in points], ".-", label="core seconds of the caller")
-    time.set(xscale="log", yscale="log", xlabel=LABELS[name], ylabel="s")
-    for side in ("caller", "engine"):
+    time.set(xscale="log", yscale="log", xlabel=LABELS[name], ylabel="seconds")
+    for side in ("engine", "caller"):
         memory.plot(sizes, [point[side] / 1e9 for point in points], "o-", label=side)
-    memory.set(xscale="log", ylim=(0, None), xlabel=LABELS[name], ylabel="GB, the most at once")
+    memory.plot(sizes, _cache(points), "--", color="black", label="engine, expected")
+    most = max(max(point["engine"], point["caller"]) for point in points) / 1e9
+    memory.set(xscale="log", ylim=(0, 1.15 * most), xlabel=LABELS[name], ylabel="GB")
     for axis in (time, memory):
-        axis.set_xticks(sizes, minor=False)
+        axis.set_xticks(sizes)
         axis.xaxis.set_major_formatter(ScalarFormatter())
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)

@@ -321,3 +321,22 @@ def test_scheduler_gives_memory_back_once_after_a_time_without_work(
     fake.waiting_queue, before = ["a row"], clock[0]
     sleep(1.0)
     assert clock[0] == before
+
+
+def test_step_of_which_the_caller_hears_nothing_sends_no_message() -> None:
+    from _inf.backends.verl.child.scheduler import send_only_answers
+
+    def row(tokens: int, *, stream: bool = False, finished: bool = False) -> Any:
+        ids = [7] * tokens
+        return SimpleNamespace(output_ids=ids, stream=stream, finished=lambda: finished)
+
+    sent: list[Any] = []
+    for rows in (
+        [row(49), row(3)],
+        [row(49), row(100)],
+        [row(49), row(3, stream=True)],
+        [row(3, finished=True), row(49)],
+        [],
+    ):
+        send_only_answers(lambda _, reqs, with_logprobs: sent.append(reqs), None, rows, True)
+    assert [len(reqs[-1].output_ids) for reqs in sent] == [100, 3, 49]

@@ -4,6 +4,7 @@ and our `weight_version`. Joined, a stream's events are the whole response."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -22,6 +23,7 @@ from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 
 JSON = dict[str, Any]
+_encode = json.JSONEncoder(allow_nan=False).encode  # `dumps` makes one for each call
 OF_AN_END = "finish_reason stop_reason matched_stop weight_version weight_versions".split()
 
 
@@ -75,7 +77,8 @@ class Responses(Generic[BodyT]):
 
     def _event(self, *choices: JSON, **more: Any) -> str:
         usage = {"usage": self._running_usage()} if self._usage_asked else {}
-        return event_text(self._text(self.event_name, choices, **(usage | more)))
+        about = {**self._head, "object": self.event_name, "choices": choices}
+        return event_text(_encode({**about, **usage, **more}))
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         pairs = zip(self.choices, rows, strict=True)
@@ -267,8 +270,11 @@ class CompletionResponses(Responses[CompletionBody]):
             part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
         tops = chunk.top_logprobs or [{} for _ in chunk.token_ids]
         tokens = [*zip(chunk.token_ids, chunk.logprobs, tops, strict=True)]
-        shown = self.body.keywords().get("skip_special_tokens") is False
-        return {**part, "logprobs": self._old_form(choice, tokens, specials=shown)}
+        return {**part, "logprobs": self._old_form(choice, tokens, specials=self._shows_specials)}
+
+    @functools.cached_property
+    def _shows_specials(self) -> bool:
+        return self.body.keywords().get("skip_special_tokens") is False
 
     def _old_form(
         self,

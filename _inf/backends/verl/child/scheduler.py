@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import torch
 from sglang.srt.managers.schedule_batch import BaseFinishReason, Req
+from sglang.srt.managers.scheduler_output_processor_mixin import DEFAULT_FORCE_STREAM_INTERVAL
 
 from _inf.backends.verl.child.grammars import end_with_its_grammar
 from _inf.backends.verl.patch_table import Replace, Wrap
@@ -68,6 +69,14 @@ def sleep_without_work(sleep: Callable[[Any], None], scheduler: Any) -> None:
     if time.monotonic() - begin >= IDLE_SECONDS and kept.get(LOOKED) != scheduler.forward_ct:
         kept[LOOKED] = scheduler.forward_ct
         give_back()
+
+
+def send_only_answers(
+    send: Callable[..., None], scheduler: Any, reqs: list[Req], *args: Any, **kwargs: Any
+) -> None:
+    every = DEFAULT_FORCE_STREAM_INTERVAL
+    if any(req.finished() or req.stream or len(req.output_ids) % every == 0 for req in reqs):
+        send(scheduler, reqs, *args, **kwargs)
 
 
 def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
@@ -215,6 +224,9 @@ def patches(folder: Path) -> list[Replace]:
         Wrap(f"{module}:Scheduler.maybe_sleep_on_idle", sleep_without_work,
              "if all running rows end at once, its loop finds no batch once, and it sleeps for up "
              "to a second before the rows that wait; and the C library keeps what it freed"),
+        Wrap(f"{module}:Scheduler.stream_output_generation", send_only_answers,
+             "managers/scheduler_output_processor_mixin.py: each step sends a message, also one "
+             "about no row, which costs the caller 0.9 ms of a core on a CPU"),
         Wrap(f"{module}:Scheduler.init_tokenizer", with_tokenizer,
              "without a tokenizer the scheduler dies of stop strings and min_new_tokens"),
         Wrap("sglang.srt.constrained.grammar_manager:GrammarManager.__init__", with_tokenizer,
