@@ -285,7 +285,7 @@ class Config(Section):
     device: Literal["auto", "cuda", "cpu"] = key("auto", "auto: a GPU if there is one.")
     pack_weights: bool = key(True, "On a CPU, store weights in the layout that is read fastest.")
     compiled_kernels: bool = key(
-        True, "On a CPU, fuse float32 operators between matrix multiplications in C (needs gcc)."
+        True, "On a CPU, compute float32 layers in C, a decoding step in one call (needs gcc)."
     )
     truncate_prompt: Literal["left", "right"] | None = key(
         None, "The side on which prompts above prompt_length are cut; null: reject them."

@@ -1,4 +1,4 @@
-"""The C functions between two matrix products, against PyTorch's operators in float64."""
+"""The C functions of a layer, against PyTorch's operators in float64."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from _inf.backends.verl import environment
+from _inf.backends.verl import compiled_libraries, environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 WIDE, OUT = 96, 40
@@ -22,6 +22,18 @@ def packed_linear() -> Any:
     from _inf.backends.verl.child import packed_linear
 
     return packed_linear
+
+
+@pytest.fixture(scope="module", params=["oneDNN", "C"])
+def kernels(packed_linear: Any, request: pytest.FixtureRequest) -> Any:
+    """What multiplies few rows."""
+    from _inf.backends.verl.child.kernels import Kernels
+
+    if request.param == "oneDNN":
+        return None
+    library = compiled_libraries.kernel_library()
+    assert library is not None, "there must be a gcc"
+    return Kernels(library)
 
 
 @pytest.fixture(autouse=True)
@@ -52,30 +64,34 @@ def is_packed(module: torch.nn.Module) -> bool:
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("rows", [0, 1, 3, 64, 500])
 def test_packed_product_is_the_plain_one(
-    packed_linear: Any, dtype: torch.dtype, with_bias: bool, rows: int
+    packed_linear: Any, kernels: Any, dtype: torch.dtype, with_bias: bool, rows: int
 ) -> None:
     module = layer(dtype)
     bias = torch.randn(OUT).to(dtype) if with_bias else None
     x = torch.randn(rows, WIDE).to(dtype)
     exact = linear(x.double(), module.weight.double(), None if bias is None else bias.double())
-    output = packed_linear.packed_linear(plain, None, module, x, bias)
+    output = packed_linear.packed_linear(kernels, plain, None, module, x, bias)
     assert is_packed(module) == (dtype in packed_linear._packable_dtypes())
     assert output.dtype == dtype
     close = {"rtol": 1e-5, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 0.1}
     torch.testing.assert_close(output.double(), exact, **close)
 
 
-def test_input_may_have_three_dimensions_or_be_a_slice(packed_linear: Any) -> None:
+def test_input_may_have_three_dimensions_or_be_a_slice(packed_linear: Any, kernels: Any) -> None:
     module = layer()
     x = torch.randn(5, 7, WIDE + 3)[:, 2:, 1:-2]
     expected = linear(x, module.weight)
-    torch.testing.assert_close(packed_linear.packed_linear(plain, None, module, x), expected)
+    torch.testing.assert_close(
+        packed_linear.packed_linear(kernels, plain, None, module, x), expected
+    )
 
 
-def test_plain_copy_is_freed_while_packed_and_comes_back_bit_by_bit(packed_linear: Any) -> None:
+def test_plain_copy_is_freed_while_packed_and_comes_back_bit_by_bit(
+    packed_linear: Any, kernels: Any
+) -> None:
     module = layer(out=33, wide=77)
     before, shape = module.weight.clone(), module.weight.shape
-    packed_linear.packed_linear(plain, None, module, torch.ones(1, 77))
+    packed_linear.packed_linear(kernels, plain, None, module, torch.ones(1, 77))
     assert module.weight.shape == shape and module.weight.untyped_storage().nbytes() == 4
     assert module.weight.isnan().all()  # whoever reads it must notice
     packed = weakref.ref(module.weight.packed)
@@ -84,9 +100,11 @@ def test_plain_copy_is_freed_while_packed_and_comes_back_bit_by_bit(packed_linea
     assert packed() is None and not is_packed(module)
 
 
-def test_update_is_multiplied_by_and_the_old_packed_copy_is_gone(packed_linear: Any) -> None:
+def test_update_is_multiplied_by_and_the_old_packed_copy_is_gone(
+    packed_linear: Any, kernels: Any
+) -> None:
     module, x = layer(), torch.randn(2, WIDE)
-    packed_linear.packed_linear(plain, None, module, x)
+    packed_linear.packed_linear(kernels, plain, None, module, x)
     old = weakref.ref(module.weight.packed)
     new = torch.randn(OUT, WIDE)
 
@@ -98,11 +116,13 @@ def test_update_is_multiplied_by_and_the_old_packed_copy_is_gone(packed_linear: 
         runner = SimpleNamespace(model=module)
         assert packed_linear.with_plain_weights(update, runner, new) == "done"
     assert old() is None
-    output = packed_linear.packed_linear(plain, None, module, x)
+    output = packed_linear.packed_linear(kernels, plain, None, module, x)
     torch.testing.assert_close(output, linear(x, new))
 
 
-def logits_of(packed_linear: Any, head: Any, hidden: torch.Tensor, *, fp32: bool = False) -> Any:
+def logits_of(
+    packed_linear: Any, kernels: Any, head: Any, hidden: torch.Tensor, *, fp32: bool = False
+) -> Any:
     """The head's logits, and whether SGLang's own function computed them."""
     own: list[Any] = []
 
@@ -111,7 +131,7 @@ def logits_of(packed_linear: Any, head: Any, hidden: torch.Tensor, *, fp32: bool
         return linear(hidden.float(), head.weight.float())
 
     processor = SimpleNamespace(use_fp32_lm_head=fp32)
-    return packed_linear.packed_head(compute, processor, hidden, head), bool(own)
+    return packed_linear.packed_head(kernels, compute, processor, hidden, head), bool(own)
 
 
 @pytest.fixture
@@ -122,11 +142,11 @@ def server_args(packed_linear: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNa
 
 
 def test_head_keeps_the_plain_copy_that_the_embedding_reads(
-    packed_linear: Any, server_args: SimpleNamespace
+    packed_linear: Any, kernels: Any, server_args: SimpleNamespace
 ) -> None:
     head = layer()
     before, hidden = head.weight.clone(), torch.randn(3, WIDE)
-    logits, own = logits_of(packed_linear, head, hidden)
+    logits, own = logits_of(packed_linear, kernels, head, hidden)
     assert is_packed(head) and not own and torch.equal(head.weight, before)
     torch.testing.assert_close(logits, linear(hidden, before))
     packed_linear.unpack_all(head)
@@ -134,12 +154,12 @@ def test_head_keeps_the_plain_copy_that_the_embedding_reads(
 
 
 def test_head_in_another_dtype_is_sglangs_own(
-    packed_linear: Any, server_args: SimpleNamespace
+    packed_linear: Any, kernels: Any, server_args: SimpleNamespace
 ) -> None:
     hidden = torch.randn(3, WIDE)
-    assert logits_of(packed_linear, layer(), hidden, fp32=True)[1]
+    assert logits_of(packed_linear, kernels, layer(), hidden, fp32=True)[1]
     server_args.rl_on_policy_target = "fsdp"
-    assert logits_of(packed_linear, layer(), hidden)[1]
+    assert logits_of(packed_linear, kernels, layer(), hidden)[1]
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 1, 3)])
@@ -147,5 +167,27 @@ def test_weights_of_other_shapes_stay_plain(packed_linear: Any, shape: tuple[int
     module = layer()
     module.weight.data = torch.randn(shape)
     expected = torch.ones(1)
-    output = packed_linear.packed_linear(lambda *_: expected, None, module, torch.ones(1, 1))
+    output = packed_linear.packed_linear(None, lambda *_: expected, None, module, torch.ones(1, 1))
     assert output is expected and not is_packed(module)
+
+
+@pytest.mark.parametrize(("out", "wide"), [(576, 192), (100, 50), (16, 7), (9, 33)])
+def test_few_rows_are_multiplied_in_c_and_each_as_if_it_were_alone(
+    packed_linear: Any, monkeypatch: pytest.MonkeyPatch, out: int, wide: int
+) -> None:
+    from _inf.backends.verl.child.kernels import Kernels
+
+    library = compiled_libraries.kernel_library()
+    assert library is not None
+    kernels, module = Kernels(library), layer(out=out, wide=wide)
+    exact, bias = module.weight.double(), torch.randn(out)
+    packed = packed_linear._packed_weight(module, keep_plain=False)
+    assert packed.panels is not None
+    monkeypatch.setattr(packed_linear, "_onednn", None)  # not asked
+    for rows in (1, 2, 5, 6, 7, 13, packed_linear.FEW_ROWS):
+        x = torch.randn(rows, wide)
+        product = packed_linear.multiply(kernels, x, packed, bias)
+        expected = linear(x.double(), exact, bias.double())
+        torch.testing.assert_close(product.double(), expected, rtol=1e-5, atol=1e-4)
+        alone = [packed_linear.multiply(kernels, row[None], packed, bias) for row in x]
+        assert torch.equal(product, torch.cat(alone))

@@ -1,4 +1,4 @@
-/* What a decoder layer computes between two matrix products, on a CPU, in float32.
+/* What a decoder layer computes, on a CPU, in float32; and whole decoding steps as lists of calls.
 
    A row is a token; rows without a `step` (numbers from one row to the next) follow one another.
    OpenMP's threads share the work where there is enough: a second one takes microseconds to begin. */
@@ -178,4 +178,147 @@ int attend(const Step *s, const float *query, long query_step, const float *new_
     const int enough = scores != NULL;
     free(scores);
     return enough;
+}
+
+/* Products of few rows with a weight in panels, as oneDNN packs it: `panel` columns of the output
+   side by side, all their rows one after the other; then the next columns. Each number of the output
+   is summed in one order, whatever the number of rows. */
+#ifdef __AVX512F__
+#define LANES 16
+#define WIDE 4 /* vectors; with ROWS of them and those of a weight, what the registers hold */
+#else
+#define LANES 8
+#define WIDE 2
+#endif
+#define ROWS 6
+#define FETCHED 4096 /* how many bytes before their use weights are fetched */
+typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float))));
+
+/* `rows` times `vectors` of the output, of which `columns` are stored. Inlined with constants. */
+static inline __attribute__((always_inline)) void
+multiply_tile(const float *x, const int rows, long depth, const float *weight, long panel,
+              const float *bias, const int vectors, long columns, const int fetch, float *out,
+              long width)
+{
+    Vector sums[rows][vectors];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++)
+            sums[r][v] = (Vector){0};
+    for (long i = 0; i < depth; i++) {
+        const Vector *weights = (const Vector *)(weight + i * panel);
+        for (int v = 0; fetch && v < vectors; v++)
+            __builtin_prefetch((const char *)(weights + v) + FETCHED);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < vectors; v++)
+                sums[r][v] += weights[v] * x[r * depth + i];
+    }
+    for (int r = 0; r < rows; r++) {
+        if (columns == vectors * LANES)
+            memcpy(out + r * width, sums[r], sizeof sums[r]);
+        else
+            memcpy(out + r * width, sums[r], columns * sizeof *out);
+        for (long i = 0; bias && i < columns; i++)
+            out[r * width + i] += bias[i];
+    }
+}
+
+#define TILE(rows)                                                                                 \
+    case rows:                                                                                     \
+        multiply_tile(x, rows, depth, weight, panel, bias, vectors, columns, fetch, out, width);   \
+        break;
+
+static inline __attribute__((always_inline)) void
+multiply_rows(const float *x, long rows, long depth, const float *weight, long panel,
+              const float *bias, const int vectors, long columns, const int fetch, float *out,
+              long width)
+{
+    switch (rows) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
+}
+
+/* out = x * weight + bias. height: rows of a panel, at least `depth`, which are those of x. */
+void multiply(const float *x, const float *weight, const float *bias, long rows, long depth,
+              long height, long panel, long width, float *out)
+{
+    const long vectors = (width + LANES - 1) / LANES, parts = (rows + ROWS - 1) / ROWS;
+    const long of_panel = panel / LANES;
+#pragma omp parallel if (rows * depth * width > WORTH_A_THREAD)
+    {
+        const long thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        const long end = vectors * (thread + 1) / threads;
+        for (long v = vectors * thread / threads, step; v < end; v += step) {
+            step = v + WIDE <= end && v % of_panel + WIDE <= of_panel ? WIDE : 1;
+            const float *from = weight + v / of_panel * panel * height + v % of_panel * LANES;
+            const long first = v * LANES, left = width - first;
+            const long columns = left < step * LANES ? left : step * LANES;
+            for (long part = 0; part < parts; part++) {
+                const long row = rows * part / parts, next = rows * (part + 1) / parts;
+#define MULTIPLY(vectors, fetch)                                                                   \
+    multiply_rows(x + row * depth, next - row, depth, from, panel, bias ? bias + first : NULL,     \
+                  vectors, columns, fetch, out + row * width + first, width)
+                if (step < WIDE)
+                    MULTIPLY(1, 0);
+                else if (part == 0) /* the others find the weight in the processor's cache */
+                    MULTIPLY(WIDE, 1);
+                else
+                    MULTIPLY(WIDE, 0);
+            }
+        }
+    }
+}
+
+/* The rows of a table with these numbers. */
+void embed(const float *table, const int64_t *numbers, long rows, long width, float *out)
+{
+    for (long row = 0; row < rows; row++)
+        memcpy(out + row * width, table + numbers[row] * width, width * sizeof *out);
+}
+
+void copy_rows(const float *x, long step, long rows, long width, float *out)
+{
+    for (long row = 0; row < rows; row++)
+        memcpy(out + row * width, x + row * step, width * sizeof *out);
+}
+
+/* A call of a recorded step: its pointers, whole numbers without the rows, and epsilon, in the order
+   of the function's parameters; and how many rows it has for one of the step. */
+typedef struct {
+    long function;
+    void *p[9];
+    long n[6], each;
+    float epsilon;
+} Call;
+
+/* Make the calls, for as many rows. Returns 0 if there is no memory. */
+int run(const Call *calls, long count, long rows)
+{
+    enum { NORMALIZE, SILU_AND_MUL, ROTATE, ATTEND, MULTIPLY, EMBED, COPY_ROWS };
+    for (const Call *c = calls; c < calls + count; c++) {
+        void *const *p = c->p;
+        const long *n = c->n, all = rows * c->each;
+        switch (c->function) {
+        case NORMALIZE:
+            normalize(p[0], p[1], p[2], p[3], c->epsilon, all, n[0], p[4]);
+            break;
+        case SILU_AND_MUL:
+            silu_and_mul(p[0], all, n[0], p[1]);
+            break;
+        case ROTATE:
+            rotate(p[0], n[0], n[1], n[2], p[1], n[3], p[2], all);
+            break;
+        case ATTEND:
+            if (!attend(p[0], p[1], n[0], p[2], n[1], p[3], n[2], p[4], p[5], p[6]))
+                return 0;
+            break;
+        case MULTIPLY:
+            multiply(p[0], p[1], p[2], all, n[0], n[1], n[2], n[3], p[3]);
+            break;
+        case EMBED:
+            embed(p[0], p[1], all, n[0], p[2]);
+            break;
+        case COPY_ROWS:
+            copy_rows(p[0], n[0], all, n[1], p[1]);
+            break;
+        }
+    }
+    return 1;
 }

@@ -1,7 +1,8 @@
 """The C functions of `kernels.c`, for tensors in float32 on a CPU.
 
 PyTorch's operators take microseconds to start and, for one row, next to nothing to compute; a
-decoder layer has dozens of them between its matrix products. Here each chain of them is one call.
+decoder layer has dozens of them between its matrix products. Here each chain of them is one call,
+and `recorded_step` makes one of a whole step.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ctypes
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sglang.srt.layers.radix_attention import RadixAttention
@@ -18,16 +19,31 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from torch.nn.functional import scaled_dot_product_attention, silu
 
+if TYPE_CHECKING:
+    from _inf.backends.verl.child.recorded_step import Recording
+
 _LONG, _POINTER, _FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
+
+
+class _ROWS(ctypes.c_long):
+    """How many rows a function computes."""
+
+
+# In the order of `run`'s cases.
 _ARGUMENTS = {
-    "normalize": (*(_POINTER,) * 4, _FLOAT, _LONG, _LONG, _POINTER),
-    "silu_and_mul": (_POINTER, _LONG, _LONG, _POINTER),
-    "rotate": (_POINTER, _LONG, _LONG, _LONG, _POINTER, _LONG, _POINTER, _LONG),
+    "normalize": (*(_POINTER,) * 4, _FLOAT, _ROWS, _LONG, _POINTER),
+    "silu_and_mul": (_POINTER, _ROWS, _LONG, _POINTER),
+    "rotate": (_POINTER, _LONG, _LONG, _LONG, _POINTER, _LONG, _POINTER, _ROWS),
     "attend": (_POINTER, *(_POINTER, _LONG) * 3, _POINTER, _POINTER, _POINTER),
+    "multiply": (*(_POINTER,) * 3, _ROWS, *(_LONG,) * 4, _POINTER),
+    "embed": (_POINTER, _POINTER, _ROWS, _LONG, _POINTER),
+    "copy_rows": (_POINTER, _LONG, _ROWS, _LONG, _POINTER),
 }
+_NUMBERS = list(_ARGUMENTS)
+NO_MEMORY = "no memory for the scores of a step's attention"
 
 
-class _Step(ctypes.Structure):
+class Step(ctypes.Structure):
     """`Step` in kernels.c."""
 
     _fields_ = [
@@ -38,6 +54,15 @@ class _Step(ctypes.Structure):
     ]
 
 
+class RecordedCall(ctypes.Structure):
+    """`Call` in kernels.c."""
+
+    _fields_ = [
+        ("function", _LONG), ("p", _POINTER * 9), ("n", _LONG * 6), ("each", _LONG),
+        ("epsilon", _FLOAT),
+    ]  # fmt: skip
+
+
 class Kernels:
     """What `compiled_libraries.kernels` has compiled. Raises `RuntimeError` if a function computes
     something else than PyTorch's operators."""
@@ -46,7 +71,36 @@ class Kernels:
         self._library = ctypes.CDLL(str(path))
         for name, arguments in _ARGUMENTS.items():
             getattr(self._library, name).argtypes = arguments
+        self._library.run.argtypes = ctypes.POINTER(RecordedCall), _LONG, _LONG
+        self.recording: Recording | None = None  # gets each call
         _compare_with_pytorch(self)
+
+    def call(self, function: str, *arguments: Any) -> int:
+        """Call the C function; tensors and structures stand for their addresses."""
+        if self.recording:
+            of_each = zip(arguments, _ARGUMENTS[function], strict=True)
+            rows = (value for value, kind in of_each if kind is _ROWS)
+            self.recording.add(function, arguments, *rows)
+        return self.compute(function, *arguments)
+
+    def compute(self, function: str, *arguments: Any) -> int:
+        """`call` without a record."""
+        return int(getattr(self._library, function)(*map(address, arguments)))
+
+    def recorded(
+        self, function: str, arguments: tuple[Any, ...], each: int, address: Callable[..., Any]
+    ) -> RecordedCall:
+        """each: how many rows it has for one of the step."""
+        of_kind: dict[Any, list[Any]] = {_POINTER: [], _LONG: [], _FLOAT: [], _ROWS: []}
+        for value, kind in zip(arguments, _ARGUMENTS[function], strict=True):
+            of_kind[kind].append(address(value))
+        pointers, numbers = (_POINTER * 9)(*of_kind[_POINTER]), (_LONG * 6)(*of_kind[_LONG])
+        epsilon = of_kind[_FLOAT] or [0]
+        return RecordedCall(_NUMBERS.index(function), pointers, numbers, each, *epsilon)
+
+    def run(self, calls: ctypes.Array[RecordedCall], rows: int) -> None:
+        if not self._library.run(calls, len(calls), rows):
+            raise MemoryError(NO_MEMORY)
 
     def normalize(
         self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, epsilon: float
@@ -55,16 +109,15 @@ class Kernels:
         a model may still use what it gave."""
         out, width = torch.empty_like(x), x.shape[-1]
         summed = x if residual is None else torch.empty_like(x)
-        both = (None, None) if residual is None else (residual.data_ptr(), summed.data_ptr())
-        sizes = epsilon, x.numel() // width, width
-        self._library.normalize(x.data_ptr(), *both, weight.data_ptr(), *sizes, out.data_ptr())
+        both = (None, None) if residual is None else (residual, summed)
+        self.call("normalize", x, *both, weight, epsilon, x.numel() // width, width, out)
         return out, summed
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         """x: rows x 2 widths, contiguous."""
         width = x.shape[-1] // 2
         out = x.new_empty(*x.shape[:-1], width)
-        self._library.silu_and_mul(x.data_ptr(), out.numel() // width, width, out.data_ptr())
+        self.call("silu_and_mul", x, out.numel() // width, width, out)
         return out
 
     def rotate(
@@ -74,9 +127,17 @@ class Kernels:
         need of a copy. angles: a position's cosines, then sines."""
         rows = in_rows(x, len(positions))
         sizes = rows.stride(0), rows.shape[1] // width, width
-        arguments = rows.data_ptr(), *sizes, angles.data_ptr(), angles.shape[-1]
-        self._library.rotate(*arguments, positions.data_ptr(), len(rows))
+        self.call("rotate", rows, *sizes, angles, angles.shape[-1], positions, len(rows))
         return rows.view(x.shape)
+
+    def multiply(
+        self, x: torch.Tensor, panels: torch.Tensor, width: int, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """x @ weight.T + bias. x: contiguous. panels: of a `PackedWeight`. width: of the output."""
+        out = x.new_empty(*x.shape[:-1], width)
+        sizes = out.numel() // width, x.shape[-1], *panels.shape[1:], width
+        self.call("multiply", x, panels, bias, *sizes, out)
+        return out
 
     def step_of(self, batch: ForwardBatch) -> DecodingStep | None:
         """None if the batch does not decode, or its cache is not in float32."""
@@ -89,7 +150,14 @@ class Kernels:
         return self.step(pool.get_kv_buffer, table, *rows)
 
     def step(self, *shared: Any) -> DecodingStep:
-        return DecodingStep(self._library.attend, *shared)
+        return DecodingStep(self.call, *shared)
+
+
+def address(value: Any) -> Any:
+    """Of a tensor's first number, or of a structure; another value as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr()
+    return ctypes.addressof(value) if isinstance(value, ctypes.Structure) else value
 
 
 def in_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
@@ -101,20 +169,20 @@ def in_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
 class DecodingStep:
     """What the layers of one decoding step share: where each row's tokens are in the cache.
 
-    attend: the C function. table: requests x longest, a request's slots; the others are of each
+    call: of `Kernels`. table: requests x longest, a request's slots; the others are of each
     row: its request's number, how many tokens it has, and the slot of the newest.
     """
 
     def __init__(
         self,
-        attend: Callable[..., int],
+        call: Callable[..., int],
         caches: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
         table: torch.Tensor,
         *of_each_row: torch.Tensor,
     ) -> None:
-        self._attend, self._caches, self._table = attend, caches, table
+        self._call, self._caches, self._table = call, caches, table
         self._of_each_row = [column.to(torch.int64) for column in of_each_row]
-        self._shared: dict[Any, _Step] = {}
+        self._shared: dict[Any, Step] = {}
 
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: RadixAttention
@@ -137,16 +205,15 @@ class DecodingStep:
                 f"layer {layer.layer_id} of this model does not fit its tensors: {there} numbers "
                 f"of query, key, value and caches, in place of {sizes}; SGLang computes it wrongly"
             )
-        new = q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
-        old = keys.data_ptr(), values.data_ptr()
-        if not self._attend(ctypes.byref(shared), *new, *old, out.data_ptr()):
-            raise MemoryError("no memory for the scores of a step's attention")
+        new = q, q.stride(0), k, k.stride(0), v, v.stride(0)
+        if not self._call("attend", shared, *new, keys, values, out):
+            raise MemoryError(NO_MEMORY)
         return out
 
-    def _share(self, alike: tuple[Any, ...]) -> _Step:
+    def _share(self, alike: tuple[Any, ...]) -> Step:
         pointers = (self._table.data_ptr(), *(column.data_ptr() for column in self._of_each_row))
         rows = len(self._of_each_row[0])
-        self._shared[alike] = _Step(*pointers, self._table.stride(0), rows, *alike)
+        self._shared[alike] = Step(*pointers, self._table.stride(0), rows, *alike)
         return self._shared[alike]
 
 

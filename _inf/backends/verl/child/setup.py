@@ -57,12 +57,13 @@ def patches(
         overlap,
         packed_linear,
         penalties,
+        recorded_step,
         scheduler,
         weight_loading,
     )
 
     return [
-        *(packed_linear.patches() if pack_weights else ()),
+        *(packed_linear.patches(kernels) if pack_weights else ()),
         *(attention.patches(folder) if device == "cpu" else model_code.gpu_patches()),
         *scheduler.patches(folder),
         *equal_prompts.patches(),
@@ -75,6 +76,7 @@ def patches(
         *penalties.patches(),
         *weight_loading.patches(trust_remote_code),
         *model_code.patches(kernels),
+        *recorded_step.patches(kernels),
         *lora.patches(),
     ]
 
