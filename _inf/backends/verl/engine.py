@@ -158,6 +158,9 @@ class Engine(sglang_rollout.AsyncEngine):
             except BaseException:
                 self._abandon(rid)
                 raise
+            # Of a request that was aborted in the scheduler's queue SGLang keeps the state for good
+            # (tokenizer_manager.py, `_handle_abort_req`).
+            self.tokenizer_manager.rid_to_state.pop(rid, None)
 
     async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
         known = params.get("custom_params", {}).get(SO_FAR, 0)

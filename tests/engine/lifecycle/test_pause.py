@@ -20,6 +20,7 @@ from tests.support.running import (
     running,
     stand_still,
 )
+from tests.support.schedulers import in_flight
 from tests.support.scripts import until
 from tests.support.tool_calling import question
 
@@ -142,6 +143,7 @@ def test_rows_whose_grammars_are_being_compiled_are_ended_too(tiny: InferenceEng
     tiny.pause("abort")
     tiny.resume()
     assert "abort" in {row.finish_reason for row in call.result(60)}
+    assert not in_flight(tiny)
 
 
 def test_aborted_conversation_keeps_its_turns_and_its_mask(caller: InferenceEngine) -> None:
