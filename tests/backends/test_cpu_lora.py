@@ -44,6 +44,7 @@ def batch(lengths: list[int], decoding: bool) -> Any:
     [
         ([1], [5], False),
         ([0, 0], [1, 1], True),
+        ([0, 0], [3, 2], False),
         ([2, 1, 0, 2, 2], [1] * 5, True),  # two rows with one adapter, side by side and apart
         ([1, 0, 1, 2], [3, 2, 1, 4], False),
         ([2, 2], [3, 1], False),
@@ -69,7 +70,9 @@ def test_layer_gets_what_its_adapters_add(
                 b = outer[place, begin : begin + width, :rank]
                 expected[token, begin : begin + width] += SCALINGS[place] * (b @ (a @ x[token]))
                 begin += width
-    compiled = lora.CompiledAdapters(kernel_library()) if in_c else None
+    from _inf.backends.verl.child.kernels import Kernels
+
+    compiled = lora.CompiledAdapters(Kernels(kernel_library())) if in_c else None
     products = lora.CpuLora(len(RANKS), torch.device("cpu"), compiled=compiled)
     products.prepare_lora_batch(batch(lengths, decoding), places, RANKS, SCALINGS, False)
     offsets = torch.tensor([0, *itertools.accumulate(OUT)], dtype=torch.int32)

@@ -182,15 +182,17 @@ def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
         ("* up[i];", "+ up[i];", "silu_and_mul"),
         ("high[i] = b * cosine[i] + a", "high[i] = b * cosine[i] - a", "rotate"),
         ("dot * scale;", "dot;", "attend"),
+        ("weights[v] * x[r * depth + i]", "weights[v] * x[r * depth]", "multiply"),
     ],
 )
 def test_library_that_computes_something_else_is_refused(
     loaded: Any, monkeypatch: Any, tmp_path: Path, right: str, wrong: str, named: str
 ) -> None:
-    code = compiled_libraries.SOURCES[0].read_text()
+    kernels, *others = compiled_libraries.SOURCES
+    code = kernels.read_text()
     assert code.count(right) == 1
     (tmp_path / "kernels.c").write_text(code.replace(right, wrong))
-    monkeypatch.setattr(compiled_libraries, "SOURCES", [tmp_path / "kernels.c"])
+    monkeypatch.setattr(compiled_libraries, "SOURCES", [tmp_path / "kernels.c", *others])
     compiler = compiled_libraries._gcc()
     assert compiler is not None
     compiled_libraries._compile_kernels(compiler, tmp_path)

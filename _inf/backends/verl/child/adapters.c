@@ -12,7 +12,7 @@ typedef float Block __attribute__((vector_size(BLOCK * sizeof(float)), aligned(4
 
 /* Rows with an adapter, those of one adapter together; of each row of the step its adapter's place,
    and of each place its rank and its scaling. */
-typedef struct {
+typedef struct Adapters {
     const int64_t *rows, *places, *ranks;
     const float *scalings;
     long count;
@@ -71,6 +71,8 @@ int add_adapters(const Adapters *s, const float *x, long width, const float *a, 
                  const float *b, long most, long slices, const int32_t *ends, float *out)
 {
     const long room = slices * most, total = ends[slices];
+    if (!s->count)
+        return 1;
     float *inner = malloc(s->count * room * sizeof *inner);
     if (!inner)
         return 0;

@@ -279,6 +279,10 @@ void copy_rows(const float *x, long step, long rows, long width, float *out)
         memcpy(out + row * width, x + row * step, width * sizeof *out);
 }
 
+struct Adapters;
+int add_adapters(const struct Adapters *s, const float *x, long width, const float *a, long step,
+                 const float *b, long most, long slices, const int32_t *ends, float *out);
+
 /* A call of a recorded step: its pointers, whole numbers without the rows, and epsilon, in the order
    of the function's parameters; and how many rows it has for one of the step. */
 typedef struct {
@@ -291,7 +295,7 @@ typedef struct {
 /* Make the calls, for as many rows. Returns 0 if there is no memory. */
 int run(const Call *calls, long count, long rows)
 {
-    enum { NORMALIZE, SILU_AND_MUL, ROTATE, ATTEND, MULTIPLY, EMBED, COPY_ROWS };
+    enum { NORMALIZE, SILU_AND_MUL, ROTATE, ATTEND, MULTIPLY, EMBED, COPY_ROWS, ADD_ADAPTERS };
     for (const Call *c = calls; c < calls + count; c++) {
         void *const *p = c->p;
         const long *n = c->n, all = rows * c->each;
@@ -317,6 +321,10 @@ int run(const Call *calls, long count, long rows)
             break;
         case COPY_ROWS:
             copy_rows(p[0], n[0], all, n[1], p[1]);
+            break;
+        case ADD_ADAPTERS:
+            if (!add_adapters(p[0], p[1], n[0], p[2], n[1], p[3], n[2], n[3], p[4], p[5]))
+                return 0;
             break;
         }
     }

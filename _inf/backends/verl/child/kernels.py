@@ -17,7 +17,7 @@ import torch
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 if TYPE_CHECKING:
     from _inf.backends.verl.child.recorded_step import Recording
@@ -38,9 +38,16 @@ _ARGUMENTS = {
     "multiply": (*(_POINTER,) * 3, _ROWS, *(_LONG,) * 4, _POINTER),
     "embed": (_POINTER, _POINTER, _ROWS, _LONG, _POINTER),
     "copy_rows": (_POINTER, _LONG, _ROWS, _LONG, _POINTER),
+    "add_adapters": (
+        *(_POINTER, _POINTER, _LONG),
+        *(_POINTER, _LONG) * 2,
+        _LONG,
+        _POINTER,
+        _POINTER,
+    ),
 }
 _NUMBERS = list(_ARGUMENTS)
-NO_MEMORY = "no memory for the scores of a step's attention"
+NO_MEMORY = "no memory for a step's attention or adapters"
 
 
 class Step(ctypes.Structure):
@@ -230,6 +237,10 @@ def _compare_with_pytorch(kernels: Kernels) -> None:
     computed = {"silu_and_mul": kernels.silu_and_mul(x), "rotate": x.clone()}
     kernels.rotate(computed["rotate"], 40, weight[None], torch.zeros(3, dtype=torch.int64))
     computed["normalize"], _ = kernels.normalize(x, residual, weight, 1e-5)
+    panels = torch.randn(3, 40, 16, generator=draw)  # a weight of 35 outputs
+    plain = panels.transpose(1, 2).flatten(0, 1)[:35]
+    expected["multiply"] = linear(x, plain, weight[:35])
+    computed["multiply"] = kernels.multiply(x, panels, 35, weight[:35])
     # Two rows of four and two tokens; two query heads of width 20 share one of keys.
     keys, values = torch.randn(2, 8, 1, 20, generator=draw)
     table, ends = torch.tensor([[1, 3, 5, 7], [2, 4, 0, 0]], dtype=torch.int32), (4, 2)

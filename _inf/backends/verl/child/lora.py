@@ -19,7 +19,7 @@ from sglang.srt.lora.backend.lora_registry import register_lora_backend
 from sglang.srt.lora.utils import generate_sequence_lengths
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
-from _inf.backends.verl.child.compiled_adapters import AdaptersOfStep, CompiledAdapters
+from _inf.backends.verl.child.compiled_adapters import CompiledAdapters
 from _inf.backends.verl.patch_table import Replace, Wrap
 
 NAME = "torch_native"
@@ -71,7 +71,7 @@ class CpuLora(BaseLoRABackend):
     ) -> None:
         super().__init__(max_loras_per_batch, device)
         self._compiled = compiled
-        self._step: AdaptersOfStep | None = None
+        self._in_c = False  # this step
         self._used: list[Used] = []
 
     def prepare_lora_batch(
@@ -85,13 +85,17 @@ class CpuLora(BaseLoRABackend):
         """Called before the layers of a step. `weight_indices`: each row's place in the buffers;
         `lora_ranks`, `scalings`: by place, 0 for the base."""
         slots = sorted(slot for slot in set(weight_indices) if lora_ranks[slot])
-        self._used, self._step = [], None
-        if not slots:
+        self._used, self._in_c = [], False
+        decodes = forward_batch.forward_mode.is_decode()
+        if not slots and not decodes:
             return
         lengths = generate_sequence_lengths(forward_batch, device="cpu")
         of_tokens = torch.tensor(weight_indices).repeat_interleave(lengths)
-        if self._compiled and (len(of_tokens) <= MANY or len(set(weight_indices)) > 1):
-            self._step = self._compiled.step(of_tokens.tolist(), lora_ranks, scalings)
+        few = len(of_tokens) <= MANY
+        if self._compiled and (few or len(set(weight_indices)) > 1):
+            # Rows of a later step may have adapters where this one, which is recorded, has none.
+            self._compiled.begin(of_tokens.tolist(), lora_ranks, scalings)
+            self._in_c = True
         for slot in slots:
             mine = of_tokens == slot
             tokens = None if bool(mine.all()) else mine.nonzero()[:, 0]
@@ -108,10 +112,8 @@ class CpuLora(BaseLoRABackend):
         base_output: torch.Tensor,
     ) -> torch.Tensor:
         """output_offset: where the slices of the output (q, k and v; gate and up) begin and end."""
-        if not self._used:
-            return base_output
-        step = self._step
-        if step and step.add(x.x, x.weights, weights, output_offset, base_output):
+        compiled = self._compiled if self._in_c else None
+        if compiled and compiled.add(x.x, x.weights, weights, output_offset, base_output):
             return base_output
         for used in self._used:
             mine = x.x if used.tokens is None else x.x[used.tokens]

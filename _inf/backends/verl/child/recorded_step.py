@@ -223,7 +223,8 @@ class RecordedSteps:
         )
 
     def replay(self, batch: ForwardBatch, **named: Any) -> Any:
-        made_of = packed_linear.unpackings, id(batch.token_to_kv_pool), id(batch.req_to_token_pool)
+        pools = batch.token_to_kv_pool, batch.req_to_token_pool
+        made_of = packed_linear.unpackings, *map(id, pools)
         step = self._step
         try:
             if step is None or made_of != self._made_of or len(batch.input_ids) > step.capacity:
@@ -290,7 +291,7 @@ def at_the_head(
 
 def record_steps(kernels: Kernels, init: Callable[[Any], None], runner: Any) -> None:
     init(runner)
-    if runner.is_generation and not runner.server_args.enable_lora:
+    if runner.is_generation:
         runner.graph_runner = RecordedSteps(kernels, runner)
 
 

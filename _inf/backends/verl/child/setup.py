@@ -135,4 +135,4 @@ def set_up(
     if cpu_attention:
         register_cpu_attention(kernels)
     if device == "cpu":
-        register_cpu_lora(CompiledAdapters(kernel_library) if kernel_library else None)
+        register_cpu_lora(CompiledAdapters(kernels) if kernels else None)
