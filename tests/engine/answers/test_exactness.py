@@ -423,3 +423,10 @@ def test_rows_retracted_from_a_full_cache_keep_their_penalties(
     output = tiny.generate(as_ids(TOO_MANY), temperature=0.0, ignore_eos=True, **penalties)
     assert_logprobs(tiny_reference, TOO_MANY, output, 1.0, 1.5, 0.5)
     assert_penalized_picks(tiny_reference, TOO_MANY, output, 1.5, 0.5)
+
+
+@pytest.mark.verl
+def test_decoding_steps_of_the_embedded_model_are_recorded(engine: InferenceEngine) -> None:
+    engine.generate(PROMPTS[:2], max_tokens=3, ignore_eos=True)
+    log = engine.rollout.host.log.read_text()
+    assert "Decoding steps of up to" in log and "are not recorded" not in log

@@ -24,6 +24,7 @@ from _inf.backends.verl.child.kernels import Kernels, RecordedCall, Step, addres
 from _inf.backends.verl.patch_table import Replace, Wrap
 
 _LOG = logging.getLogger(__name__)
+_LOG.setLevel(logging.INFO)  # a line for each recording, in the engine's log
 _aten: Any = torch.ops.aten
 _ALLOCATIONS = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty)
 _INPUTS = ("input_ids", "positions", "seq_lens", "req_pool_indices", "out_cache_loc")  # of a row
@@ -238,7 +239,7 @@ class RecordedSteps:
                 self._to_compare -= 1
             return repeated
         except CannotRecord as obstacle:
-            _LOG.warning("Decoding steps are not recorded: the model computes %s", obstacle)
+            _LOG.info("Decoding steps are not recorded: the model computes %s", obstacle)
             self._possible, self._step = False, None
             return self._runner.forward_decode(batch, **named)
 
@@ -263,6 +264,7 @@ class RecordedSteps:
             self._kernels.recording = None
         if recording.head is None or result is not recording.head.result:
             raise CannotRecord("something after SGLang's LogitsProcessor")
+        _LOG.info("Decoding steps of up to %d rows are recorded.", capacity)
         return RecordedStep(self._kernels, recording, inputs, rows)
 
 
