@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from _inf.backends.verl import compiled_libraries, environment
+from _inf.backends.verl import environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 WIDE, OUT = 96, 40
@@ -25,15 +25,9 @@ def packed_linear() -> Any:
 
 
 @pytest.fixture(scope="module", params=["oneDNN", "C"])
-def kernels(packed_linear: Any, request: pytest.FixtureRequest) -> Any:
+def kernels(compiled_kernels: Any, request: pytest.FixtureRequest) -> Any:
     """What multiplies few rows."""
-    from _inf.backends.verl.child.kernels import Kernels
-
-    if request.param == "oneDNN":
-        return None
-    library = compiled_libraries.kernel_library()
-    assert library is not None, "there must be a gcc"
-    return Kernels(library)
+    return compiled_kernels if request.param == "C" else None
 
 
 @pytest.fixture(autouse=True)
@@ -173,21 +167,21 @@ def test_weights_of_other_shapes_stay_plain(packed_linear: Any, shape: tuple[int
 
 @pytest.mark.parametrize(("out", "wide"), [(576, 192), (100, 50), (16, 7), (9, 33)])
 def test_few_rows_are_multiplied_in_c_and_each_as_if_it_were_alone(
-    packed_linear: Any, monkeypatch: pytest.MonkeyPatch, out: int, wide: int
+    packed_linear: Any,
+    compiled_kernels: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    out: int,
+    wide: int,
 ) -> None:
-    from _inf.backends.verl.child.kernels import Kernels
-
-    library = compiled_libraries.kernel_library()
-    assert library is not None
-    kernels, module = Kernels(library), layer(out=out, wide=wide)
+    module = layer(out=out, wide=wide)
     exact, bias = module.weight.double(), torch.randn(out)
     packed = packed_linear._packed_weight(module, keep_plain=False)
     assert packed.panels is not None
     monkeypatch.setattr(packed_linear, "_onednn", None)  # not asked
     for rows in (1, 2, 5, 6, 7, 13, packed_linear.FEW_ROWS):
         x = torch.randn(rows, wide)
-        product = packed_linear.multiply(kernels, x, packed, bias)
+        product = packed_linear.multiply(compiled_kernels, x, packed, bias)
         expected = linear(x.double(), exact, bias.double())
         torch.testing.assert_close(product.double(), expected, rtol=1e-5, atol=1e-4)
-        alone = [packed_linear.multiply(kernels, row[None], packed, bias) for row in x]
+        alone = [packed_linear.multiply(compiled_kernels, row[None], packed, bias) for row in x]
         assert torch.equal(product, torch.cat(alone))

@@ -10,21 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from _inf.backends.verl import compiled_libraries, environment
-
 # It imports the whole stack.
 pytestmark = [pytest.mark.engine, pytest.mark.verl]
 WIDTH, HEAD, HEADS, VOCABULARY, LONGEST = 48, 12, 4, 70, 20
-
-
-@pytest.fixture(scope="module")
-def kernels() -> Any:
-    environment.prepare("auto")
-    from _inf.backends.verl.child.kernels import Kernels
-
-    library = compiled_libraries.kernel_library()
-    assert library is not None, "there must be a gcc"
-    return Kernels(library)
 
 
 @pytest.fixture(autouse=True)
@@ -146,18 +134,18 @@ def logits(steps: Any, model: Model, batch: Batch) -> tuple[torch.Tensor, torch.
     return ours.next_token_logits, own.next_token_logits
 
 
-def test_steps_of_any_number_of_rows_are_repeated_bit_by_bit(kernels: Any) -> None:
-    model = Model(kernels, unchanged)
+def test_steps_of_any_number_of_rows_are_repeated_bit_by_bit(compiled_kernels: Any) -> None:
+    model = Model(compiled_kernels, unchanged)
     steps = steps_of(model)
     for tokens, rows in enumerate((3, 3, 1, 8, 5, 2, 1, 8), start=1):
         assert torch.equal(*logits(steps, model, batch_of(model, rows, tokens)))
     assert model.computed == 3  # a recording, and two steps to compare
 
 
-def test_recording_is_made_anew_for_more_rows_and_after_new_weights(kernels: Any) -> None:
+def test_recording_is_made_anew_for_more_rows_and_after_new_weights(compiled_kernels: Any) -> None:
     from _inf.backends.verl.child import packed_linear
 
-    model = Model(kernels, unchanged)
+    model = Model(compiled_kernels, unchanged)
     steps = steps_of(model)
     computed = []
     for rows in (1, 1, 1, 8, 9, 9, 9):  # a recording has room for 8
@@ -179,16 +167,16 @@ def test_recording_is_made_anew_for_more_rows_and_after_new_weights(kernels: Any
     ],
 )
 def test_model_with_another_operator_runs_as_before(
-    kernels: Any, caplog: pytest.LogCaptureFixture, between: Any, what: str
+    compiled_kernels: Any, caplog: pytest.LogCaptureFixture, between: Any, what: str
 ) -> None:
-    model = Model(kernels, between)
+    model = Model(compiled_kernels, between)
     steps = steps_of(model)
     assert torch.equal(*logits(steps, model, batch_of(model, 2, 1)))
     assert not steps.can_run(batch_of(model, 2, 2)) and f"computes {what}" in caplog.text
 
 
 def test_model_that_changes_from_step_to_step_runs_as_before(
-    kernels: Any, caplog: pytest.LogCaptureFixture
+    compiled_kernels: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers = iter(range(30))
 
@@ -196,7 +184,7 @@ def test_model_that_changes_from_step_to_step_runs_as_before(
         return model.kernels.normalize(hidden, None, weights[next(numbers)], 1e-5)[0]
 
     weights = torch.randn(30, WIDTH)
-    model = Model(kernels, between)
+    model = Model(compiled_kernels, between)
     steps = steps_of(model)
     batch = batch_of(model, 2, 1)
     steps.replay(batch)
@@ -205,12 +193,12 @@ def test_model_that_changes_from_step_to_step_runs_as_before(
 
 
 def test_input_that_is_none_of_the_known_ones_is_not_recorded(
-    kernels: Any, caplog: pytest.LogCaptureFixture
+    compiled_kernels: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def between(hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
         return model.kernels.normalize(hidden, None, batch.temperatures, 1e-5)[0]
 
-    model = Model(kernels, between)
+    model = Model(compiled_kernels, between)
     steps = steps_of(model)
     batch = dataclasses.replace(batch_of(model, 2, 1), temperatures=torch.randn(WIDTH))
     assert torch.equal(*logits(steps, model, batch))
