@@ -10,8 +10,8 @@ does in the scheduler's, with the same arguments and corrections, and a clock ar
     head                the logits of the last layer's hidden states
     sampling            SGLang's `ModelRunner.sample`; the rows are greedy
     rest of the step    a batch's tensors, inputs of the recorded step, Python
-    scheduler, caller   what the engine takes besides: the scheduler's loop, its messages, the
-                        detokenizer, and `generate`
+    besides             what a token takes longer in the engine: the scheduler's loop, its messages,
+                        the detokenizer, `generate`, and the same parts if they are slower there
     not recorded        the layers as the model's own Python code calls them, for comparison
 
 Medians of `--steps` steps. "bound" is the time to read all weights of a step once, as PyTorch sums
@@ -51,7 +51,7 @@ def main(
     figures = {number: parts(runner, number, steps) for number in loads}
     for number, of_token in tokens.items():
         of_step = figures[number]
-        of_step["scheduler, caller"] = of_token - of_step["step"]
+        of_step["besides"] = of_token - of_step["step"]
         of_step["engine"], of_step["bound"] = of_token, bound
     show(figures)
     save(json_file, {"milliseconds": figures})
@@ -189,7 +189,7 @@ def without_recording(runner: Any, upstream: Any, ids: Any, batch: Any, head: fl
 def show(figures: dict[int, dict[str, float]]) -> None:
     table = Table("part", *(f"{number} rows" for number in figures))
     order = (
-        "products", "fused", "head", "sampling", "rest of the step", "step", "scheduler, caller",
+        "products", "fused", "head", "sampling", "rest of the step", "step", "besides",
         "engine", "not recorded", "bound",
     )  # fmt: skip
     for part in order:
