@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from _inf.backends import draws
+from _inf.backends.verl.compiled_libraries import refuse_unless
 
 _ARGUMENTS = {
     "keep_likely": (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, *(ctypes.c_void_p,) * 4),
@@ -90,8 +91,4 @@ def _compare_with_pytorch(compiled: CompiledDraws) -> None:
         "apply_bits": (masked, torch.where(allowed, probs, -math.inf)),
     }
     for name, (computed, of_pytorch) in pairs.items():
-        if not torch.equal(computed, of_pytorch):
-            raise RuntimeError(
-                f"compiled_kernels: {name} in draws.c was compiled to something else than "
-                "PyTorch's operators compute; set compiled_kernels: false, and report it"
-            )
+        refuse_unless(torch.equal(computed, of_pytorch), name, "draws.c")

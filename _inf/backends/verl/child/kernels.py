@@ -19,6 +19,8 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
+from _inf.backends.verl.compiled_libraries import refuse_unless
+
 if TYPE_CHECKING:
     from _inf.backends.verl.child.recorded_step import Recording
 
@@ -147,17 +149,26 @@ class Kernels:
         return out
 
     def step_of(self, batch: ForwardBatch) -> DecodingStep | None:
-        """None if the batch does not decode, or its cache is not in float32."""
-        pool, table = batch.token_to_kv_pool, batch.req_to_token_pool.req_to_token
-        if not batch.forward_mode.is_decode() or type(pool) is not MHATokenToKVPool:
-            return None
-        if {pool.dtype, pool.store_dtype} != {torch.float32} or table.dtype is not torch.int32:
+        """None if the batch is not computed in C."""
+        if not decodes_in_float32(batch):
             return None
         rows = batch.req_pool_indices, batch.seq_lens, batch.out_cache_loc
-        return self.step(pool.get_kv_buffer, table, *rows)
+        table = batch.req_to_token_pool.req_to_token
+        return self.step(batch.token_to_kv_pool.get_kv_buffer, table, *rows)
 
     def step(self, *shared: Any) -> DecodingStep:
         return DecodingStep(self.call, *shared)
+
+
+def decodes_in_float32(batch: ForwardBatch) -> bool:
+    """Whether it decodes, and its cache is in float32 and in SGLang's plain form."""
+    pool, table = batch.token_to_kv_pool, batch.req_to_token_pool.req_to_token
+    return (
+        batch.forward_mode.is_decode()
+        and type(pool) is MHATokenToKVPool
+        and {pool.dtype, pool.store_dtype} == {torch.float32}
+        and table.dtype is torch.int32
+    )
 
 
 def address(value: Any) -> Any:
@@ -258,8 +269,5 @@ def _compare_with_pytorch(kernels: Kernels) -> None:
         for row, slots_of_row in enumerate(table[row, :end].long() for row, end in enumerate(ends))
     ])  # fmt: skip
     for name, of_pytorch in expected.items():
-        if not torch.allclose(computed[name], of_pytorch, rtol=1e-4, atol=1e-5):
-            raise RuntimeError(
-                f"compiled_kernels: {name} in kernels.c was compiled to something else than "
-                "PyTorch's operators compute; set compiled_kernels: false, and report it"
-            )
+        same = torch.allclose(computed[name], of_pytorch, rtol=1e-4, atol=1e-5)
+        refuse_unless(same, name, "kernels.c")

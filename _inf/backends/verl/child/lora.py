@@ -86,8 +86,7 @@ class CpuLora(BaseLoRABackend):
         `lora_ranks`, `scalings`: by place, 0 for the base."""
         slots = sorted(slot for slot in set(weight_indices) if lora_ranks[slot])
         self._used, self._in_c = [], False
-        decodes = forward_batch.forward_mode.is_decode()
-        if not slots and not decodes:
+        if not slots and not (self._compiled and forward_batch.forward_mode.is_decode()):
             return
         lengths = generate_sequence_lengths(forward_batch, device="cpu")
         of_tokens = torch.tensor(weight_indices).repeat_interleave(lengths)

@@ -20,7 +20,13 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from _inf.backends.verl.child import packed_linear
-from _inf.backends.verl.child.kernels import Kernels, RecordedCall, Step, address
+from _inf.backends.verl.child.kernels import (
+    Kernels,
+    RecordedCall,
+    Step,
+    address,
+    decodes_in_float32,
+)
 from _inf.backends.verl.patch_table import Replace, Wrap
 
 _LOG = logging.getLogger(__name__)
@@ -85,20 +91,19 @@ class Recording(TorchDispatchMode):
         return result
 
     def _note(self, function: Any, args: Any, result: Any) -> None:
+        view = _is_view(args, result)
         if function is _aten.embedding.default and _is_plain(*args[:2]):
             table, numbers = args[:2]
             self.add("embed", (table, numbers, len(numbers), table.shape[1], result), len(numbers))
         elif function is _aten.clone.default and args[0].dim() == 2 and args[0].stride(1) == 1:
             rows, width = args[0].shape
             self.add("copy_rows", (args[0], args[0].stride(0), rows, width, result), rows)
-        elif not self._computes_nothing(function, args, result):
+        elif function.overloadpacket not in _ALLOCATIONS and (
+            function._schema.is_mutable or not view
+        ):
             raise CannotRecord(function.name())
-        if isinstance(result, torch.Tensor) and not _is_view(args, result):
+        if isinstance(result, torch.Tensor) and not view:
             self.computed[_storage(result)] = result.untyped_storage()
-
-    def _computes_nothing(self, function: Any, args: Any, result: Any) -> bool:
-        only_a_view = _is_view(args, result) and not function._schema.is_mutable
-        return function.overloadpacket in _ALLOCATIONS or only_a_view
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -220,7 +225,7 @@ class RecordedSteps:
             self._possible
             and batch.input_embeds is None
             and len(batch.input_ids) <= packed_linear.FEW_ROWS
-            and self._kernels.step_of(batch) is not None
+            and decodes_in_float32(batch)
         )
 
     def replay(self, batch: ForwardBatch, **named: Any) -> Any:
