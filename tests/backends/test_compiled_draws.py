@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -131,14 +132,8 @@ def test_masks_rule_out_the_tokens_whose_bit_is_0(compiled: CompiledDraws, width
     ],
 )
 def test_library_that_computes_something_else_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: str, wrong: str, named: str
+    miscompiled: Callable[[str, str], Path], right: str, wrong: str, named: str
 ) -> None:
-    code = compiled_libraries.SOURCES[1].read_text()
-    assert code.count(right) == 1
-    (tmp_path / "draws.c").write_text(code.replace(right, wrong))
-    monkeypatch.setattr(compiled_libraries, "SOURCES", [tmp_path / "draws.c"])
-    compiler = compiled_libraries._gcc()
-    assert compiler is not None
-    compiled_libraries._compile_kernels(compiler, tmp_path)
+    library = miscompiled(right, wrong)
     with pytest.raises(RuntimeError, match=f"compiled_kernels: {named} "):
-        CompiledDraws(tmp_path / compiled_libraries.KERNELS)
+        CompiledDraws(library)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,7 +105,9 @@ def layer_of(*of_it: float | None) -> Any:
         (4, 1, 64, 64, -1, None),  # Gemma 2 without its cap
     ],
 )
-@pytest.mark.parametrize("lengths", [[1], [40], [7, 300, 1, 16, 17, 33]])
+@pytest.mark.parametrize(
+    "lengths", [[1], [40], [7, 300, 1, 16, 17, 33], [50, 3, 9, 17, 1, 2, 4, 31, 16, 5, 64]]
+)
 def test_attention_equals_pytorchs_and_stores_the_new_tokens(
     loaded: Any,
     lengths: list[int],
@@ -150,6 +153,25 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
         close(out[row], expected.reshape(-1))
 
 
+def test_attention_of_a_row_does_not_depend_on_the_others(loaded: Any) -> None:
+    rows, tokens = 4 * torch.get_num_threads() + 1, 37
+    keys, values = draw(rows * tokens, 3, 64), draw(rows * tokens, 3, 64)
+    table = torch.arange(rows * tokens, dtype=torch.int32).view(rows, tokens)
+    lengths = torch.arange(rows) + tokens - rows + 1
+    layer = layer_of(9, 3, 64, 64, -1, 0.3, 0.0)
+    q, new = draw(rows, 9 * 64), draw(rows, 3 * 64)
+
+    def attended(part: slice) -> torch.Tensor:
+        own = torch.arange(rows)[part], lengths[part]
+        newest = table[own[0], own[1] - 1].long()
+        step = loaded.step(lambda _: (keys, values), table, *own, newest)
+        out: torch.Tensor = step.attend(q[part], new[part], new[part], layer)
+        return out
+
+    alone = [attended(slice(row, row + 1)) for row in range(rows)]
+    assert torch.equal(attended(slice(None)), torch.cat(alone))
+
+
 @pytest.mark.parametrize("wrong", ["key", "value", "query", "keys", "values"])
 def test_layer_that_does_not_fit_its_tensors_is_refused(loaded: Any, wrong: str) -> None:
     """C would read and write what is beside them."""
@@ -182,22 +204,19 @@ def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
         ("* up[i];", "+ up[i];", "silu_and_mul"),
         ("high[i] = b * cosine[i] + a", "high[i] = b * cosine[i] - a", "rotate"),
         ("dot * scale;", "dot;", "attend"),
-        ("weights[v] * x[r * depth + i]", "weights[v] * x[r * depth]", "multiply"),
+        ("a * scale,", "a,", "attend"),
+        ("of_head[t] *", "1 *", "attend"),
+        ("ADD_PRODUCT(sums[v], value[v], weight)", "sums[v] + value[v]", "attend"),
+        ("all_lanes(x[r * step + i])", "all_lanes(x[r * step])", "multiply"),
+        ("ADD_PRODUCT(second[v], two[v], number)", "second[v] + two[v]", "multiply"),
     ],
 )
 def test_library_that_computes_something_else_is_refused(
-    loaded: Any, monkeypatch: Any, tmp_path: Path, right: str, wrong: str, named: str
+    loaded: Any, miscompiled: Callable[[str, str], Path], right: str, wrong: str, named: str
 ) -> None:
-    kernels, *others = compiled_libraries.SOURCES
-    code = kernels.read_text()
-    assert code.count(right) == 1
-    (tmp_path / "kernels.c").write_text(code.replace(right, wrong))
-    monkeypatch.setattr(compiled_libraries, "SOURCES", [tmp_path / "kernels.c", *others])
-    compiler = compiled_libraries._gcc()
-    assert compiler is not None
-    compiled_libraries._compile_kernels(compiler, tmp_path)
+    library = miscompiled(right, wrong)
     with pytest.raises(RuntimeError, match=f"compiled_kernels: {named} "):
-        type(loaded)(tmp_path / compiled_libraries.KERNELS)
+        type(loaded)(library)
 
 
 def test_without_gcc_there_is_a_warning_and_no_library(monkeypatch: Any) -> None:

@@ -1,12 +1,11 @@
 /* What LoRA adapters add to a layer's output, on a CPU, in float32.
 
    A row is a token; rows follow one another. */
+#include "vectors.h"
 #include <omp.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define WORTH_A_THREAD 30000 /* multiplications */
 #define BLOCK 16 /* outputs that are computed at once */
 typedef float Block __attribute__((vector_size(BLOCK * sizeof(float)), aligned(4), may_alias));
 

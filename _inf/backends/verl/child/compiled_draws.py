@@ -91,4 +91,4 @@ def _compare_with_pytorch(compiled: CompiledDraws) -> None:
         "apply_bits": (masked, torch.where(allowed, probs, -math.inf)),
     }
     for name, (computed, of_pytorch) in pairs.items():
-        refuse_unless(torch.equal(computed, of_pytorch), name, "draws.c")
+        refuse_unless(torch.equal(computed, of_pytorch), name)

@@ -1,4 +1,4 @@
-"""The C functions of `kernels.c`, for tensors in float32 on a CPU.
+"""The C functions of `kernels.c`, `products.c` and `attention.c`, for tensors in float32 on a CPU.
 
 PyTorch's operators take microseconds to start and, for one row, next to nothing to compute; a
 decoder layer has dozens of them between its matrix products. Here each chain of them is one call,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ NO_MEMORY = "no memory for a step's attention or adapters"
 
 
 class Step(ctypes.Structure):
-    """`Step` in kernels.c."""
+    """`Step` in attention.c."""
 
     _fields_ = [
         *((name, _POINTER) for name in ("table", "requests", "lengths", "slots")),
@@ -237,37 +237,60 @@ class DecodingStep:
 
 def _compare_with_pytorch(kernels: Kernels) -> None:
     draw = torch.Generator().manual_seed(0)
+    checks = (_layers, _products, _attention)
+    for name, computed, expected in (pair for check in checks for pair in check(kernels, draw)):
+        same = torch.allclose(computed, expected, rtol=1e-4, atol=1e-4)
+        refuse_unless(same, name)
+
+
+# What each function computes, and what PyTorch's operators do.
+_Pairs = Iterator[tuple[str, torch.Tensor, torch.Tensor]]
+
+
+def _layers(kernels: Kernels, draw: torch.Generator) -> _Pairs:
     x, weight, residual = (torch.randn(*s, generator=draw) for s in ((3, 40), (40,), (3, 40)))
-    summed = x + residual
-    expected = {
-        "normalize": torch.rms_norm(summed, (40,), weight, 1e-5),
-        "silu_and_mul": silu(x[:, :20]) * x[:, 20:],
-        "rotate": torch.cat((x[:, :20] * weight[:20] - x[:, 20:] * weight[20:],
-                             x[:, 20:] * weight[:20] + x[:, :20] * weight[20:]), dim=-1),
-    }  # fmt: skip
-    computed = {"silu_and_mul": kernels.silu_and_mul(x), "rotate": x.clone()}
-    kernels.rotate(computed["rotate"], 40, weight[None], torch.zeros(3, dtype=torch.int64))
-    computed["normalize"], _ = kernels.normalize(x, residual, weight, 1e-5)
-    panels = torch.randn(3, 40, 16, generator=draw)  # a weight of 35 outputs
-    plain = panels.transpose(1, 2).flatten(0, 1)[:35]
-    expected["multiply"] = linear(x, plain, weight[:35])
-    computed["multiply"] = kernels.multiply(x, panels, 35, weight[:35])
-    # Two rows of four and two tokens; two query heads of width 20 share one of keys.
-    keys, values = torch.randn(2, 8, 1, 20, generator=draw)
-    table, ends = torch.tensor([[1, 3, 5, 7], [2, 4, 0, 0]], dtype=torch.int32), (4, 2)
-    slots = torch.tensor([7, 4])
-    layer: Any = types.SimpleNamespace(
-        layer_id=0, tp_q_head_num=2, tp_k_head_num=1, qk_head_dim=20, v_head_dim=20,
-        sliding_window_size=-1, scaling=0.2, logit_cap=0,
-    )  # fmt: skip
-    step = kernels.step(lambda _: (keys, values), table, torch.arange(2), torch.tensor(ends), slots)
-    computed["attend"] = step.attend(x[:2], keys[slots], values[slots], layer)
-    expected["attend"] = torch.cat([
-        scaled_dot_product_attention(
-            x[row].view(2, 20), keys[slots_of_row, 0], values[slots_of_row, 0], scale=0.2
-        ).view(1, 40)
-        for row, slots_of_row in enumerate(table[row, :end].long() for row, end in enumerate(ends))
-    ])  # fmt: skip
-    for name, of_pytorch in expected.items():
-        same = torch.allclose(computed[name], of_pytorch, rtol=1e-4, atol=1e-5)
-        refuse_unless(same, name, "kernels.c")
+    expected = torch.rms_norm(x + residual, (40,), weight, 1e-5)
+    yield "normalize", kernels.normalize(x, residual, weight, 1e-5)[0], expected
+    yield "silu_and_mul", kernels.silu_and_mul(x), silu(x[:, :20]) * x[:, 20:]
+    (low, high), (cosine, sine) = x.chunk(2, dim=-1), weight.chunk(2)
+    expected = torch.cat((low * cosine - high * sine, high * cosine + low * sine), dim=-1)
+    kernels.rotate(x, 40, weight[None], torch.zeros(3, dtype=torch.int64))
+    yield "rotate", x, expected
+
+
+def _products(kernels: Kernels, draw: torch.Generator) -> _Pairs:
+    """Of one row and of several, with panels that the vectors of a processor fill and others."""
+    x = torch.randn(9, 200, generator=draw)
+    for columns in (16, 24, 64):
+        panels = torch.randn(4, 200, columns, generator=draw)
+        plain = panels.transpose(1, 2).flatten(0, 1)[:-5]
+        bias = torch.randn(len(plain), generator=draw)
+        for rows in (x, x[:1]):
+            computed = kernels.multiply(rows, panels, len(plain), bias)
+            yield "multiply", computed, linear(rows, plain, bias)
+
+
+def _attention(kernels: Kernels, draw: torch.Generator) -> _Pairs:
+    """Two rows, one with more tokens than are read at once; two query heads share one of keys."""
+    ends, slots = (19, 2), torch.tensor([37, 4])
+    table = torch.stack((torch.arange(1, 39, 2), torch.arange(2, 40, 2))).int()
+    for width in (20, 64):
+        q = torch.randn(2, 2 * width, generator=draw)
+        keys, values = torch.randn(2, 40, 1, width, generator=draw)
+        layer: Any = types.SimpleNamespace(
+            layer_id=0, tp_q_head_num=2, tp_k_head_num=1, qk_head_dim=width, v_head_dim=width,
+            sliding_window_size=-1, scaling=0.2, logit_cap=0,
+        )  # fmt: skip
+        caches = keys, values
+        step = kernels.step(
+            lambda _, caches=caches: caches, table, torch.arange(2), torch.tensor(ends), slots
+        )
+        of_rows = (table[row, :end].long() for row, end in enumerate(ends))
+        expected = [
+            scaled_dot_product_attention(
+                query.view(2, width), keys[tokens, 0], values[tokens, 0], scale=0.2
+            ).view(1, -1)
+            for query, tokens in zip(q, of_rows, strict=True)
+        ]
+        computed = step.attend(q, keys[slots], values[slots], layer)
+        yield "attend", computed, torch.cat(expected)
