@@ -1,18 +1,15 @@
-"""Undoes what imports do to the caller's interpreter: SGLang's settings, lost time, lost Ctrl-C."""
+"""Undoes what imports do to the caller's interpreter: SGLang's settings, lost Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import importlib.util
 import logging
 import multiprocessing.context
 import os
 import signal
 import sys
 import threading
-import types
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -22,7 +19,6 @@ from typing import Any
 # times slower on a busy machine. Large tensors are in pages of 2 MB, so that reading the weights
 # looks up fewer addresses; where the machine has none, nothing changes.
 TORCH_VARIABLES = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
-_METRICS = "sklearn.metrics"
 
 
 @contextlib.contextmanager
@@ -42,48 +38,6 @@ def interpreter_left_alone() -> Iterator[None]:
         logging.root.handlers[:] = handlers
         logging.root.setLevel(level)
         processes._actual_context = start_method
-
-
-@contextlib.contextmanager
-def quick_imports() -> Iterator[None]:
-    """Switch the garbage collector off for imports: it would look through a million objects again
-    and again and find nothing, for a fifth of their time. And leave scikit-learn's metrics until
-    they are used: Transformers (4.57.1, `generation/candidate_generator.py`) imports them, and
-    SciPy's statistics and pandas with them, for a function of assisted generation."""
-    enabled = gc.isenabled()
-    gc.disable()
-    later = _Later(_METRICS)
-    installed = importlib.util.find_spec("sklearn")
-    if installed is not None and installed.submodule_search_locations:
-        later.__path__ = [f"{installed.submodule_search_locations[0]}/metrics"]
-        sys.modules.setdefault(_METRICS, later)
-    try:
-        yield
-    finally:
-        if sys.modules.get(_METRICS) is later:
-            del sys.modules[_METRICS]
-        if enabled:
-            gc.enable()
-
-
-class _Later(types.ModuleType):
-    """Stands for scikit-learn's metrics, and imports them when it is asked for another function
-    than Transformers imports, or when that one is called."""
-
-    @staticmethod
-    def roc_curve(*args: Any, **kwargs: Any) -> Any:
-        return _metrics().roc_curve(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # `inspect` asks every module for its __file__
-            raise AttributeError(name)
-        return getattr(_metrics(), name)
-
-
-def _metrics() -> Any:
-    if isinstance(sys.modules.get(_METRICS), _Later):
-        del sys.modules[_METRICS]
-    return importlib.import_module(_METRICS)
 
 
 def set_torch_variables() -> None:

@@ -59,7 +59,7 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
 def test_imports_leave_scikit_learn_until_somebody_calls_it() -> None:
     code = """
 import sys
-from _inf.runtime.interpreter import quick_imports
+from _inf.runtime.quick_imports import quick_imports
 with quick_imports():
     import transformers.generation.candidate_generator  # of 4.57: imports it as the next line does
     from sklearn.metrics import roc_curve

@@ -11,6 +11,7 @@ import asyncio
 import multiprocessing
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +111,10 @@ def _memory_outside_of_calls(ask: Callable[..., Any], *args: object, **kwargs: o
     return ask(*args, **kwargs) if current_call.get(None) is None else ("0.00",) * 4
 
 
+def _processor_if_any(load: Callable[..., Any], folder: str, **kwargs: object) -> Any:
+    return load(folder, **kwargs) if any(Path(folder).glob("*processor_config.json")) else None
+
+
 _VERL = "verl.workers.rollout.sglang_rollout.sglang_rollout"
 _ENGINE = "sglang.srt.entrypoints.engine"
 _PROCESSES = _Module(multiprocessing, Process=_process, set_start_method=_set_start_method)
@@ -136,6 +141,8 @@ PATCHES = (
     Replace("sglang.srt.utils.common:get_nvgpu_memory_capacity", _gpu_memory,
             "it needs nvidia-smi, which some containers lack, and asks for the smallest GPU of the "
             "machine, also one that is hidden, and for a whole one where this is a part (MIG)"),
+    Wrap("verl.workers.config.model:hf_processor", _processor_if_any,
+         "of a model without a processor it loads the tokenizer, a second time, and drops it"),
     Wrap("verl.utils.profiler.performance:_get_current_mem_info", _memory_outside_of_calls,
          "each call asks the GPU four times for its free memory, which nobody reads, and for "
          "which CUDA takes half a gigabyte in the caller's process"),

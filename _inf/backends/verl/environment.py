@@ -60,6 +60,9 @@ print(json.dumps(found))
 """
 
 Device = Literal["cuda", "cpu"]
+# Kernels for GPUs; SGLang (0.5.9) imports them where they are installed, `layers/quantization/
+# unquant.py` first, and can do without.
+UNUSED_ON_CPU = ("flashinfer",)
 TOO_OLD = "compute capability"  # in the reason why a GPU cannot be used
 
 _prepared: Device | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from _inf.backends.model_info import eos_token_ids, limits_of, with_dtype, with_limits
 from _inf.backends.verl import environment, kv_memory
 from _inf.backends.verl.compiled_libraries import kernel_library
-from _inf.backends.verl.environment import Device
+from _inf.backends.verl.environment import UNUSED_ON_CPU, Device
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
 from _inf.backends.verl.support import (
     EXACT_ON_CPU,
@@ -31,8 +31,9 @@ from _inf.runtime import quiet
 from _inf.runtime.fork_server import ForkServer, SharedForkServer
 from _inf.runtime.free_memory import free_bytes, give_back
 from _inf.runtime.host import Host
-from _inf.runtime.interpreter import interpreter_left_alone, quick_imports
+from _inf.runtime.interpreter import interpreter_left_alone
 from _inf.runtime.processes import Worker
+from _inf.runtime.quick_imports import models_listed_once, quick_imports
 from _inf.types import Limits, ModelInfo
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def _fork_server(config: Config, device: Device, log: Path) -> ForkServer | None
 
 def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBackend:
     """Import verl and SGLang, check what only they can check, start the engine, and check it."""
-    with quick_imports():
+    unused = UNUSED_ON_CPU if device == "cpu" else ()
+    with quick_imports(without=unused), models_listed_once():
         if device == "cuda":
             from _inf.backends.verl.cuda import leave_out_deep_gemm
 

@@ -6,6 +6,7 @@ are those of sglang 0.5.9, under `srt/`.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
@@ -13,7 +14,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _inf.runtime.interpreter import quick_imports
+from _inf.backends.verl.environment import UNUSED_ON_CPU
+from _inf.runtime.quick_imports import compile_nothing, leave_out, models_listed_once, quick_imports
 
 if TYPE_CHECKING:
     from _inf.backends.verl.child.compiled_draws import CompiledDraws
@@ -29,8 +31,12 @@ def import_all(log: Path) -> None:
     import setproctitle
 
     setproctitle.setproctitle("inf::fork_server")
-    with quick_imports():
+    with quick_imports(without=UNUSED_ON_CPU), models_listed_once():
         patches(log.parent, pack_weights=True)  # its rows import what they name
+        # The scheduler imports them when it reads a model's config (`hf_transformers_utils.py`) and
+        # the first request (`managers/mm_utils.py`), while the caller waits.
+        importlib.import_module("sglang.srt.managers.tokenizer_manager")
+        importlib.import_module("transformers.models.llama.modeling_llama")
 
 
 def patches(
@@ -94,6 +100,9 @@ def set_up(
         from _inf.backends.verl.cuda import leave_out_deep_gemm
 
         leave_out_deep_gemm()
+    else:
+        leave_out(UNUSED_ON_CPU)
+    compile_nothing()
     import torch
     import tqdm
 

@@ -50,7 +50,7 @@ def load_checked(
         parameter.data.fill_(math.nan)
     try:
         load(model, weights, target_device)
-        if unset := [name for name, tensor in _floats(model) if bool(torch.isnan(tensor).any())]:
+        if unset := [name for name, tensor in _floats(model) if _has_nan(tensor)]:
             raise WeightsNotTaken(
                 f"the checkpoint leaves {_some(unset)} of SGLang's {type(model).__name__} without "
                 "values, or gives them NaN"
@@ -71,6 +71,11 @@ def answer_a_refused_update(update: Callable[..., Any], worker: Any, request: ob
         if worker.tp_size > 1:  # the other ranks have taken these weights
             raise
         return False, error_text(failure)
+
+
+def _has_nan(tensor: torch.Tensor) -> bool:
+    """The sum tells it at once where it is a number; it may be NaN by infinities alone."""
+    return bool(tensor.sum().isnan()) and bool(tensor.isnan().any())
 
 
 def _floats(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
