@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import subprocess
@@ -47,6 +48,15 @@ def test_failure_of_an_update_is_an_answer_unless_other_ranks_have_taken_it() ->
     )
     with pytest.raises(RuntimeError, match="pidfd_getfd"):
         answer_a_refused_update(update, one_of_two, forbidden)
+
+
+def test_infinite_weights_are_set_and_nan_is_not() -> None:
+    from _inf.backends.verl.child.weight_loading import _has_nan
+
+    assert not _has_nan(torch.tensor([math.inf, 1.0, -math.inf]))
+    assert not _has_nan(torch.full((4,), 6e4, dtype=torch.float16))
+    assert not _has_nan(torch.empty(0))
+    assert _has_nan(torch.tensor([math.inf, math.nan]))
 
 
 def test_log_probs_of_a_prompt_are_the_same_in_pieces_and_as_a_whole() -> None:

@@ -1,9 +1,8 @@
-"""No Ctrl-C is lost while an engine starts, and its imports leave out what nobody calls."""
+"""No Ctrl-C is lost while an engine starts."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable
@@ -54,29 +53,3 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def test_imports_leave_scikit_learn_until_somebody_calls_it() -> None:
-    code = """
-import sys
-from _inf.runtime.quick_imports import quick_imports
-with quick_imports():
-    import transformers.generation.candidate_generator  # of 4.57: imports it as the next line does
-    from sklearn.metrics import roc_curve
-    assert "sklearn" not in sys.modules and "pandas" not in sys.modules
-assert "sklearn.metrics" not in sys.modules
-rates, _, _ = roc_curve([0, 1], [0.1, 0.9])
-assert rates[-1] == 1.0
-from sklearn.metrics import f1_score, roc_curve
-assert f1_score([1], [1]) == 1.0 and sys.modules["sklearn.metrics"].__file__
-
-del sys.modules["sklearn.metrics"]
-with quick_imports():
-    from sklearn.metrics import f1_score as within  # asked for within: the real one
-    import sklearn.metrics.pairwise
-assert within is sys.modules["sklearn.metrics"].f1_score
-with quick_imports():
-    assert sys.modules["sklearn.metrics"].__file__, "one that is imported is left alone"
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr

@@ -1,0 +1,151 @@
+"""Imports of a start leave out what nobody calls, and only within their block."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from _inf.runtime.quick_imports import quick_imports
+
+
+def run(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_imports_leave_scikit_learn_until_somebody_calls_it() -> None:
+    code = """
+import sys
+from _inf.runtime.quick_imports import quick_imports
+with quick_imports():
+    import transformers.generation.candidate_generator  # of 4.57: imports it as the next line does
+    from sklearn.metrics import roc_curve
+    assert "sklearn" not in sys.modules and "pandas" not in sys.modules
+assert "sklearn.metrics" not in sys.modules
+rates, _, _ = roc_curve([0, 1], [0.1, 0.9])
+assert rates[-1] == 1.0
+from sklearn.metrics import f1_score, roc_curve
+assert f1_score([1], [1]) == 1.0 and sys.modules["sklearn.metrics"].__file__
+
+del sys.modules["sklearn.metrics"]
+with quick_imports():
+    from sklearn.metrics import f1_score as within  # asked for within: the real one
+    import sklearn.metrics.pairwise
+assert within is sys.modules["sklearn.metrics"].f1_score
+with quick_imports():
+    assert sys.modules["sklearn.metrics"].__file__, "one that is imported is left alone"
+"""
+    run(code)
+
+
+def test_quantizer_is_imported_when_it_is_made() -> None:
+    run("""
+import sys
+from _inf.runtime.quick_imports import quick_imports
+with quick_imports():
+    import transformers.quantizers.auto as auto
+assert "torchao" not in sys.modules
+class Config: modules_to_not_convert = quant_type = None
+quantizer = auto.AUTO_QUANTIZER_MAPPING["torchao"](Config(), pre_quantized=True)
+assert type(quantizer).__name__ == "TorchAoHfQuantizer"
+""")
+
+
+def test_functions_that_are_not_to_be_compiled_do_not_import_the_compiler() -> None:
+    code = """
+import os, sys
+from _inf.runtime.quick_imports import quick_imports
+def double(x): return 2 * x
+with quick_imports():
+    import torch
+    compiled = torch.compile(dynamic=True)(double)
+assert compiled is double and "torch._inductor.compile_fx" not in sys.modules
+assert "TORCHDYNAMO_DISABLE" not in os.environ
+assert torch.compile(double) is not double
+"""
+    run(f"import os; os.environ['TORCH_COMPILE_DISABLE'] = '1'\n{code}")
+    run("""
+import torch
+from _inf.runtime.quick_imports import quick_imports
+def double(x): return 2 * x
+with quick_imports():
+    assert torch.compile(double) is not double
+""")
+
+
+def test_objects_of_imports_are_old_ones_afterwards() -> None:
+    run("""
+import gc
+from _inf.runtime.quick_imports import quick_imports
+with quick_imports():
+    assert not gc.isenabled()
+    made = [[] for _ in range(10_000)]
+assert gc.isenabled() and not gc.get_freeze_count()
+assert any(each is made for each in gc.get_objects(generation=2))
+gc.freeze()
+frozen = gc.get_freeze_count()
+with quick_imports():
+    pass
+assert gc.get_freeze_count() == frozen, "what the caller has frozen stays so"
+""")
+
+
+def test_package_seems_absent_within_the_block_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_a_gpu.py").write_text("number = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    with quick_imports(without=["of_a_gpu"]), pytest.raises(ImportError):
+        importlib.import_module("of_a_gpu")
+    assert importlib.import_module("of_a_gpu").number == 1
+    with quick_imports(without=["of_a_gpu"]):
+        assert importlib.import_module("of_a_gpu").number == 1, "it was imported before"
+
+
+def test_inspect_says_the_same_of_a_frame_but_for_its_source() -> None:
+    frame: Any = inspect.currentframe()
+    plainly = inspect.getmodule(frame), inspect.getframeinfo(frame)._replace(lineno=0)
+    with quick_imports():
+        quickly = inspect.getmodule(frame), inspect.getframeinfo(frame)
+        assert inspect.getmodule(Path) is inspect.getmodule(importlib.import_module("pathlib"))
+    assert quickly[0] is plainly[0] is sys.modules[__name__]
+    assert quickly[1].filename == plainly[1].filename
+    assert quickly[1].code_context is None and inspect.getframeinfo(frame).code_context
+
+
+@pytest.mark.verl
+def test_models_of_transformers_are_listed_once_and_the_same() -> None:
+    run("""
+import transformers
+from pathlib import Path
+from transformers.utils import import_utils
+from _inf.runtime.quick_imports import models_listed_once
+file = str(Path(transformers.__file__).with_name("models") / "__init__.py")
+expected = import_utils.define_import_structure(file)
+import_utils.create_import_structure_from_path.cache_clear()
+llama = import_utils.define_import_structure(file.replace("models", "models/llama"))
+with models_listed_once():
+    assert import_utils.define_import_structure.__wrapped__(file) == expected
+    assert import_utils.define_import_structure(file.replace("models", "models/llama")) == llama
+""")
+
+
+@pytest.mark.verl
+def test_fork_server_imports_no_compiler_and_no_kernels_of_a_gpu(tmp_path: Path) -> None:
+    run(f"""
+import sys
+from pathlib import Path
+from _inf.backends.verl import environment
+environment.prepare("cpu")
+from _inf.backends.verl.child import setup
+setup.import_all(Path({str(tmp_path / "log")!r}))
+names = "flashinfer", "torch._inductor.compile_fx", "torchao", "pandas"
+assert not [name for name in names if name in sys.modules]
+assert "sglang.srt.managers.tokenizer_manager" in sys.modules
+""")
