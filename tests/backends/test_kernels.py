@@ -204,7 +204,7 @@ def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
         ("* up[i];", "+ up[i];", "silu_and_mul"),
         ("high[i] = b * cosine[i] + a", "high[i] = b * cosine[i] - a", "rotate"),
         ("dot * scale;", "dot;", "attend"),
-        ("a * scale,", "a,", "attend"),
+        ("= a * scale,", "= a,", "attend"),
         ("of_head[t] *", "1 *", "attend"),
         ("ADD_PRODUCT(sums[v], value[v], weight)", "sums[v] + value[v]", "attend"),
         ("all_lanes(x[r * step + i])", "all_lanes(x[r * step])", "multiply"),

@@ -25,15 +25,12 @@ static void multiply_inner(const Adapters *s, const float *x, long width, long s
 #pragma omp for
     for (long n = 0; n < s->count; n++) {
         const long place = s->places[s->rows[n]];
-        const float *in = x + s->rows[n] * width, *of_place = a + place * step;
-        for (long r = 0; r < slices * s->ranks[place]; r++) {
-            const float *of_rank = of_place + r * width;
-            float dot = 0;
-#pragma omp simd reduction(+ : dot)
-            for (long i = 0; i < width; i++)
-                dot += in[i] * of_rank[i];
-            inner[n * room + r] = dot * s->scalings[place];
-        }
+        const long ranks = slices * s->ranks[place];
+        const float *of_ranks[ranks + 1];
+        for (long r = 0; r < ranks; r++)
+            of_ranks[r] = a + place * step + r * width;
+        scaled_dots(x + s->rows[n] * width, width, of_ranks, 0, ranks, s->scalings[place],
+                    inner + n * room);
     }
 }
 

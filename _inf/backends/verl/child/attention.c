@@ -22,36 +22,6 @@ typedef struct Step {
     float scale, cap;
 } Step;
 
-/* The scores of a block's tokens: query times keys, four at once. first: of a head's numbers in the
-   cache. Inlined with a constant width, the loops over it are unrolled. */
-static inline __attribute__((always_inline)) void score(const float *query, const long width,
-                                                        const float *const *keys, long first,
-                                                        long tokens, float scale, float *scores)
-{
-    long t = 0;
-    for (; t + 4 <= tokens; t += 4) {
-        const float *e = keys[t] + first, *f = keys[t + 1] + first;
-        const float *g = keys[t + 2] + first, *h = keys[t + 3] + first;
-        float a = 0, b = 0, c = 0, d = 0;
-#pragma omp simd reduction(+ : a, b, c, d)
-        for (long i = 0; i < width; i++) {
-            a += query[i] * e[i];
-            b += query[i] * f[i];
-            c += query[i] * g[i];
-            d += query[i] * h[i];
-        }
-        scores[t] = a * scale, scores[t + 1] = b * scale;
-        scores[t + 2] = c * scale, scores[t + 3] = d * scale;
-    }
-    for (; t < tokens; t++) {
-        float dot = 0;
-#pragma omp simd reduction(+ : dot)
-        for (long i = 0; i < width; i++)
-            dot += query[i] * keys[t][first + i];
-        scores[t] = dot * scale;
-    }
-}
-
 /* Make weights of a head's scores; return what their sum is to be divided by. cap: 0, or scores go
    through cap * tanh(score / cap). */
 static float weigh(float *scores, long tokens, float cap)
@@ -120,8 +90,8 @@ score_heads(const Step *s, const float *query, const long width, long heads, con
         for (long head = 0; head < heads; head++) {
             fetch(keys, step, slots + start + count, least(tokens - start - count, TOKENS),
                   heads / group * width, head, heads);
-            score(query + head * width, width, block, head / group * width, count, s->scale,
-                  scores + head * tokens + start);
+            scaled_dots(query + head * width, width, block, head / group * width, count, s->scale,
+                        scores + head * tokens + start);
         }
     }
 }

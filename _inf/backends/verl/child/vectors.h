@@ -1,4 +1,4 @@
-/* Vectors of the processor's width, and e^x, for the C files beside this one. */
+/* Vectors of the processor's width, e^x and scalar products, for the C files beside this one. */
 #pragma once
 #ifdef __AVX__
 #include <immintrin.h>
@@ -45,4 +45,34 @@ static inline float exponential(float x)
     p = p * r + 5.0000001201e-1f;
     power.bits = (int32_t)((uint32_t)(n.bits - 0x4b400000 + 127) << 23);
     return (p * r * r + r + 1) * power.number;
+}
+
+/* scale * (x times each of `count` rows, from their `first` number on), four rows at once. Inlined with
+   a constant width, the loops over it are unrolled. */
+static inline __attribute__((always_inline)) void scaled_dots(const float *x, const long width,
+                                                              const float *const *rows, long first,
+                                                              long count, float scale, float *out)
+{
+    long r = 0;
+    for (; r + 4 <= count; r += 4) {
+        const float *e = rows[r] + first, *f = rows[r + 1] + first;
+        const float *g = rows[r + 2] + first, *h = rows[r + 3] + first;
+        float a = 0, b = 0, c = 0, d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+        for (long i = 0; i < width; i++) {
+            a += x[i] * e[i];
+            b += x[i] * f[i];
+            c += x[i] * g[i];
+            d += x[i] * h[i];
+        }
+        out[r] = a * scale, out[r + 1] = b * scale;
+        out[r + 2] = c * scale, out[r + 3] = d * scale;
+    }
+    for (; r < count; r++) {
+        float dot = 0;
+#pragma omp simd reduction(+ : dot)
+        for (long i = 0; i < width; i++)
+            dot += x[i] * rows[r][first + i];
+        out[r] = dot * scale;
+    }
 }
