@@ -131,7 +131,7 @@ async def one_client(url: str, prompt: list[int], tokens: int) -> float:
         if not first and b"data: " in tail:
             first = time.perf_counter() - begin
     writer.close()
-    if b"[DONE]" not in tail or b'"error"' in tail:
+    if b"[DONE]" not in tail or b'data: {"error"' in tail:
         sys.exit(f"{url} did not finish a stream: {tail[-500:]!r}")
     return first
 

@@ -38,7 +38,7 @@ UNIT = "import torch, transformers, ray, tensordict"
 FIRST, RESTART, IMPORT, HELP = "first answer", "restart() and an answer", "import inf", "inf --help"
 COMMAND = 'inf "Hello!", to its exit'
 # Multiples of the unit.
-GOALS = {FIRST: 3.2, RESTART: 1.3, IMPORT: 0.1, HELP: 0.2, COMMAND: 2.3}
+GOALS = {FIRST: 2.0, RESTART: 1.3, IMPORT: 0.1, HELP: 0.2, COMMAND: 2.3}
 PROGRAM = """
 import json, time
 times = {"python": time.monotonic()}

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK 16 /* outputs that are computed at once */
-typedef float Block __attribute__((vector_size(BLOCK * sizeof(float)), aligned(4), may_alias));
+
+#define OUTPUTS 32 /* that are computed at once */
 
 /* Rows with an adapter, those of one adapter together; of each row of the step its adapter's place,
    and of each place its rank and its scaling. */
@@ -35,29 +35,33 @@ static void multiply_inner(const Adapters *s, const float *x, long width, long s
 }
 
 /* Add to each row's `count` outputs from `first` on. b: outputs x most, of a place. */
-static void add_block(const Adapters *s, const float *b, long total, long most, long slice,
-                      const float *inner, long room, long first, long count, float *out)
+static void add_outputs(const Adapters *s, const float *b, long total, long most, long slice,
+                        const float *inner, long room, long first, long count, float *out)
 {
-    Block transposed[most];
+    float transposed[most][OUTPUTS];
     long before = -1;
     memset(transposed, 0, sizeof transposed);
     for (long n = 0; n < s->count; n++) {
         const long place = s->places[s->rows[n]], rank = s->ranks[place];
         if (place != before)
-            for (long r = 0; r < rank; r++)
-                for (long i = 0; i < count; i++)
+            for (long i = 0; i < count; i++)
+                for (long r = 0; r < rank; r++)
                     transposed[r][i] = b[(place * total + first + i) * most + r];
         before = place;
         const float *in = inner + n * room + slice * rank;
         float *to = out + s->rows[n] * total + first;
-        Block sums = {0};
-        for (long r = 0; r < rank; r++)
-            sums += in[r] * transposed[r];
-        if (count == BLOCK)
-            *(Block *)to += sums;
+        Vector sums[OUTPUTS / LANES] = {{0}};
+        for (long r = 0; r < rank; r++) {
+            const Vector *outer = (const Vector *)transposed[r], number = all_lanes(in[r]);
+            for (int v = 0; v < OUTPUTS / LANES; v++)
+                sums[v] = ADD_PRODUCT(sums[v], outer[v], number);
+        }
+        if (count == OUTPUTS)
+            for (int v = 0; v < OUTPUTS / LANES; v++)
+                ((Vector *)to)[v] += sums[v];
         else
             for (long i = 0; i < count; i++)
-                to[i] += sums[i];
+                to[i] += ((const float *)sums)[i];
     }
 }
 
@@ -78,9 +82,9 @@ int add_adapters(const Adapters *s, const float *x, long width, const float *a, 
         for (long slice = 0; slice < slices; slice++) {
             const long end = ends[slice + 1];
 #pragma omp for nowait
-            for (long first = ends[slice]; first < end; first += BLOCK)
-                add_block(s, b, total, most, slice, inner, room, first,
-                          end - first < BLOCK ? end - first : BLOCK, out);
+            for (long first = ends[slice]; first < end; first += OUTPUTS)
+                add_outputs(s, b, total, most, slice, inner, room, first,
+                            end - first < OUTPUTS ? end - first : OUTPUTS, out);
         }
     }
     free(inner);
