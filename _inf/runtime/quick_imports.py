@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import threading
 import types
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -124,23 +125,32 @@ def compile_nothing() -> None:
 def _quick_frames() -> Iterator[None]:
     """Let `inspect` find a frame's module by its name, instead of by the files of all modules, and
     leave out the line's source. PyTorch (2.9.1, `library.py`) asks for them at each operator."""
-    describe, search = inspect.getframeinfo, inspect.getmodule
-
-    def describe_shortly(frame: Any, context: int = 1) -> Any:
-        return describe(frame, context=0)
-
-    def module_of(object: object, _filename: str | None = None) -> types.ModuleType | None:
-        if isinstance(object, types.FrameType):
-            module = sys.modules.get(object.f_globals.get("__name__", ""))
-            if module is not None:
-                return module
-        return search(object, _filename)
-
-    inspect.getframeinfo, inspect.getmodule = describe_shortly, module_of
+    with _inspecting:
+        _inside.append(None)
+        inspect.getframeinfo, inspect.getmodule = _describe_shortly, _module_of
     try:
         yield
     finally:
-        inspect.getframeinfo, inspect.getmodule = describe, search
+        with _inspecting:  # another thread may still be in such a block
+            _inside.pop()
+            if not _inside:
+                inspect.getframeinfo, inspect.getmodule = _describe, _search
+
+
+_inspecting, _inside = threading.Lock(), list[None]()
+_describe, _search = inspect.getframeinfo, inspect.getmodule
+
+
+def _describe_shortly(frame: Any, context: int = 1) -> Any:
+    return _describe(frame, context=0)
+
+
+def _module_of(object: object, _filename: str | None = None) -> types.ModuleType | None:
+    if isinstance(object, types.FrameType):
+        module = sys.modules.get(object.f_globals.get("__name__", ""))
+        if module is not None:
+            return module
+    return _search(object, _filename)
 
 
 @contextlib.contextmanager

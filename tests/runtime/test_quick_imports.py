@@ -149,3 +149,14 @@ names = "flashinfer", "torch._inductor.compile_fx", "torchao", "pandas"
 assert not [name for name in names if name in sys.modules]
 assert "sglang.srt.managers.tokenizer_manager" in sys.modules
 """)
+
+
+def test_inspect_is_restored_when_two_threads_leave_in_another_order() -> None:
+    before = inspect.getframeinfo, inspect.getmodule
+    first, second = quick_imports(), quick_imports()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert inspect.getframeinfo is not before[0]
+    second.__exit__(None, None, None)
+    assert (inspect.getframeinfo, inspect.getmodule) == before

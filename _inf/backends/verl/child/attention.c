@@ -1,7 +1,8 @@
 /* Attention of a decoding step, on a CPU, in float32.
 
    A row's tokens are read in blocks, and all its heads computed with each: a cache has the heads of
-   a token side by side, so memory is read in long pieces, and once. */
+   a token side by side, so memory is read in long pieces, and once. With few rows the threads share
+   a row's heads. */
 #include "vectors.h"
 #include <math.h>
 #include <omp.h>

@@ -81,6 +81,8 @@ class Kernels:
         for name, arguments in _ARGUMENTS.items():
             getattr(self._library, name).argtypes = arguments
         self._library.run.argtypes = ctypes.POINTER(RecordedCall), _LONG, _LONG
+        # Of a processor's vector: what the columns of a panel must be a multiple of.
+        self.lanes = ctypes.c_int.in_dll(self._library, "lanes").value
         self.recording: Recording | None = None  # gets each call
         _compare_with_pytorch(self)
 
@@ -259,9 +261,9 @@ def _layers(kernels: Kernels, draw: torch.Generator) -> _Pairs:
 
 
 def _products(kernels: Kernels, draw: torch.Generator) -> _Pairs:
-    """Of one row and of several, with panels that the vectors of a processor fill and others."""
+    """One row and several, with panels of one vector and of as many as are computed at once."""
     x = torch.randn(9, 200, generator=draw)
-    for columns in (16, 24, 64):
+    for columns in (kernels.lanes, 3 * kernels.lanes, 4 * kernels.lanes):
         panels = torch.randn(4, 200, columns, generator=draw)
         plain = panels.transpose(1, 2).flatten(0, 1)[:-5]
         bias = torch.randn(len(plain), generator=draw)

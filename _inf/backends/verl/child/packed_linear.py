@@ -86,9 +86,11 @@ def multiply(
     kernels: Kernels | None, x: torch.Tensor, packed: PackedWeight, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return x @ weight.T + bias."""
-    few = 0 < x.numel() <= FEW_ROWS * x.shape[-1]
-    if kernels and packed.panels is not None and few and x.is_contiguous():
-        return kernels.multiply(x, packed.panels, len(packed.tensor), bias)
+    few, panels = 0 < x.numel() <= FEW_ROWS * x.shape[-1], packed.panels
+    if kernels and panels is not None and few and x.is_contiguous():
+        # Not so where ONEDNN_MAX_CPU_ISA keeps oneDNN from using the processor's vectors.
+        if panels.shape[2] % kernels.lanes == 0:
+            return kernels.multiply(x, panels, len(packed.tensor), bias)
     return _onednn._linear_pointwise.default(x, packed.tensor, bias, "none", [], "")
 
 

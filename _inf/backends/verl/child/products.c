@@ -27,6 +27,8 @@
 #define IN_REGISTER(vector)
 #endif
 
+const int lanes = LANES; /* a panel's columns are a multiple of them */
+
 /* Add to `rows` times `vectors` sums what `depth` numbers of each row and as many rows of a weight
    give; step: from one row of x to the next. next: what is fetched, `share` bytes and `lines` lines at
    a time. Inlined with constants; the arrays have fixed sizes, so that registers hold them. */
@@ -135,7 +137,8 @@ static void store(Vector (*sums)[WIDE], long rows, long first, long columns, con
     }
 }
 
-/* out = x * weight + bias. height: rows of a panel, at least `depth`, which are those of x. */
+/* out = x * weight + bias, for at least one row. height: rows of a panel, at least `depth`, which are
+   those of x. */
 void multiply(const float *x, const float *weight, const float *bias, long rows, long depth,
               long height, long panel, long width, float *out)
 {

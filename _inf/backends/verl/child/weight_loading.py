@@ -74,8 +74,10 @@ def answer_a_refused_update(update: Callable[..., Any], worker: Any, request: ob
 
 
 def _has_nan(tensor: torch.Tensor) -> bool:
-    """The sum tells it at once where it is a number; it may be NaN by infinities alone."""
-    return bool(tensor.sum().isnan()) and bool(tensor.isnan().any())
+    """The sum tells it at once where it is a number; it may be NaN by infinities alone. There is no
+    sum of numbers of 8 bits."""
+    may = tensor.itemsize == 1 or bool(tensor.sum().isnan())
+    return may and bool(tensor.isnan().any())
 
 
 def _floats(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
