@@ -20,7 +20,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread 
 
 from _inf.config.tool_formats import ALIASES, SGLANG
 from _inf.runtime.extras import has_verl
-from _inf.runtime.quick_imports import quick_imports
+from _inf.runtime.interpreter import quick_imports
 from inf import InferenceEngine
 from tests.support.scripts import HANG_SECONDS, SETTINGS
 from tests.support.tiny import tiny_model

@@ -19,7 +19,7 @@ from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request import values
 from _inf.response.stats import Stats
 from _inf.runtime.extras import without_verl
-from _inf.runtime.quick_imports import quick_imports
+from _inf.runtime.interpreter import quick_imports
 
 BACKENDS = (SGLANG, HF, OPENAI)
 MODES = tuple(mode for backend in BACKENDS for mode in backend.modes)

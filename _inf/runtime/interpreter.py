@@ -1,16 +1,23 @@
-"""Undoes what imports do to the caller's interpreter: SGLang's settings, lost Ctrl-C."""
+"""Undoes what imports do to the caller's interpreter (SGLang's settings, lost Ctrl-C), and leaves
+out of them what takes long and is not used; a start is mostly imports."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import gc
+import importlib.util
+import inspect
 import logging
 import multiprocessing.context
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import types
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,6 +26,17 @@ from typing import Any
 # times slower on a busy machine. Large tensors are in pages of 2 MB, so that reading the weights
 # looks up fewer addresses; where the machine has none, nothing changes.
 TORCH_VARIABLES = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
+# Modules, and what is imported from them at a start but not called: for assisted generation, object
+# detection and quantized weights (transformers 4.57.1: `generation/candidate_generator.py`,
+# `loss/loss_for_object_detection.py`, `quantizers/auto.py`), SGLang's own HTTP server (verl 0.6.1:
+# `http_server_engine.py`), and notebooks (sglang 0.5.9: `utils.py`).
+_LATER: dict[str, tuple[str, ...]] = {
+    "sklearn.metrics": ("roc_curve",),
+    "scipy.optimize": ("linear_sum_assignment",),
+    "transformers.quantizers.quantizer_torchao": ("TorchAoHfQuantizer",),
+    "sglang.srt.entrypoints.http_server": ("launch_server",),
+    "IPython.display": ("HTML", "display"),
+}
 
 
 @contextlib.contextmanager
@@ -38,6 +56,139 @@ def interpreter_left_alone() -> Iterator[None]:
         logging.root.handlers[:] = handlers
         logging.root.setLevel(level)
         processes._actual_context = start_method
+
+
+@contextlib.contextmanager
+def quick_imports(without: Collection[str] = ()) -> Iterator[None]:
+    """Leave out of the block's imports what takes long and is not used. without: packages that are
+    to seem not installed."""
+    modules, env = {**_stand_ins(), **dict.fromkeys(without)}, not_compiled()
+    with _no_collections(), _quick_frames(), _added(sys.modules, modules), _added(os.environ, env):
+        yield
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Switch the garbage collector off: it would look through a million objects again and again and
+    find nothing, for a fifth of the time. Nor does it look at them all at the end."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not gc.get_freeze_count():  # else the caller has frozen objects, and they stay so
+            gc.freeze()
+            gc.unfreeze()  # which makes them old objects, without a look at them
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _added(to: MutableMapping[str, Any], entries: Mapping[str, Any]) -> Iterator[None]:
+    """Within the block there are these entries too, where there were none."""
+    ours = {name: value for name, value in entries.items() if name not in to}
+    to.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in ours.items():
+            if to.get(name) == value:
+                to.pop(name, None)
+
+
+def _stand_ins() -> dict[str, _Later]:
+    """Of the modules of `_LATER` whose package is installed."""
+    found = {}
+    for name in _LATER:
+        package, *inner = name.split(".")
+        with contextlib.suppress(ValueError):  # a module without a spec, as tests make them
+            installed = importlib.util.find_spec(package)
+            if installed is not None and installed.submodule_search_locations:
+                found[name] = _Later(name, Path(installed.submodule_search_locations[0], *inner))
+    return found
+
+
+class _Later(types.ModuleType):
+    """Stands for a module, and imports it when what `_LATER` names is called, or when it
+    is asked for anything else."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name)
+        self.__path__ = [str(folder)]
+        vars(self).update(
+            {called: functools.partial(_call, name, called) for called in _LATER[name]}
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # `inspect` asks every module for its __file__
+            raise AttributeError(name)
+        return getattr(_imported(self.__name__), name)
+
+
+def _call(module: str, function: str, *args: Any, **kwargs: Any) -> Any:
+    return getattr(_imported(module), function)(*args, **kwargs)
+
+
+def _imported(name: str) -> Any:
+    if isinstance(sys.modules.get(name), _Later):
+        del sys.modules[name]
+    return importlib.import_module(name)
+
+
+def not_compiled() -> dict[str, str]:
+    """The variable with which `torch.compile` returns functions as they are, where
+    `TORCH_COMPILE_DISABLE` asks for it. By itself that lets it import the whole compiler, which
+    then calls them as they are (torch 2.9.1, `_dynamo/eval_frame.py`)."""
+    return {"TORCHDYNAMO_DISABLE": "1"} if os.environ.get("TORCH_COMPILE_DISABLE") == "1" else {}
+
+
+@contextlib.contextmanager
+def _quick_frames() -> Iterator[None]:
+    """Let `inspect` find a frame's module by its name, instead of by the files of all modules, and
+    leave out the line's source. PyTorch (2.9.1, `library.py`) asks for them at each operator."""
+    with _inspecting:
+        _inside.append(None)
+        inspect.getframeinfo, inspect.getmodule = _describe_shortly, _module_of
+    try:
+        yield
+    finally:
+        with _inspecting:  # another thread may still be in such a block
+            _inside.pop()
+            if not _inside:
+                inspect.getframeinfo, inspect.getmodule = _describe, _search
+
+
+_inspecting, _inside = threading.Lock(), list[None]()
+_describe, _search = inspect.getframeinfo, inspect.getmodule
+
+
+def _describe_shortly(frame: Any, context: int = 1) -> Any:
+    return _describe(frame, context=0)
+
+
+def _module_of(object: object, _filename: str | None = None) -> types.ModuleType | None:
+    name = object.f_globals.get("__name__", "") if isinstance(object, FrameType) else ""
+    return sys.modules.get(name) or _search(object, _filename)
+
+
+@contextlib.contextmanager
+def models_listed_once() -> Iterator[None]:
+    """Let Transformers (4.57.1, `utils/import_utils.py`) read its 1,500 model files once: its
+    `__init__.py` and that of its `models` give one folder two names, and it keeps a list for each.
+    """
+    from transformers.utils import import_utils
+
+    list_folder: Any = import_utils.create_import_structure_from_path
+    folder = Path(import_utils.__file__).parents[1] / "models"
+
+    def list_once(path: Any) -> Any:
+        return list_folder(folder if Path(path) == folder / "__init__.py" else path)
+
+    import_utils.create_import_structure_from_path = list_once
+    try:
+        yield
+    finally:
+        import_utils.create_import_structure_from_path = list_folder
 
 
 def set_torch_variables() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from _inf.runtime.quick_imports import quick_imports
+from _inf.runtime.interpreter import quick_imports
 
 
 def run(code: str) -> None:
@@ -22,7 +22,7 @@ def run(code: str) -> None:
 def test_imports_leave_scikit_learn_until_somebody_calls_it() -> None:
     code = """
 import sys
-from _inf.runtime.quick_imports import quick_imports
+from _inf.runtime.interpreter import quick_imports
 with quick_imports():
     import transformers.generation.candidate_generator  # of 4.57: imports it as the next line does
     from sklearn.metrics import roc_curve
@@ -47,7 +47,7 @@ with quick_imports():
 def test_quantizer_is_imported_when_it_is_made() -> None:
     run("""
 import sys
-from _inf.runtime.quick_imports import quick_imports
+from _inf.runtime.interpreter import quick_imports
 with quick_imports():
     import transformers.quantizers.auto as auto
 assert "torchao" not in sys.modules
@@ -60,7 +60,7 @@ assert type(quantizer).__name__ == "TorchAoHfQuantizer"
 def test_functions_that_are_not_to_be_compiled_do_not_import_the_compiler() -> None:
     code = """
 import os, sys
-from _inf.runtime.quick_imports import quick_imports
+from _inf.runtime.interpreter import quick_imports
 def double(x): return 2 * x
 with quick_imports():
     import torch
@@ -71,8 +71,10 @@ assert torch.compile(double) is not double
 """
     run(f"import os; os.environ['TORCH_COMPILE_DISABLE'] = '1'\n{code}")
     run("""
+import os
+os.environ.pop("TORCH_COMPILE_DISABLE", None)  # which an engine of this process has set
 import torch
-from _inf.runtime.quick_imports import quick_imports
+from _inf.runtime.interpreter import quick_imports
 def double(x): return 2 * x
 with quick_imports():
     assert torch.compile(double) is not double
@@ -82,7 +84,7 @@ with quick_imports():
 def test_objects_of_imports_are_old_ones_afterwards() -> None:
     run("""
 import gc
-from _inf.runtime.quick_imports import quick_imports
+from _inf.runtime.interpreter import quick_imports
 with quick_imports():
     assert not gc.isenabled()
     made = [[] for _ in range(10_000)]
@@ -125,7 +127,7 @@ def test_models_of_transformers_are_listed_once_and_the_same() -> None:
 import transformers
 from pathlib import Path
 from transformers.utils import import_utils
-from _inf.runtime.quick_imports import models_listed_once
+from _inf.runtime.interpreter import models_listed_once
 file = str(Path(transformers.__file__).with_name("models") / "__init__.py")
 expected = import_utils.define_import_structure(file)
 import_utils.create_import_structure_from_path.cache_clear()

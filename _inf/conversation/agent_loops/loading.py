@@ -22,8 +22,7 @@ from _inf.config.schema import SINGLE_TURN
 from _inf.errors import ConfigError, did_you_mean, error_text, shown
 from _inf.runtime import quiet
 from _inf.runtime.extras import require_verl
-from _inf.runtime.interpreter import interpreter_left_alone
-from _inf.runtime.quick_imports import quick_imports
+from _inf.runtime.interpreter import interpreter_left_alone, quick_imports
 from _inf.tools.loading import import_beside
 
 FILE_KEY = "rollout.agent.agent_loop_config_path"

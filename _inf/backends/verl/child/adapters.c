@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 #define OUTPUTS 32 /* that are computed at once */
 
 /* Rows with an adapter, those of one adapter together; of each row of the step its adapter's place,
@@ -84,7 +83,7 @@ int add_adapters(const Adapters *s, const float *x, long width, const float *a, 
 #pragma omp for nowait
             for (long first = ends[slice]; first < end; first += OUTPUTS)
                 add_outputs(s, b, total, most, slice, inner, room, first,
-                            end - first < OUTPUTS ? end - first : OUTPUTS, out);
+                            least(end - first, OUTPUTS), out);
         }
     }
     free(inner);

@@ -11,7 +11,6 @@
 
 #define TOKENS 16 /* of a block; while it is computed, the next one is fetched */
 #define NUMBERS 64 /* of a head's output; what the registers hold */
-#define LINE 16 /* numbers */
 
 /* A decoding step. table: a request's slots, in the order of its tokens; of each row its request,
    how many tokens it has, and the newest one's slot. window: how many tokens before its own a row
@@ -65,18 +64,14 @@ static inline void find(const float *cache, long step, const int32_t *slots, lon
         found[t] = cache + slots[t] * step;
 }
 
-/* Fetch the share of one of `heads` heads of the next tokens' numbers. */
-static inline void fetch(const float *cache, long step, const int32_t *slots, long tokens, long width,
+/* Fetch the share of one of `heads` heads of the next block's numbers; left: tokens from it on. */
+static inline void fetch(const float *cache, long step, const int32_t *slots, long left, long width,
                          long head, long heads)
 {
+    const long tokens = least(left, TOKENS);
     for (long t = tokens * head / heads; t < tokens * (head + 1) / heads; t++)
-        for (long i = 0; i < width; i += LINE)
+        for (long i = 0; i < width; i += LINE / sizeof *cache)
             __builtin_prefetch(cache + slots[t] * step + i);
-}
-
-static inline long least(long a, long b)
-{
-    return a < b ? a : b;
 }
 
 static inline __attribute__((always_inline)) void
@@ -89,8 +84,8 @@ score_heads(const Step *s, const float *query, const long width, long heads, con
         count = least(tokens - start, TOKENS);
         find(keys, step, slots + start, count, block);
         for (long head = 0; head < heads; head++) {
-            fetch(keys, step, slots + start + count, least(tokens - start - count, TOKENS),
-                  heads / group * width, head, heads);
+            fetch(keys, step, slots + start + count, tokens - start - count, heads / group * width,
+                  head, heads);
             scaled_dots(query + head * width, width, block, head / group * width, count, s->scale,
                         scores + head * tokens + start);
         }
@@ -112,8 +107,8 @@ mix_heads(const Step *s, const float *weights, const long width, long heads, con
             const float *of_head = weights + head * tokens + start;
             const long first = head / group * width;
             float *to = out + head * width;
-            fetch(values, step, slots + start + count, least(tokens - start - count, TOKENS),
-                  heads / group * width, head, heads);
+            fetch(values, step, slots + start + count, tokens - start - count, heads / group * width,
+                  head, heads);
             for (long i = 0; i < rest; i += NUMBERS)
                 mix(of_head, block, first + i, count, to + i);
             for (long t = 0; t < count && rest < width; t++)

@@ -87,10 +87,14 @@ def multiply(
 ) -> torch.Tensor:
     """Return x @ weight.T + bias."""
     few, panels = 0 < x.numel() <= FEW_ROWS * x.shape[-1], packed.panels
-    if kernels and panels is not None and few and x.is_contiguous():
-        # Not so where ONEDNN_MAX_CPU_ISA keeps oneDNN from using the processor's vectors.
-        if panels.shape[2] % kernels.lanes == 0:
-            return kernels.multiply(x, panels, len(packed.tensor), bias)
+    if (
+        kernels
+        and panels is not None
+        and panels.shape[2] % kernels.lanes == 0  # ONEDNN_MAX_CPU_ISA may ask for narrower vectors
+        and few
+        and x.is_contiguous()
+    ):
+        return kernels.multiply(x, panels, len(packed.tensor), bias)
     return _onednn._linear_pointwise.default(x, packed.tensor, bias, "none", [], "")
 
 

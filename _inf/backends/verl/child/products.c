@@ -18,7 +18,6 @@
 #define BLOCK 16384 /* bytes of a weight */
 #define FETCHED 4096 /* how many bytes before their use a single tile fetches weights */
 #define STREAMED 512 /* and each of two streams */
-#define LINE 64 /* bytes */
 #define LINES ((WIDE * LANES * sizeof(float) + LINE - 1) / LINE)
 
 #ifdef __AVX__
@@ -82,7 +81,7 @@ static void multiply_columns(const float *x, long rows, long depth, const float 
     const long most = parts > 1 ? BLOCK / (long)sizeof(float) / panel : depth;
     memset(sums, 0, rows * sizeof *sums);
     for (long start = 0, block; start < depth; start += block, weight += block * panel) {
-        block = depth - start < most ? depth - start : most;
+        block = least(depth - start, most);
         for (long part = 0; part < parts; part++) {
             const long row = rows * part / parts, end = rows * (part + 1) / parts;
             const char *next = (const char *)(weight + block * panel) + part * block * share;
@@ -127,8 +126,7 @@ static void multiply_panels(const float *x, long depth, const float *weight, lon
 static void store(Vector (*sums)[WIDE], long rows, long first, long columns, const float *bias,
                   long width, float *out)
 {
-    if (columns > width - first)
-        columns = width - first;
+    columns = least(columns, width - first);
     for (long row = 0; row < rows; row++) {
         const float *sum = (const float *)sums[row];
         float *to = out + row * width + first;

@@ -10,12 +10,13 @@ import importlib
 import logging
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _inf.backends.verl.environment import UNUSED_ON_CPU
-from _inf.runtime.quick_imports import compile_nothing, leave_out, models_listed_once, quick_imports
+from _inf.runtime.interpreter import models_listed_once, not_compiled, quick_imports
 
 if TYPE_CHECKING:
     from _inf.backends.verl.child.compiled_draws import CompiledDraws
@@ -101,8 +102,9 @@ def set_up(
 
         leave_out_deep_gemm()
     else:
-        leave_out(UNUSED_ON_CPU)
-    compile_nothing()
+        sys.modules.update(dict.fromkeys(UNUSED_ON_CPU))  # type: ignore[arg-type]
+    for name, value in not_compiled().items():
+        os.environ.setdefault(name, value)
     import torch
     import tqdm
 

@@ -7,6 +7,8 @@
 
 #define WORTH_A_THREAD 30000 /* multiplications; OpenMP takes microseconds to start a second thread */
 
+#define LINE 64 /* bytes that are fetched from memory at once */
+
 #ifdef __AVX512F__
 #define LANES 16
 #else
@@ -23,6 +25,11 @@ typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(
 #else
 #define ADD_PRODUCT(sum, a, b) ((sum) + (a) * (b))
 #endif
+
+static inline long least(long a, long b)
+{
+    return a < b ? a : b;
+}
 
 static inline Vector all_lanes(float number)
 {
