@@ -5,15 +5,19 @@
 Prints, for one start, one answer of 8 tokens and the shutdown, in the calling process: the modules
 of ours that are imported, the files of ours with a function that is entered, and the lines of
 functions that run. `tests/engine/lifecycle/test_path_of_a_call.py` keeps the numbers from growing
-unseen.
+unseen. The engine lives until the watch over its processes has looked at them, and other engines of
+this machine are not seen, so the numbers do not depend on the machine's speed and load.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
+import tempfile
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 from types import FrameType
@@ -65,13 +69,17 @@ def _lines_of_functions(path: str) -> set[int]:
 
 def main() -> None:
     ran = LinesRun()
-    threading.settrace(ran.trace)
-    sys.settrace(ran.trace)
-    import inf
+    with tempfile.TemporaryDirectory() as folder:  # other engines have their folders elsewhere
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        threading.settrace(ran.trace)
+        sys.settrace(ran.trace)
+        import inf
+        from _inf.runtime.processes import LOOK_SECONDS
 
-    with inf.InferenceEngine() as engine:
-        engine.generate("What is the capital of France?", max_tokens=8)
-    sys.settrace(None)
+        with inf.InferenceEngine() as engine:
+            engine.generate("What is the capital of France?", max_tokens=8)
+            time.sleep(2 * LOOK_SECONDS)
+        sys.settrace(None)
     ours = ("inf", "_inf")
     modules = sorted(name for name in sys.modules if name.split(".")[0] in ours)
     files = dict(sorted(ran.inside_functions().items(), key=lambda item: -item[1]))
