@@ -37,8 +37,10 @@ def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch
         noise = torch.empty_like(probs).exponential_(generator=generator)
         return torch.div(probs, noise, out=noise).argmax(-1)
     rows, width = probs.shape
-    size = math.isqrt(width) + 1
-    blocks = torch.nn.functional.pad(probs, (0, -width % size)).view(rows, -1, size)
+    size = _block_size(width)
+    if missing := -width % size:
+        probs = torch.nn.functional.pad(probs, (0, missing))
+    blocks = probs.reshape(rows, -1, size)
     sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     target = torch.rand(rows, 1, dtype=torch.float64, generator=generator) * sums[:, -1:]
     block = _first_above(sums, target)
@@ -46,6 +48,14 @@ def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch
     chosen = blocks[torch.arange(rows), block[:, 0]].cumsum(-1, dtype=torch.float64)
     tokens = block * size + _first_above(chosen, target - before)
     return tokens[:, 0].clamp_(max=width - 1)  # a row of NaN may come to the padding
+
+
+@functools.cache
+def _block_size(width: int) -> int:
+    """Near the root of the width; where there is one, so that no row needs padding, which copies
+    all of them."""
+    root = math.isqrt(width) + 1
+    return next((size for size in range(root, 4 * root) if width % size == 0), root)
 
 
 def _first_above(sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -12,9 +12,13 @@ import contextlib
 import dataclasses
 import queue
 import re
+import threading
+import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from _inf.errors import GenerationTimeout
 from _inf.request.sampling import Sampling
@@ -95,14 +99,9 @@ class Stream:
 
     async def achunks(self) -> AsyncIterator[StreamChunk]:
         """Yield the chunks to async code."""
-        loop = asyncio.get_running_loop()
         rows: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
-
-        def put(row: RequestOutput | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the caller's loop has ended
-                loop.call_soon_threadsafe(rows.put_nowait, row)
-
-        with self._running(put):
+        deliveries = Deliveries.to(asyncio.get_running_loop())
+        with self._running(partial(deliveries.put, rows)):
             while (row := await asyncio.wait_for(rows.get(), self._seconds_left())) is not None:
                 if (chunk := self._chunk(row)) is not None:
                     yield chunk
@@ -155,6 +154,41 @@ class Stream:
         thought, content = self._splitter.feed(chunk.text, last=last)
         self._thought += thought
         return dataclasses.replace(chunk, text=content, reasoning=thought, whole_text=chunk.text)
+
+
+class Deliveries:
+    """Hands rows from an engine's thread to the streams of one event loop, which wakes up once for
+    all that have come since: a step has a row for each stream, and each wake-up takes the
+    interpreter from the engine's thread."""
+
+    _of_loops: ClassVar[weakref.WeakKeyDictionary[Any, Deliveries]] = weakref.WeakKeyDictionary()
+    _making: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    def to(cls, loop: asyncio.AbstractEventLoop) -> Deliveries:
+        with cls._making:
+            if loop not in cls._of_loops:
+                cls._of_loops[loop] = cls(loop)
+            return cls._of_loops[loop]
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.proxy(loop)
+        self._rows: deque[tuple[asyncio.Queue[Any], RequestOutput | None]] = deque()
+        self._waking = False
+
+    def put(self, queue: asyncio.Queue[Any], row: RequestOutput | None) -> None:
+        """May be called on any thread."""
+        self._rows.append((queue, row))
+        if not self._waking:
+            self._waking = True
+            with contextlib.suppress(RuntimeError, ReferenceError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._waking = False  # before the rows are taken: one that comes now wakes it again
+        while self._rows:
+            queue, row = self._rows.popleft()
+            queue.put_nowait(row)
 
 
 class TextStream:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from _inf.response import streaming
 from _inf.response.decode import answer_text, decoded_text
-from _inf.response.streaming import StreamChunk, TextStream
+from _inf.response.streaming import Deliveries, StreamChunk, TextStream
 from _inf.types import RequestOutput
 from tests.support.tiny import tiny_model
 
@@ -199,14 +202,45 @@ def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answe
 def test_cost_of_a_chunk_does_not_grow_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = tokenizer("qwen").encode("The capital of France is Paris, é 🙂. " * 100)
     lengths: list[int] = []
-    decode = type(tokenizer("qwen")).decode
 
-    def counted(self: Any, part: Sequence[int], **options: Any) -> str:
+    def counted(part: Sequence[int], *args: Any, **options: Any) -> str:
         lengths.append(len(part))
-        return str(decode(self, part, **options))
+        return decoded_text(part, *args, **options)
 
-    monkeypatch.setattr(type(tokenizer("qwen")), "decode", counted)
+    monkeypatch.setattr(streaming, "decoded_text", counted)
     stream = TextStream(tokenizer("qwen"), ["never this"])
     for n in range(1, len(ids)):
         stream.feed(row(ids[:n]))
     assert max(lengths) < 16 < len(ids)
+
+
+def test_loop_wakes_up_once_for_the_rows_of_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def received() -> list[tuple[int, list[list[Any]]]]:
+        loop, wakes = asyncio.get_running_loop(), []
+        call_soon = loop.call_soon_threadsafe
+
+        def counted(*args: Any) -> Any:
+            wakes.append(args)
+            return call_soon(*args)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        deliveries = Deliveries.to(loop)
+        assert Deliveries.to(loop) is deliveries
+        queues: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in range(8)]
+
+        def send() -> None:
+            for number in range(3):
+                for queue in queues:
+                    deliveries.put(queue, RequestOutput(token_ids=[number]))
+
+        found = []
+        for _ in range(2):  # the loop sleeps again in between
+            engine = threading.Thread(target=send)
+            engine.start()
+            engine.join()  # the loop is busy meanwhile
+            rows = [[(await queue.get()).token_ids for _ in range(3)] for queue in queues]
+            found.append((len(wakes), rows))
+        return found
+
+    in_order = [[[0], [1], [2]]] * 8
+    assert asyncio.run(received()) == [(1, in_order), (2, in_order)]

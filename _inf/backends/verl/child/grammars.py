@@ -204,15 +204,16 @@ def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> Non
     lengths = info.penalizer_orchestrator.penalizers.get(MinTokensPenalizer)
     if info.vocab_mask is None or lengths is None or not lengths.is_prepared():
         return
+    short = (lengths.len_output_tokens < lengths.min_new_tokens)[:, 0].tolist()
+    masks = info.vocab_mask.cpu().numpy().view(np.uint32)  # numpy: see `_Vocabulary`
+    words = np.count_nonzero(masks, axis=1).tolist()
     width = lengths.stop_token_penalties.shape[1]
-    for row, words in enumerate(info.vocab_mask.count_nonzero(dim=1).tolist()):
-        if words > width or lengths.len_output_tokens[row] >= lengths.min_new_tokens[row]:
+    for row in range(len(masks)):
+        if words[row] > width or not short[row]:
             continue  # more tokens are allowed than are ruled out, or none is
-        ends = lengths.stop_token_penalties[row : row + 1]
-        scores = torch.zeros(1, lengths.orchestrator.vocab_size, device=ends.device)
-        scores.scatter_(1, ends, -math.inf)
-        info.apply_mask_func(logits=scores, vocab_mask=info.vocab_mask[row : row + 1])
-        if torch.isneginf(scores).all():
+        bits = np.unpackbits(masks[row].view(np.uint8), bitorder="little")
+        allowed = np.flatnonzero(bits[: lengths.orchestrator.vocab_size]).tolist()
+        if {*allowed} <= {*lengths.stop_token_penalties[row].tolist()}:
             lengths.min_new_tokens[row] = 0
 
 
