@@ -166,7 +166,7 @@ def decoded_text(
         before = decoded_text(ids[:place], tokenizer, skip_special_tokens=True)
         after = decoded_text(ids[place + 1 :], tokenizer, skip_special_tokens=True, shown=shown)
         return f"{before}{shown[ids[place]]}{after}"
-    if _only_wraps(type(tokenizer)):
+    if _only_wraps(tokenizer):
         return str(tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
     return str(
         tokenizer.decode(
@@ -175,21 +175,20 @@ def decoded_text(
     )
 
 
-@functools.cache
-def _only_wraps(kind: type) -> bool:
-    """Whether the decoding of a tokenizer's class is its `backend_tokenizer`'s and nothing else;
-    Transformers' wrapping (4.57.1) takes as long again, and decodes one row after the other."""
+def _only_wraps(tokenizer: Tokenizer) -> bool:
+    """Whether its class leaves decoding to its `backend_tokenizer`, as Transformers' do; their
+    wrapping (4.57.1) takes as long again, and decodes one row after the other, on one core."""
     from transformers import PreTrainedTokenizerFast as Fast
 
-    same = getattr(kind, "decode", None), getattr(kind, "_decode", None)
-    return issubclass(kind, Fast) and same == (Fast.decode, Fast._decode)
+    kind: Any = type(tokenizer)
+    return issubclass(kind, Fast) and (kind.decode, kind._decode) == (Fast.decode, Fast._decode)
 
 
 def _decoded_texts(
     rows: list[list[int]], tokenizer: Tokenizer, *, skip_special_tokens: bool
 ) -> list[str]:
     """Decode rows as `decoded_text` does, but all at once if the tokenizer's class allows it."""
-    if _only_wraps(type(tokenizer)):
+    if _only_wraps(tokenizer):
         texts: list[str] = tokenizer.backend_tokenizer.decode_batch(
             rows, skip_special_tokens=skip_special_tokens
         )
