@@ -204,16 +204,14 @@ def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> Non
     lengths = info.penalizer_orchestrator.penalizers.get(MinTokensPenalizer)
     if info.vocab_mask is None or lengths is None or not lengths.is_prepared():
         return
-    short = (lengths.len_output_tokens < lengths.min_new_tokens)[:, 0].tolist()
-    masks = info.vocab_mask.cpu().numpy().view(np.uint32)  # numpy: see `_Vocabulary`
-    words = np.count_nonzero(masks, axis=1).tolist()
-    width = lengths.stop_token_penalties.shape[1]
-    for row in range(len(masks)):
-        if words[row] > width or not short[row]:
-            continue  # more tokens are allowed than are ruled out, or none is
-        bits = np.unpackbits(masks[row].view(np.uint8), bitorder="little")
+    ends, short = lengths.stop_token_penalties, lengths.len_output_tokens < lengths.min_new_tokens
+    # In other rows more tokens are allowed than are ruled out, or none is ruled out.
+    few = info.vocab_mask.count_nonzero(dim=1) <= ends.shape[1]
+    for row in (few & short[:, 0]).nonzero()[:, 0].tolist():
+        mask = info.vocab_mask[row].cpu().numpy()
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
         allowed = np.flatnonzero(bits[: lengths.orchestrator.vocab_size]).tolist()
-        if {*allowed} <= {*lengths.stop_token_penalties[row].tolist()}:
+        if {*allowed} <= {*ends[row].tolist()}:
             lengths.min_new_tokens[row] = 0
 
 
