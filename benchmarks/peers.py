@@ -16,7 +16,7 @@ without a filter:
 vLLM and llama.cpp have environments of their own, made by the two scripts above; a missing one is
 skipped with a message. tok/s is the answers' tokens over the time of the whole call, reading the
 prompts included; "llama_cpp, decoding" leaves reading the prompts out, as llama.cpp itself reports
-it. The ratios are of the medians, and in brackets their quartiles pair by pair.
+it. A ratio is the median of the pairs' ratios, with their quartiles in brackets.
 
 Memory (PSS): of the process that calls, and of its children together, which for ours, raw and vLLM
 are the engine; when it has started, and at most during the untimed runs. llama.cpp starts anew for

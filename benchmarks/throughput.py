@@ -25,8 +25,8 @@ pair to pair, after one untimed run each. If an engine dies, the others continue
 is in the JSON, and the exit code is 1; only ours cannot be missing, because the others get its
 arguments and its prompts.
 
-How to read the table. tok/s: the median over the pairs. ours/raw: the ratio of those medians, then
-the quartiles of the ratio pair by pair; a gap smaller than that spread is noise. Bound: rows that
+How to read the table. tok/s: the median over the pairs. ours/raw: the median of the pairs' ratios,
+then their quartiles; a gap smaller than that spread is noise. Bound: rows that
 run at once x memory bandwidth / bytes of parameters, which is what reading every weight once per
 step would allow; a big batch is bound by arithmetic first. Bandwidth: a copy measured by
 Transformers' process, bytes read plus bytes written. Memory: the most that a process tree held
@@ -384,12 +384,12 @@ def show(report: dict[str, Any]) -> None:
 
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
-    """The ratio of the medians and, if there are enough pairs, the quartiles pair by pair."""
+    """The median of the pairs' ratios and, if there are enough pairs, their quartiles: a machine's
+    speed drifts from pair to pair, and less in one."""
     each = [a / b for a, b in zip(ours, theirs, strict=False)]
-    middle = statistics.median(ours[: len(theirs)]) / statistics.median(theirs)
     if len(each) < 2:
-        return f"{middle:.3f}"
-    low, _, high = statistics.quantiles(each, n=4, method="inclusive")
+        return f"{each[0]:.3f}"
+    low, middle, high = statistics.quantiles(each, n=4, method="inclusive")
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 

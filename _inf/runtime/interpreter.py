@@ -71,12 +71,13 @@ def quick_imports(without: Collection[str] = ()) -> Iterator[None]:
 def _no_collections() -> Iterator[None]:
     """Switch the garbage collector off: it would look through a million objects again and again and
     find nothing, for a fifth of the time. Nor does it look at them all at the end."""
-    enabled = gc.isenabled()
+    enabled, imported = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # else the caller has frozen objects, and they stay so
+        # Objects that the caller has frozen stay so; counting them may take a tenth of a second.
+        if len(sys.modules) > imported and not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()  # which makes them old objects, without a look at them
         if enabled:

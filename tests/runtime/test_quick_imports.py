@@ -87,13 +87,14 @@ import gc
 from _inf.runtime.interpreter import quick_imports
 with quick_imports():
     assert not gc.isenabled()
+    import colorsys
     made = [[] for _ in range(10_000)]
 assert gc.isenabled() and not gc.get_freeze_count()
 assert any(each is made for each in gc.get_objects(generation=2))
 gc.freeze()
 frozen = gc.get_freeze_count()
 with quick_imports():
-    pass
+    import wave
 assert gc.get_freeze_count() == frozen, "what the caller has frozen stays so"
 """)
 

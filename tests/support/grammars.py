@@ -102,7 +102,7 @@ def draw_schemas(count: int) -> tuple[list[Any], int]:
     refused: set[str] = set()
 
     @settings(
-        max_examples=count * 6,
+        max_examples=count * 4,
         derandomize=True,
         database=None,
         deadline=None,

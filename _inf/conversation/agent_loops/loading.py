@@ -91,6 +91,7 @@ class KnownLoops:
         )
 
 
+@functools.cache
 def verl_module() -> Any:
     """verl's module of agent loops; its import, which imports Ray, takes some seconds."""
     with quiet.third_party(), quick_imports(), interpreter_left_alone():
