@@ -42,6 +42,7 @@ from throughput import ratio, rows
 CONTESTANTS = ("served", "in process", "sglang")
 PROMPT_TOKENS = 128
 READY_SECONDS = 300
+SILENT_SECONDS = 300  # in which no stream gets an event
 SAMPLING: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
 
 
@@ -118,13 +119,13 @@ def over_http(url: str, prompts: list[list[int]], tokens: int) -> dict[str, Any]
         for client in clients:
             sockets.register(client.socket, selectors.EVENT_READ, client)
         while sockets.get_map():
-            ready = sockets.select(READY_SECONDS)
+            ready = sockets.select(SILENT_SECONDS)
             if not ready:
-                sys.exit(f"{url} sent nothing for {READY_SECONDS} seconds")
-            for key, _ in ready:
-                if not key.data.read():
-                    sockets.unregister(key.fileobj)
-                    key.data.finish()
+                sys.exit(f"{url} sent nothing for {SILENT_SECONDS} seconds")
+            for client in (key.data for key, _ in ready):
+                if not client.read():
+                    sockets.unregister(client.socket)
+                    client.finish()
     return {
         "seconds": time.perf_counter() - begin,
         "first": [client.first for client in clients],

@@ -385,7 +385,7 @@ def show(report: dict[str, Any]) -> None:
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
     """The median of the pairs' ratios and, if there are enough pairs, their quartiles: a machine's
-    speed drifts from pair to pair, and less in one."""
+    speed drifts from pair to pair, and less within one."""
     each = [a / b for a, b in zip(ours, theirs, strict=False)]
     if len(each) < 2:
         return f"{each[0]:.3f}"
