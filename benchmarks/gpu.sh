@@ -154,7 +154,8 @@ if [[ -n ${KIT:-} ]]; then
   # sgl-kernel's own are in the wheel.
   norms=$SCRATCH/site/sgl_kernel/elementwise.py
   [[ ! -f $norms ]] || sed -i 's/_has_flashinfer = True/_has_flashinfer = False/' "$norms"
-  export PYTHONPATH=$SCRATCH/site:$PYTHONPATH LD_LIBRARY_PATH=$SCRATCH/site/_lib:${LD_LIBRARY_PATH:-}
+  # After the checkout: verl's wheel has a package `tests`, too.
+  export PYTHONPATH=$PYTHONPATH:$SCRATCH/site LD_LIBRARY_PATH=$SCRATCH/site/_lib:${LD_LIBRARY_PATH:-}
   "$PYTHON" -c 'import llguidance' 2>/dev/null || stand_in "$SCRATCH/site/llguidance"
   RUN+=(--kit)
 fi

@@ -78,6 +78,8 @@ def main(
     plots: Annotated[Path | None, typer.Option(help="Where the plots go.")] = None,
     json_file: JsonFile = None,
 ) -> None:
+    if plots is not None:
+        plots.mkdir(parents=True, exist_ok=True)
     figures: dict[str, list[dict[str, Any]]] = {}
     for name in only.split(",") if only else PARTS:
         if name not in PARTS:

@@ -97,6 +97,7 @@ def test_engine_starts_from_a_kit_without_llguidance_which_is_skipped_by_name(
     (tmp_path / "__init__.py").write_text("raise ImportError('the kit has none')")
     with tarfile.open(tmp_path / "site.tar.xz", "w:xz") as kit:
         kit.add(tmp_path / "__init__.py", "llguidance/__init__.py")
+        kit.add(tmp_path / "__init__.py", "tests/__init__.py")  # as in verl's wheel: not ours
     kit_file = str(tmp_path / "site.tar.xz")
     options = ("--parts", "preflight,exact", "--limit", "600", "--budget", "700")
     run = Run(tmp_path / "out", *options, KIT=kit_file)

@@ -5,6 +5,7 @@ A check that fails is followed by a new start of the engine if it no longer answ
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -49,7 +50,7 @@ UPDATES, KEPT_GB = 10, 0.25
 
 
 def engine_starts_with_graphs_and_able_to_sleep(setting: Setting) -> Any:
-    if setting.kit:
+    if not importlib.util.find_spec("torch_memory_saver"):
         raise Skip("the kit has no memory saver")
     return started(setting, GRAPHS, CACHED, "rollout.free_cache_engine=true")
 
