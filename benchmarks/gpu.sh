@@ -37,8 +37,8 @@
 #
 # In the folder of the results: report.json (each part's verdict, seconds and checks), report.txt (its
 # table), results.jsonl (a line for each check, written at once), log.txt (all that is shown),
-# engines.log (the logs of all engines), throughput.json (raw figures), and, until all parts have
-# ended, work (the random model).
+# engines.log (the logs of all engines), throughput.json (raw figures), kit (unpacked), and, until all
+# parts have ended, work (the random model).
 # The exit code is 1 if a check failed, 2 for a wrong option.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
@@ -103,7 +103,8 @@ for part in ${PARTS//,/ }; do
   [[ -n ${LIMITS[$part]:-} ]] || wrong "--parts: no such part: $part (there are ${ALL//,/, })"
 done
 
-WITH="--device=$DEVICE ${SET[*]} ${KIT:+with a kit}"
+[[ -z ${KIT:-} || -f $KIT ]] || wrong "KIT: no such file: $KIT"
+WITH="--device=$DEVICE ${SET[*]} ${KIT:+with the kit $(cksum <"${KIT:-/dev/null}")}"
 mkdir -p "$FOLDER/work" && FOLDER=$(cd "$FOLDER" && pwd) || exit 2
 [[ ! -f $FOLDER/options.txt || $(<"$FOLDER/options.txt") == "$WITH" ]] ||
   wrong "--out: $FOLDER has results of other options ($(<"$FOLDER/options.txt")); name another"
@@ -148,15 +149,21 @@ PY
 }
 
 if [[ -n ${KIT:-} ]]; then
-  mkdir "$SCRATCH/site"
-  tar -C "$SCRATCH/site" -xJf "$KIT" || exit 2
-  # Its sgl-kernel computes norms with flashinfer, which compiles them from sources that a kit lacks;
-  # sgl-kernel's own are in the wheel.
-  norms=$SCRATCH/site/sgl_kernel/elementwise.py
-  [[ ! -f $norms ]] || sed -i 's/_has_flashinfer = True/_has_flashinfer = False/' "$norms"
+  # The next call finds it in the same place: bytecode is there, and kernels that SGLang compiled with
+  # the toolkit are good for their sources' path only.
+  SITE=$FOLDER/kit
+  if [[ ! -d $SITE ]]; then
+    rm -rf "$SITE.part" && mkdir "$SITE.part"
+    tar -C "$SITE.part" -xJf "$KIT" || exit 2
+    # Its sgl-kernel computes norms with flashinfer, which compiles them from sources that a kit lacks;
+    # sgl-kernel's own are in the wheel.
+    norms=$SITE.part/sgl_kernel/elementwise.py
+    [[ ! -f $norms ]] || sed -i 's/_has_flashinfer = True/_has_flashinfer = False/' "$norms"
+    mv "$SITE.part" "$SITE"
+  fi
   # After the checkout: verl's wheel has a package `tests`, too.
-  export PYTHONPATH=$PYTHONPATH:$SCRATCH/site LD_LIBRARY_PATH=$SCRATCH/site/_lib:${LD_LIBRARY_PATH:-}
-  "$PYTHON" -c 'import llguidance' 2>/dev/null || stand_in "$SCRATCH/site/llguidance"
+  export PYTHONPATH=$PYTHONPATH:$SITE LD_LIBRARY_PATH=$SITE/_lib:${LD_LIBRARY_PATH:-}
+  "$PYTHON" -c 'import llguidance' 2>/dev/null || stand_in "$SITE/llguidance"
   RUN+=(--kit)
 fi
 if [[ -n ${GGUF:-} ]]; then

@@ -107,6 +107,28 @@ def test_engine_starts_from_a_kit_without_llguidance_which_is_skipped_by_name(
 
 
 @pytest.mark.verl
+def test_next_call_finds_the_unpacked_kit_with_what_was_compiled_from_it(tmp_path: Path) -> None:
+    """Bytecode is beside the sources, and SGLang's kernels are good for their sources' path only."""
+    out, kit, module = tmp_path / "out", tmp_path / "site.tar.xz", tmp_path / "kits_own.py"
+    module.write_text("raise ImportError('the kit has none')")
+    with tarfile.open(kit, "w:xz") as archive:
+        archive.add(module, "llguidance/__init__.py")
+    assert Run(out, "--budget", "0", KIT=str(kit)).code == 0
+    (out / "kit/compiled").touch()
+    again = Run(out, "--parts", "preflight", KIT=str(kit))
+    assert again.code == 0, again.shown
+    assert (out / "kit/compiled").exists()
+    assert "llguidance" in again[PREFLIGHT]["detail"]["features_without_their_package"]
+    module.write_text("raise ImportError('another')")
+    with tarfile.open(kit, "w:xz") as archive:
+        archive.add(module, "llguidance/__init__.py")
+    other = Run(out, "--budget", "0", KIT=str(kit))
+    assert other.code == 2 and "results of other options" in other.shown
+    missing = Run(tmp_path / "new", "--budget", "0", KIT="missing.tar.xz")
+    assert missing.code == 2 and "no such file: missing.tar.xz" in missing.shown
+
+
+@pytest.mark.verl
 def test_part_that_fails_or_takes_too_long_says_so_and_the_next_one_runs(
     tmp_path: Path, program: dict[str, Any]
 ) -> None:

@@ -56,6 +56,13 @@ def marker(*args: object, **kwargs: object) -> Any:
     return "SGLang's own path"
 
 
+def test_kernel_for_norms_of_queries_is_not_compiled_for_float32(model_code: Any) -> None:
+    """nvcc refuses its source for float32, after seconds."""
+    asked = model_code.half_precision_only
+    assert asked(refuse, 128, torch.float32) is False
+    assert asked(marker, 128, torch.bfloat16) == marker()
+
+
 @pytest.mark.parametrize("rows", [0, 1, 7])
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("with_residual", [True, False])
