@@ -108,7 +108,7 @@ def test_engine_starts_from_a_kit_without_llguidance_which_is_skipped_by_name(
 
 @pytest.mark.verl
 def test_next_call_finds_the_unpacked_kit_with_what_was_compiled_from_it(tmp_path: Path) -> None:
-    """Bytecode is beside the sources, and compiled kernels are good for one path of their sources."""
+    """Bytecode is beside the sources, and compiled kernels belong to one path of their sources."""
     out, kit, module = tmp_path / "out", tmp_path / "site.tar.xz", tmp_path / "kits_own.py"
     module.write_text("raise ImportError('the kit has none')")
     with tarfile.open(kit, "w:xz") as archive:
