@@ -5,6 +5,7 @@ A test that breaks an engine takes `mortal`, or starts its own on a tiny model.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import httpx
 import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread for each engine
@@ -45,6 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Reading the certificates takes 34 ms for each of a thousand clients, which all ask loopback.
+    transports: Any = httpx._transports.default
+    transports.create_ssl_context = functools.cache(httpx.create_ssl_context)
     if config.getoption("--overlap"):
         from _inf.backends.verl import server_arguments
 

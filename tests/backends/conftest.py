@@ -42,6 +42,8 @@ def miscompiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[st
         for source, text in zip(changed, texts.values(), strict=True):
             source.write_text(text.replace(right, wrong))
         monkeypatch.setattr(compiled_libraries, "SOURCES", changed)
+        quickly = ("-O0", *compiled_libraries._OPTIONS[1:])
+        monkeypatch.setattr(compiled_libraries, "_OPTIONS", quickly)
         compiler = compiled_libraries._gcc()
         assert compiler is not None
         compiled_libraries._compile_kernels(compiler, tmp_path)

@@ -119,6 +119,7 @@ print(before, torch.get_float32_matmul_precision())
 """
 
 
+@pytest.mark.slow
 def test_float32_stays_float32_where_a_variable_asks_for_tf32() -> None:
     """NVIDIA's containers set it."""
     variables = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}

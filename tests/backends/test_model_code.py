@@ -171,6 +171,7 @@ print(models["LlamaForCausalLM"].__module__ if "LlamaForCausalLM" in models else
 """
 
 
+@pytest.mark.slow
 def test_model_package_of_ones_own_wins_also_with_the_name_of_a_file_of_sglang(
     tmp_path: Path,
 ) -> None:

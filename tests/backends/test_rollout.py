@@ -91,6 +91,7 @@ for os.environ[NAME] in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_engine_sees_the_devices_of_its_caller_in_their_order() -> None:
     """verl sorts them as numbers."""
     devices = ["1,0", "GPU-8b5f0a42,MIG-1c"]

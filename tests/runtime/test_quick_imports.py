@@ -19,6 +19,7 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_imports_leave_scikit_learn_until_somebody_calls_it() -> None:
     code = """
 import sys
@@ -44,6 +45,7 @@ with quick_imports():
     run(code)
 
 
+@pytest.mark.slow
 def test_quantizer_is_imported_when_it_is_made() -> None:
     run("""
 import sys
@@ -57,6 +59,7 @@ assert type(quantizer).__name__ == "TorchAoHfQuantizer"
 """)
 
 
+@pytest.mark.slow
 def test_functions_that_are_not_to_be_compiled_do_not_import_the_compiler() -> None:
     code = """
 import os, sys
@@ -122,6 +125,7 @@ def test_inspect_says_the_same_of_a_frame_but_for_its_source() -> None:
     assert quickly[1].code_context is None and inspect.getframeinfo(frame).code_context
 
 
+@pytest.mark.slow
 @pytest.mark.verl
 def test_models_of_transformers_are_listed_once_and_the_same() -> None:
     run("""
@@ -139,6 +143,7 @@ with models_listed_once():
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.verl
 def test_fork_server_imports_no_compiler_and_no_kernels_of_a_gpu(tmp_path: Path) -> None:
     run(f"""

@@ -7,7 +7,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -97,36 +98,42 @@ EXPANDING = {
     },
     "$ref": "#/$defs/a0",
 }
-BODIES = {
-    **{f"json_schema: {name}": chat(json_schema=each) for name, each in HOSTILE_SCHEMAS.items()},
-    **{f"regex: {name}": chat(regex=each) for name, each in HOSTILE_REGEXES.items()},
+# They are made when they are sent: some have megabytes.
+BODIES: dict[str, Callable[[], bytes]] = {
     **{
-        f"tool, {choice}: {name}": chat(tools=[tool(each)], tool_choice=choice)
+        f"json_schema: {name}": partial(chat, json_schema=each)
+        for name, each in HOSTILE_SCHEMAS.items()
+    },
+    **{f"regex: {name}": partial(chat, regex=each) for name, each in HOSTILE_REGEXES.items()},
+    **{
+        f"tool, {choice}: {name}": partial(chat, tools=[tool(each)], tool_choice=choice)
         for name, each in HOSTILE_SCHEMAS.items()
         for choice in ("auto", "required")
     },
-    "references that double": chat(json_schema=EXPANDING),
-    "references of a tool that double": chat(tools=[tool(EXPANDING)], tool_choice="required"),
-    "a hundred choices of 10,000 letters": chat(
+    "references that double": lambda: chat(json_schema=EXPANDING),
+    "references of a tool that double": lambda: chat(
+        tools=[tool(EXPANDING)], tool_choice="required"
+    ),
+    "a hundred choices of 10,000 letters": lambda: chat(
         structured_outputs={"choice": ["a" * 10_000] * 100}
     ),
-    "3,000 tools": chat(tools=[tool({}, f"f{n}") for n in range(3_000)]),
-    "3,000 tools of which one is called": chat(
+    "3,000 tools": lambda: chat(tools=[tool({}, f"f{n}") for n in range(3_000)]),
+    "3,000 tools of which one is called": lambda: chat(
         tools=[tool({}, f"f{n}") for n in range(3_000)], tool_choice="required"
     ),
-    "a list 1,000,000 deep": b"[" * 1_000_000,
-    "a body 100,000 deep": b'{"a":' * 100_000,
-    "a schema 150 deep": chat(json_schema=nested(75)),
-    "parameters 150 deep": chat(tools=[tool(nested(75))], tool_choice="required"),
-    "an unknown keyword of 1,000,000 letters": chat(json_schema={"x" * 900_000: 1}),
-    "an unknown field of 1,000,000 letters": chat(**{"x" * 1_000_000: 1}),
-    "an enum of 1,000,000 numbers": chat(json_schema={"enum": list(range(1_000_000))}),
-    "a number of 100,000 digits": b'{"messages": [], "seed": ' + b"9" * 100_000 + b"}",
-    "2,000,000 wrong messages": chat(messages=[1] * 2_000_000),
-    "2,000,000 wrong stop strings": chat(stop=[1] * 2_000_000),
-    "1,000,000 wrong biases": chat(logit_bias={str(n): "a" for n in range(1_000_000)}),
-    "1,000,000 unknown fields": chat(**{str(n): 1 for n in range(1_000_000)}),
-    "steps with 300 decimal places": chat(
+    "a list 1,000,000 deep": lambda: b"[" * 1_000_000,
+    "a body 100,000 deep": lambda: b'{"a":' * 100_000,
+    "a schema 150 deep": lambda: chat(json_schema=nested(75)),
+    "parameters 150 deep": lambda: chat(tools=[tool(nested(75))], tool_choice="required"),
+    "an unknown keyword of 1,000,000 letters": lambda: chat(json_schema={"x" * 900_000: 1}),
+    "an unknown field of 1,000,000 letters": lambda: chat(**{"x" * 1_000_000: 1}),
+    "an enum of 1,000,000 numbers": lambda: chat(json_schema={"enum": list(range(1_000_000))}),
+    "a number of 100,000 digits": lambda: b'{"messages": [], "seed": ' + b"9" * 100_000 + b"}",
+    "2,000,000 wrong messages": lambda: chat(messages=[1] * 2_000_000),
+    "2,000,000 wrong stop strings": lambda: chat(stop=[1] * 2_000_000),
+    "1,000,000 wrong biases": lambda: chat(logit_bias={str(n): "a" for n in range(1_000_000)}),
+    "1,000,000 unknown fields": lambda: chat(**{str(n): 1 for n in range(1_000_000)}),
+    "steps with 300 decimal places": lambda: chat(
         json_schema={"prefixItems": [{"multipleOf": float(f"{n}e-300")} for n in range(1, 1_900)]}
     ),
 }
@@ -136,7 +143,7 @@ BODIES = {
 def test_health_is_answered_while_a_costly_request_is(
     name: str, http: httpx.Client, caller_server: InferenceServer
 ) -> None:
-    send(http, caller_server, BODIES[name])
+    send(http, caller_server, BODIES[name]())
 
 
 WORDS = st.sampled_from(["a" * 60 + "!", "a", "b" * 3_000, "", '"', "\\", "é\n", "$ref"])

@@ -30,21 +30,21 @@ def reasons(output: GenerationOutput) -> list[str]:
 
 
 def test_answers_that_ended_match_their_schemas(tiny: InferenceEngine) -> None:
-    schemas, _ = draw_schemas(300)
+    schemas, _ = draw_schemas(150)
     words = {word for schema in schemas for word in re.findall(r'"(\w+)":', json.dumps(schema))}
     assert {"allOf", "multipleOf", "minimum", "maximum", "patternProperties"} <= words
     output = tiny.generate(
-        [f"Give me example {n} of a short JSON value." for n in range(300)],
+        [f"Give me example {n} of a short JSON value." for n in range(150)],
         json_schema=schemas,
         temperature=1.0,
         max_tokens=128,
-        seed=list(range(300)),
+        seed=list(range(150)),
     )
     for schema, text, reason in zip(schemas, output.completions, reasons(output), strict=True):
         if reason == "stop":
             jsonschema.validate(json.loads(text), schema)
     # A random model seldom closes what it has opened.
-    assert reasons(output).count("stop") >= 150
+    assert reasons(output).count("stop") >= 75
     assert set(reasons(output)) <= {"stop", "length"}
 
 
