@@ -14,12 +14,12 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import httpx
 import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread for each engine
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from _inf.backends.openai.http import httpx
 from _inf.config.tool_formats import ALIASES, SGLANG
 from _inf.runtime.extras import has_verl
 from _inf.runtime.interpreter import quick_imports
