@@ -123,6 +123,7 @@ def test_masks_rule_out_the_tokens_whose_bit_is_0(compiled: CompiledDraws, width
     torch.testing.assert_close(logits, expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong", "named"),
     [

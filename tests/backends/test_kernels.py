@@ -197,6 +197,7 @@ def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
     assert out[0].isnan().all() and out[1].isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong", "named"),
     [

@@ -41,6 +41,7 @@ class SessionServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: SessionServer
 
     def do_GET(self) -> None:

@@ -75,6 +75,7 @@ class ScriptedServer:
     def _handler(outer) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # or a body waits 40 ms for the receipt of its headers
 
             def setup(self) -> None:
                 super().setup()

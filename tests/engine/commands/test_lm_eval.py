@@ -156,6 +156,7 @@ def test_text_that_is_too_long_is_cut_in_the_same_places(
     assert_equal({"own_answer": ours["own_answer"]}, expected(theirs, folder, ["own_answer"]))
 
 
+@pytest.mark.slow
 def test_cached_requests_are_not_asked_again(
     made: list[Config], engine: InferenceEngine, folder: Path, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_cached_requests_are_not_asked_again(
     assert json.dumps(again) == json.dumps(first) and engine.stats()["requests"] == asked
 
 
+@pytest.mark.slow
 def test_model_args_are_the_configs(
     made: list[Config], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +192,7 @@ def test_model_args_are_the_configs(
     assert len(made) == before
 
 
+@pytest.mark.slow
 def test_a_keyword_that_the_engine_does_not_have_is_named(
     made: list[Config], folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,6 +201,7 @@ def test_a_keyword_that_the_engine_does_not_have_is_named(
     assert "inf: lm-eval: penalty_alpha: " in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_context_begins_with_one_bos(engine: InferenceEngine) -> None:
     from tokenizers.processors import TemplateProcessing
     from transformers import AutoTokenizer

@@ -162,6 +162,7 @@ def test_page_of_tools_prints_what_its_comments_say(
     assert [line.split(" | ")[0] for line in said[len(expected) :]] == turns
 
 
+@pytest.mark.slow
 def test_file_of_an_mcp_server_on_the_page_of_tools_runs_and_nothing_but_the_answer_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,6 +218,7 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             machines.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.verl
 def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the_wait(
     two_machines: Any, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.verl
 IDS = torch.arange(5, 60)[None]
 
 
+@pytest.mark.slow
 def test_engine_serves_a_checkpoint_with_an_adapter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

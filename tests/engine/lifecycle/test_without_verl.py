@@ -53,6 +53,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_answers_tools_checks_and_evaluations_need_neither_and_what_is_verls_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(TOOL_MODEL), str(ROOT / "tools.yaml")],
