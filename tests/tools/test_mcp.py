@@ -333,6 +333,7 @@ def test_a_secret_of_the_wrong_type_is_not_shown(load: Load, tmp_path: Path) -> 
     assert "mcpServers.a.auth_token: Input should be" in says and "of-a-user" not in says
 
 
+@pytest.mark.slow
 def test_close_ends_a_program_that_is_busy_and_a_later_call_starts_one(
     load: Load, calls: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,6 +160,7 @@ def test_game_of_the_example_says_higher_or_lower_and_is_lost_after_two_guesses(
     assert game.get_reward() == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.verl
 def test_rows_of_older_policies_are_weighted_by_their_ratio(mortal: InferenceEngine) -> None:
     script = runpy.run_path(str(EXAMPLES / "grpo_async.py"))
