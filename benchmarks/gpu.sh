@@ -104,7 +104,7 @@ for part in ${PARTS//,/ }; do
 done
 
 [[ -z ${KIT:-} || -f $KIT ]] || wrong "KIT: no such file: $KIT"
-WITH="--device=$DEVICE ${SET[*]} ${KIT:+with the kit $(cksum <"${KIT:-/dev/null}")}"
+WITH="--device=$DEVICE ${SET[*]} ${KIT:+with the kit $(cksum <"$KIT")}"
 mkdir -p "$FOLDER/work" && FOLDER=$(cd "$FOLDER" && pwd) || exit 2
 [[ ! -f $FOLDER/options.txt || $(<"$FOLDER/options.txt") == "$WITH" ]] ||
   wrong "--out: $FOLDER has results of other options ($(<"$FOLDER/options.txt")); name another"
@@ -159,11 +159,12 @@ if [[ -n ${KIT:-} ]]; then
     # sgl-kernel's own are in the wheel.
     norms=$SITE.part/sgl_kernel/elementwise.py
     [[ ! -f $norms ]] || sed -i 's/_has_flashinfer = True/_has_flashinfer = False/' "$norms"
+    PYTHONPATH=$PYTHONPATH:$SITE.part "$PYTHON" -c 'import llguidance' 2>/dev/null ||
+      stand_in "$SITE.part/llguidance"
     mv "$SITE.part" "$SITE"
   fi
   # After the checkout: verl's wheel has a package `tests`, too.
   export PYTHONPATH=$PYTHONPATH:$SITE LD_LIBRARY_PATH=$SITE/_lib:${LD_LIBRARY_PATH:-}
-  "$PYTHON" -c 'import llguidance' 2>/dev/null || stand_in "$SITE/llguidance"
   RUN+=(--kit)
 fi
 if [[ -n ${GGUF:-} ]]; then

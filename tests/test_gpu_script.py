@@ -89,16 +89,21 @@ def test_all_parts_run_to_their_end(tmp_path: Path, program: dict[str, Any]) -> 
     assert not (tmp_path / "work").exists()
 
 
+def kit(folder: Path, *packages: str) -> str:
+    """The path of a kit of packages that cannot be imported."""
+    (folder / "__init__.py").write_text("raise ImportError('the kit has none')")
+    with tarfile.open(folder / "site.tar.xz", "w:xz") as archive:
+        for package in packages:
+            archive.add(folder / "__init__.py", f"{package}/__init__.py")
+    return str(folder / "site.tar.xz")
+
+
 @pytest.mark.slow
 @pytest.mark.engine
 def test_engine_starts_from_a_kit_without_llguidance_which_is_skipped_by_name(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "__init__.py").write_text("raise ImportError('the kit has none')")
-    with tarfile.open(tmp_path / "site.tar.xz", "w:xz") as kit:
-        kit.add(tmp_path / "__init__.py", "llguidance/__init__.py")
-        kit.add(tmp_path / "__init__.py", "tests/__init__.py")  # as in verl's wheel: not ours
-    kit_file = str(tmp_path / "site.tar.xz")
+    kit_file = kit(tmp_path, "llguidance", "tests")  # as in verl's wheel: not ours
     options = ("--parts", "preflight,exact", "--limit", "600", "--budget", "700")
     run = Run(tmp_path / "out", *options, KIT=kit_file)
     assert run.code == 0, run.shown
@@ -109,20 +114,14 @@ def test_engine_starts_from_a_kit_without_llguidance_which_is_skipped_by_name(
 @pytest.mark.verl
 def test_next_call_finds_the_unpacked_kit_with_what_was_compiled_from_it(tmp_path: Path) -> None:
     """Bytecode is beside the sources, and compiled kernels belong to one path of their sources."""
-    out, kit, module = tmp_path / "out", tmp_path / "site.tar.xz", tmp_path / "kits_own.py"
-    module.write_text("raise ImportError('the kit has none')")
-    with tarfile.open(kit, "w:xz") as archive:
-        archive.add(module, "llguidance/__init__.py")
-    assert Run(out, "--budget", "0", KIT=str(kit)).code == 0
+    out, kit_file = tmp_path / "out", kit(tmp_path, "llguidance")
+    assert Run(out, "--budget", "0", KIT=kit_file).code == 0
     (out / "kit/compiled").touch()
-    again = Run(out, "--parts", "preflight", KIT=str(kit))
+    again = Run(out, "--parts", "preflight", KIT=kit_file)
     assert again.code == 0, again.shown
     assert (out / "kit/compiled").exists()
     assert "llguidance" in again[PREFLIGHT]["detail"]["features_without_their_package"]
-    module.write_text("raise ImportError('another')")
-    with tarfile.open(kit, "w:xz") as archive:
-        archive.add(module, "llguidance/__init__.py")
-    other = Run(out, "--budget", "0", KIT=str(kit))
+    other = Run(out, "--budget", "0", KIT=kit(tmp_path, "another"))
     assert other.code == 2 and "results of other options" in other.shown
     missing = Run(tmp_path / "new", "--budget", "0", KIT="missing.tar.xz")
     assert missing.code == 2 and "no such file: missing.tar.xz" in missing.shown

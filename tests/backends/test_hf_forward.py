@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from _inf.backends.hf.forward import _MAP, _UPSTREAM, Forward, broadcast
+from _inf.backends.hf.forward import _MAP, _UPSTREAM, Forward, broadcast, quick_masks
 from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.prompts import as_ids
 from tests.support.shrunk_configs import CONTEXT, known, shrunk
@@ -52,6 +52,8 @@ def test_broadcast_masks_are_those_that_transformers_maps() -> None:
         with of.TransformGetItemToIndex():
             mapped, ours = (how(kind)(*indices) for how in (_UPSTREAM, broadcast))
         assert ours.shape == (2, 1, 2, 5) and torch.equal(ours, mapped)
+    with quick_masks():
+        assert getattr(of, _MAP) is broadcast
     assert getattr(of, _MAP) is _UPSTREAM, "it is left as it was"
 
 

@@ -19,6 +19,7 @@ from _inf.config import Config
 from _inf.models.resolve import resolve_model
 from inf import InferenceEngine
 
+pytestmark = pytest.mark.slow
 QUESTIONS: list[dict[str, Any]] = [
     {"question": "What is the capital of France?", "choices": ["Paris", "Rome", "a big city"]},
     {"question": "How many legs has a dog?", "choices": ["two", "four", "six"]},
@@ -132,7 +133,6 @@ def assert_equal(ours: Answers, theirs: Answers) -> None:
                 assert figures[metric] == pytest.approx(value, rel=1e-3), metric
 
 
-@pytest.mark.slow
 def test_log_likelihoods_and_texts_are_those_of_the_harnesss_own_backend(
     made: list[Config], theirs: Any, folder: Path, tmp_path: Path
 ) -> None:
@@ -142,7 +142,6 @@ def test_log_likelihoods_and_texts_are_those_of_the_harnesss_own_backend(
     assert_equal(ours, expected(theirs, folder, names, **chat))
 
 
-@pytest.mark.slow
 def test_text_that_is_too_long_is_cut_in_the_same_places(
     theirs: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +155,6 @@ def test_text_that_is_too_long_is_cut_in_the_same_places(
     assert_equal({"own_answer": ours["own_answer"]}, expected(theirs, folder, ["own_answer"]))
 
 
-@pytest.mark.slow
 def test_cached_requests_are_not_asked_again(
     made: list[Config], engine: InferenceEngine, folder: Path, tmp_path: Path
 ) -> None:
@@ -168,7 +166,6 @@ def test_cached_requests_are_not_asked_again(
     assert json.dumps(again) == json.dumps(first) and engine.stats()["requests"] == asked
 
 
-@pytest.mark.slow
 def test_model_args_are_the_configs(
     made: list[Config], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +189,6 @@ def test_model_args_are_the_configs(
     assert len(made) == before
 
 
-@pytest.mark.slow
 def test_a_keyword_that_the_engine_does_not_have_is_named(
     made: list[Config], folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,7 +197,6 @@ def test_a_keyword_that_the_engine_does_not_have_is_named(
     assert "inf: lm-eval: penalty_alpha: " in capfd.readouterr().err
 
 
-@pytest.mark.slow
 def test_context_begins_with_one_bos(engine: InferenceEngine) -> None:
     from tokenizers.processors import TemplateProcessing
     from transformers import AutoTokenizer
@@ -221,7 +216,6 @@ def test_context_begins_with_one_bos(engine: InferenceEngine) -> None:
     assert _adds_special_tokens(tokenizer, rendered=True)
 
 
-@pytest.mark.slow
 def test_the_harness_finds_its_own_tasks(
     made: list[Config], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
 ROOT = Path(__file__).parents[3]
 MODULES, FILES, LINES = 70, 49, 1625
 UNUSED = (
@@ -35,14 +36,10 @@ def path() -> dict[str, Any]:
     return counted
 
 
-@pytest.mark.slow
-@pytest.mark.verl
 def test_plain_call_imports_no_feature_that_it_does_not_use(path: dict[str, Any]) -> None:
     assert [name for name in path["modules"] if name.startswith(UNUSED)] == []
 
 
-@pytest.mark.slow
-@pytest.mark.verl
 def test_path_of_a_plain_call_does_not_grow_unseen(path: dict[str, Any]) -> None:
     assert len(path["modules"]) <= MODULES, path["modules"]
     assert len(path["files"]) <= FILES, path["files"]

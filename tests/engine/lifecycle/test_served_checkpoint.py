@@ -12,12 +12,11 @@ from inf import InferenceEngine
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter, loaded, verl_checkpoint
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
 IDS = torch.arange(5, 60)[None]
 
 
-@pytest.mark.slow
 def test_engine_serves_a_checkpoint_with_an_adapter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

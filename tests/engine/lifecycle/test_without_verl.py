@@ -12,7 +12,7 @@ from _inf.runtime.extras import NEEDS_VERL
 from tests.support.scripts import START_SECONDS, environment
 from tests.support.tool_calling import TOOL_MODEL
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
@@ -53,7 +53,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_answers_tools_checks_and_evaluations_need_neither_and_what_is_verls_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(TOOL_MODEL), str(ROOT / "tools.yaml")],
