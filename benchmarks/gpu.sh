@@ -44,10 +44,10 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
 ALL=compile,preflight,exact,throughput,functions,float32,embedded
-declare -A LIMITS=([compile]=120 [preflight]=90 [exact]=180 [throughput]=240 [functions]=180
+declare -A LIMITS=([compile]=120 [preflight]=90 [exact]=180 [throughput]=275 [functions]=180
   [float32]=200 [embedded]=90)
 # A part that has less than this is left to the next call.
-declare -A NEEDED=([compile]=60 [preflight]=20 [exact]=100 [throughput]=130 [functions]=90
+declare -A NEEDED=([compile]=60 [preflight]=20 [exact]=100 [throughput]=190 [functions]=90
   [float32]=120 [embedded]=40)
 ENDING=12 # seconds that are left for the end of a part that is stopped, and for the summary
 BEGUN=0   # whether a part has ended in this call

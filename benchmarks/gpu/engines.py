@@ -105,13 +105,16 @@ def long_sequence_is_scored_whole(setting: Setting) -> Any:
     return {"tokens": count, "seconds": seconds, "gb_kept": kept, "mean_difference": off}
 
 
-def inf_check_finds_nothing(setting: Setting) -> Any:
+def inf_check_finds_only_rounding(setting: Setting) -> Any:
+    """A random model's log probs in bfloat16 are farther from float32's than a trained model's."""
     from inf import check
 
     report = check(setting.engine(), max_tokens=64 if setting.on_gpu else 4, batch=8)
-    found = [str(finding) for finding in report.findings]
-    assert report.passed, found
-    return {"tokens": report.tokens, "largest": abs(report.worst.rollout - report.worst.reference)}
+    found = {finding.metric: finding.value for finding in report.findings}
+    others = [each for each in report.findings if not each.meaning.startswith("precision: ")]
+    assert not others, others
+    largest = abs(report.worst.rollout - report.worst.reference)
+    return {"tokens": report.tokens, "largest": largest, "found": found}
 
 
 def memory_is_free_after_shutdown(setting: Setting) -> Any:
@@ -144,7 +147,7 @@ EXACT = (
     answers_equal_those_of_transformers,
     rollout_computes_each_prompt_once,
     long_sequence_is_scored_whole,
-    inf_check_finds_nothing,
+    inf_check_finds_only_rounding,
     memory_is_free_after_shutdown,
 )
 
@@ -154,7 +157,8 @@ EXACT = (
 
 def float32_engine_starts_with_graphs(setting: Setting) -> Any:
     start = time.monotonic()
-    engine = setting.start("rollout.enforce_eager=false", "rollout.dtype=float32")
+    size = ["rollout.gpu_memory_utilization=0.4"] if setting.on_gpu else []  # twice bfloat16's
+    engine = setting.start("rollout.enforce_eager=false", "rollout.dtype=float32", *size)
     attention = engine.rollout._engine.server_args.attention_backend
     seconds = round(time.monotonic() - start, 1)
     return {"seconds_to_first_answer": seconds, "attention_backend": attention}
