@@ -36,7 +36,7 @@ def a_large_batch_keeps_up_with_raw_sglang(setting: Setting) -> Any:
 def throughput(setting: Setting) -> subprocess.Popen[bytes]:
     """The run of throughput.py, which the first check starts; what it says goes into its log."""
     if setting.program is None:
-        size = ("--tokens=128", "--pairs=9") if setting.on_gpu else ("--tokens=8", "--pairs=1")
+        size = ("--tokens=128", "--pairs=5") if setting.on_gpu else ("--tokens=8", "--pairs=1")
         which = [f"--contestants={','.join(CONTESTANTS)}", f"--loads={','.join(loads(setting))}"]
         keys = [f"--set={key}" for key in setting.keys("rollout.enforce_eager=false")]
         files = ("--config=config.yaml", f"--json={figures(setting)}", "--profile")
