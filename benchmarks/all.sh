@@ -28,7 +28,9 @@ measure() { # NAME [OPTION...]: runs the benchmark of this name
 
 measure peers --pairs 3 --json "$folder/peers.json"
 measure step
+measure products --rounds 31
 measure serve --clients 1,8,32 --pairs 3
+measure stalls
 measure adapters --pairs 7
 measure grammar --rows 1,16 --pairs 7
 measure startup

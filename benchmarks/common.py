@@ -45,3 +45,18 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     """Show the median, with the lowest and the highest value."""
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Ours over theirs, pair by pair: a machine's speed drifts, and less within a pair than from
+    one to the next. A pair that one side did not run is left out."""
+    return [a / b for a, b in zip(ours, theirs, strict=False)]
+
+
+def quartiles(values: Sequence[float]) -> str:
+    """Show the median and, if there are at least two values, the lower and the upper quartile."""
+    middle = f"{statistics.median(values):.3f}"
+    if len(values) < 2:
+        return middle
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{middle} ({low:.3f} to {high:.3f})"

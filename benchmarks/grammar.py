@@ -19,7 +19,7 @@ import time
 from typing import Annotated, Any
 
 import typer
-from common import machine
+from common import machine, quartiles, ratios
 from rich.console import Console
 from rich.table import Table
 
@@ -71,10 +71,8 @@ def show(figures: dict[int, dict[str, list[float]]]) -> None:
     table = Table("rows", "grammar", "tok/s", "ratio", title=str(machine()))
     for rows, speeds in figures.items():
         for name, values in speeds.items():
-            ratios = [one / free for one, free in zip(values, speeds["none"], strict=True)]
-            low, middle, high = statistics.quantiles(ratios, n=4)
-            spread = "" if name == "none" else f"{middle:.3f} ({low:.3f} to {high:.3f})"
-            table.add_row(str(rows), name, f"{statistics.median(values):.1f}", spread)
+            against = "" if name == "none" else quartiles(ratios(values, speeds["none"]))
+            table.add_row(str(rows), name, f"{statistics.median(values):.1f}", against)
     Console(width=120).print(table)
 
 

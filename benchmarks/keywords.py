@@ -19,7 +19,7 @@ import time
 from typing import Annotated, Any
 
 import typer
-from common import Assignments, JsonFile, machine, save
+from common import Assignments, JsonFile, machine, quartiles, ratios, save
 
 from _inf.config.load import parse_assignments
 
@@ -92,10 +92,9 @@ def measure(
 
 
 def show(name: str, pairs: list[tuple[float, float]]) -> None:
-    low, middle, high = statistics.quantiles([asked / plain for plain, asked in pairs], n=4)
-    speed = statistics.median(asked for _, asked in pairs)
-    figures = f"{speed:6.1f} tok/s, ratio {middle:.3f} ({low:.3f} to {high:.3f})"
-    print(f"{name:26} {figures}", flush=True)
+    plain, asked = zip(*pairs, strict=True)
+    ratio = quartiles(ratios(asked, plain))
+    print(f"{name:26} {statistics.median(asked):6.1f} tok/s, ratio {ratio}", flush=True)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from common import JsonFile, machine
+from common import JsonFile, machine, quartiles, ratios
 from rich.console import Console
 from rich.table import Table
-from throughput import Race, measure_all, ratio
+from throughput import Race, measure_all
 
 from _inf.models.resolve import embedded_gguf
 
@@ -93,7 +93,7 @@ def show(report: dict[str, Any]) -> None:
     table = Table("", "rows", "tok/s", "ours/its", title=f"tokens per second, {about['cpu']}")
     for load, rates in report["loads"].items():
         for name, figures in rates.items():
-            against = "" if name == "ours" else ratio(rates["ours"], figures)
+            against = "" if name == "ours" else quartiles(ratios(rates["ours"], figures))
             table.add_row(name, load, f"{statistics.median(figures):.1f}", against)
         table.add_section()
     console = Console(width=120)

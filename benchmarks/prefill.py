@@ -20,7 +20,7 @@ import time
 from typing import Annotated, Any
 
 import typer
-from common import machine, spread
+from common import machine, ratios, spread
 from rich.console import Console
 from rich.table import Table
 
@@ -71,12 +71,11 @@ def show(figures: dict[tuple[int, int], dict[str, list[float]]]) -> None:
     for heading in ("cached", "new", OURS, NATIVE, "ratio"):
         table.add_column(heading, justify="right")
     for (cached, new), seconds in figures.items():
-        ratios = [n / o for o, n in zip(seconds[OURS], seconds[NATIVE], strict=True)]
         table.add_row(
             str(cached),
             str(new),
             *map(spread, (seconds[OURS], seconds[NATIVE])),
-            f"{statistics.median(ratios):.2f}",
+            f"{statistics.median(ratios(seconds[NATIVE], seconds[OURS])):.2f}",
         )
     console.print(table)
     console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")

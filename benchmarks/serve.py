@@ -33,11 +33,11 @@ from urllib.parse import urlsplit
 import psutil
 import throughput
 import typer
-from common import Assignments, ConfigFile, JsonFile, machine, save
+from common import Assignments, ConfigFile, JsonFile, machine, quartiles, ratios, save
 from contestants import Channel, free_port, tokenized
 from rich.console import Console
 from rich.table import Table
-from throughput import ratio, rows
+from throughput import rows
 
 CONTESTANTS = ("served", "in process", "sglang")
 PROMPT_TOKENS = 128
@@ -256,9 +256,9 @@ def show(report: dict[str, Any]) -> None:
         table.add_row(
             count,
             *(f"{statistics.median(rates[name]):.1f}" for name in CONTESTANTS),
-            ratio(rates["served"], rates["in process"]),
-            ratio(rates["served"], rates["sglang"]),
-            ratio(found["served"]["first"], found["sglang"]["first"]),
+            quartiles(ratios(rates["served"], rates["in process"])),
+            quartiles(ratios(rates["served"], rates["sglang"])),
+            quartiles(ratios(found["served"]["first"], found["sglang"]["first"])),
             ", ".join(f"{statistics.median(found[n]['cpu']):.2f}" for n in CONTESTANTS[:2]),
         )
     console.print(table)

@@ -63,7 +63,7 @@ from typing import IO, Annotated, Any
 
 import psutil
 import typer
-from common import Assignments, ConfigFile, JsonFile, machine, save
+from common import Assignments, ConfigFile, JsonFile, machine, quartiles, ratios, save
 from rich.console import Console
 from rich.table import Table
 
@@ -369,7 +369,7 @@ def show(report: dict[str, Any]) -> None:
         for name in others:
             theirs = rates.get(name)
             median = f"{statistics.median(theirs):.1f}" if theirs else "-"
-            cells += [median, ratio(rates["ours"], theirs) if theirs else "-"]
+            cells += [median, quartiles(ratios(rates["ours"], theirs)) if theirs else "-"]
         steps = bandwidth and bandwidth["bytes_a_second"] / bandwidth["bytes_a_step"]
         table.add_row(*cells, f"{at_once * steps:.0f}" if bandwidth else "-")
     console.print(table)
@@ -381,16 +381,6 @@ def show(report: dict[str, Any]) -> None:
             f"{bandwidth['bytes_a_step'] / 1e9:.3f} GB of parameters a step"
         )
     console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
-
-
-def ratio(ours: list[float], theirs: list[float]) -> str:
-    """The median of the pairs' ratios and, if there are enough pairs, their quartiles: a machine's
-    speed drifts from pair to pair, and less within one."""
-    each = [a / b for a, b in zip(ours, theirs, strict=False)]
-    if len(each) < 2:
-        return f"{each[0]:.3f}"
-    low, middle, high = statistics.quantiles(each, n=4, method="inclusive")
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def check_finite(
     """Raise if a log prob is NaN or infinite: the logits were too. row: its place in the call; None
     if it is the turn of a conversation, which knows its own. first: the number of their first
     token. masked: whether it has allowed_token_ids or bad_words, which can leave no token."""
-    if math.isfinite(sum(value for value in logprobs if value is not None)):
+    if math.isfinite(sum(filter(None, logprobs))):
         return
     place = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
     index = first + place

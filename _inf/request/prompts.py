@@ -162,6 +162,8 @@ def id_list(ids: object, where: str) -> list[int]:
         raise PromptError(f"{where} is {kind(ids)}; it takes a list of ints.")
     if not ids:
         raise PromptError(f"{where} is empty; it takes at least one token id.")
+    if {*map(type, ids)} == {int}:  # as nearly always; a look at each takes a hundred times as long
+        return list(ids)
     return [_token_id(value, f"{where}[{index}]") for index, value in enumerate(ids)]
 
 

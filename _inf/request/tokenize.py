@@ -110,12 +110,13 @@ def _as_given(prompt: Form, index: int) -> Prompt:
 
 def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
     """Refuse ids outside the model's vocabulary; a tokenizer may know more tokens."""
-    for index, token in enumerate(ids):
-        if not 0 <= token < limits.vocabulary:
-            raise PromptError(
-                f"{where}[{index}] is {shown(token)}, outside the model's vocabulary of "
-                f"{limits.vocabulary} tokens (0 to {limits.vocabulary - 1})."
-            )
+    if ids and not (0 <= min(ids) and max(ids) < limits.vocabulary):
+        known = range(limits.vocabulary)
+        index, token = next(pair for pair in enumerate(ids) if pair[1] not in known)
+        raise PromptError(
+            f"{where}[{index}] is {shown(token)}, outside the model's vocabulary of "
+            f"{limits.vocabulary} tokens (0 to {limits.vocabulary - 1})."
+        )
     return ids
 
 

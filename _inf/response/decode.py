@@ -40,6 +40,7 @@ def decode(
     responses = [o.token_ids if o.transcript is None else o.transcript.ids for o in outputs]
     width = max([response_length, *map(len, responses)])
     asks, rows = functools.cache(sampling.asks), []
+    pad = tokenizer and tokenizer.pad_token_id  # Transformers looks for it, a hundredth of a ms
     for place, (output, params) in enumerate(zip(outputs, sampling.rows(), strict=True)):
         prompt = prompts[place // n]
         row = GenerationRow(
@@ -55,7 +56,7 @@ def decode(
             seed=params.seed,
             truncated_prompt_tokens=prompt.truncated_tokens,
             padded_to=0 if output.text is not None else width,
-            pad_token_id=tokenizer and tokenizer.pad_token_id,
+            pad_token_id=pad,
         )
         if thoughts is not None and row.reasoning is None:
             ids = answers[place].token_ids
@@ -208,7 +209,7 @@ def _answer_texts(
 
     def alone(output: RequestOutput) -> bool:
         apart = output.text is not None or isinstance(output.matched_stop, str)
-        return apart or not shown.keys().isdisjoint(output.token_ids)
+        return apart or bool(shown and not shown.keys().isdisjoint(output.token_ids))
 
     skip, cut = skip_special_tokens, skip_special_tokens and not include_stop
     together = [_shown_ids(row, without_stop=cut) for row in outputs if not alone(row)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,38 @@ def test_prompt_that_is_no_command_is_asked(arguments: list[str], asked: list[An
     """Behind `ask` or `--`, or where it resembles none."""
     assert main(arguments) == 0
     assert [prompt for prompt, _ in asked] == arguments[-1:]
+
+
+OWN_PROCESS = """
+import contextlib, gc, sys
+
+import inf
+from _inf.apps.cli import main
+
+class Counting:
+    def generate(self, prompt, **params):
+        print(gc.get_freeze_count() > 10_000)
+        return inf.GenerationOutput()
+
+inf.InferenceEngine = lambda *_: contextlib.nullcontext(Counting())
+sys.argv = ["inf", "Hello"]
+main(*eval(sys.stdin.read()))
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], [["Hello"]]])
+def test_command_in_its_own_process_keeps_what_the_start_made_from_collections(
+    arguments: list[list[str]],
+) -> None:
+    """With arguments, `main` runs in the process of a program, whose garbage is not ours."""
+    ran = subprocess.run(
+        [sys.executable, "-c", OWN_PROCESS],
+        input=repr(arguments),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.stdout.split() == [str(not arguments)], ran.stderr
 
 
 @pytest.mark.parametrize("option", ["-n", "--n"])

@@ -339,7 +339,8 @@ def test_step_of_which_the_caller_hears_nothing_sends_no_message() -> None:
 
     def row(tokens: int, *, stream: bool = False, finished: bool = False) -> Any:
         ids = [7] * tokens
-        return SimpleNamespace(output_ids=ids, stream=stream, finished=lambda: finished)
+        reason = object() if finished else None
+        return SimpleNamespace(output_ids=ids, stream=stream, finished_reason=reason)
 
     sent: list[Any] = []
     for rows in (

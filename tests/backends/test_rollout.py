@@ -129,12 +129,14 @@ def test_rollout_of_verls_own_in_the_same_process_finds_its_own_modules(
     assert type(process) is multiprocessing.Process
     with server_args.tempfile.NamedTemporaryFile() as file:
         assert file.name.startswith(tempfile.gettempdir())
-    handlers = [*logging.getLogger().handlers]
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
     try:
         engine.configure_logger(SimpleNamespace(log_level="error", log_requests_format=None))
-        assert logging.getLogger().handlers != handlers
+        assert root.handlers != handlers
     finally:
-        logging.getLogger().handlers[:] = handlers
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
     async def works() -> None:
         met.append("done")

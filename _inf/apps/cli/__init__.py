@@ -20,7 +20,7 @@ from _inf.apps.cli.chat import chat
 from _inf.apps.cli.check import check_app
 from _inf.apps.cli.evaluate import eval_app
 from _inf.apps.cli.lm_eval import PASSED_ON, lm_eval
-from _inf.apps.cli.options import DefaultCommand
+from _inf.apps.cli.options import DefaultCommand, Options
 from _inf.apps.cli.serve import serve
 from _inf.apps.cli.show import show
 from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
@@ -113,12 +113,15 @@ def _skip_the_last_collection() -> None:
     """At its end Python looks for garbage among a million objects of imports, for three seconds.
     Not skipped with a Triton that nanobind binds (3.9 is one): it would print what is left."""
     library: Any = sys.modules.get("triton._C.libtriton")
-    if library is None or type(library.ir.attribute).__module__ != "nanobind":
+    if library is not None and type(library.ir.attribute).__module__ == "nanobind":
+        gc.unfreeze()
+    else:
         gc.freeze()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit code; the console script."""
+    """Run the command and return its exit code; the console script, which gives no arguments."""
+    Options.own_process = arguments is None
     atexit.register(_skip_the_last_collection)
     try:
         code = app(args=arguments, prog_name="inf", standalone_mode=False)

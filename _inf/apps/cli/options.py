@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import inspect
 import itertools
 import json
@@ -111,7 +112,10 @@ def _shared(keywords: Mapping[str, Keyword]) -> list[inspect.Parameter]:
 
 class Options:
     """The values of the options that commands share. `params`: the sampling keywords that were set.
-    embedded: assignments for the embedded model, which the user's own override."""
+    embedded: assignments for the embedded model, which the user's own override. own_process:
+    whether this process was started for the command and has nothing else in it."""
+
+    own_process: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -137,7 +141,12 @@ class Options:
         with interrupt_kept():
             from inf import InferenceEngine
 
-            return InferenceEngine(self.load())
+            engine = InferenceEngine(self.load())
+        if self.own_process:
+            # All that it has made so far it keeps. Among these million objects Python would look
+            # for garbage again and again, half a second each time, in which no stream goes on.
+            gc.freeze()
+        return engine
 
 
 def show_report(

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import numpy
 import torch
 
 from _inf.backends import new_weights
@@ -146,7 +147,8 @@ def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:
     rows = [request.known_ids for request in requests]
     width = max(map(len, rows))
     pad = model.tokenizer.pad_token_id
-    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
+    # Not torch.tensor, which takes four times as long.
+    ids = torch.from_numpy(numpy.array([[pad] * (width - len(row)) + row for row in rows]))
     lengths = torch.tensor([len(row) for row in rows])
     mask = (torch.arange(width)[None, :] >= width - lengths[:, None]).long()
     return DataProto.from_dict(

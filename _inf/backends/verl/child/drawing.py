@@ -17,6 +17,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends import draws
 from _inf.backends.verl.child.compiled_draws import CompiledDraws
+from _inf.backends.verl.child.masks import custom_rows
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.backends.verl.sglang_format import LOGPROB_IDS, SAMPLING_MASK, SEED
 
@@ -156,8 +157,8 @@ def return_named(
     attach(self, output, logprobs, *args)
     named = [
         (row, ids)
-        for row, req in enumerate(args[2].penalizer_orchestrator.reqs())
-        if (ids := (req.sampling_params.custom_params or {}).get(LOGPROB_IDS))
+        for row, _, custom in custom_rows(args[2].penalizer_orchestrator.reqs())
+        if (ids := custom.get(LOGPROB_IDS))
     ]
     if not named:
         return
@@ -180,8 +181,8 @@ def _asked(info: SamplingBatchInfo) -> list[tuple[int, Req]]:
     """The rows with a seed or a sampling mask: each one's number in the batch, and its request."""
     return [
         (row, req)
-        for row, req in enumerate(info.penalizer_orchestrator.reqs())
-        if {SEED, SAMPLING_MASK} & (req.sampling_params.custom_params or {}).keys()
+        for row, req, custom in custom_rows(info.penalizer_orchestrator.reqs())
+        if SEED in custom or SAMPLING_MASK in custom
     ]
 
 

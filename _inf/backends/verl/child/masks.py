@@ -8,7 +8,7 @@ while rows come and go. Words of several tokens, and what is forced, depend on w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,19 @@ from _inf.types import ThoughtMarks
 KEPT = "inf_thinking_budget"  # on SGLang's record of a request
 
 
+def custom_rows(reqs: Sequence[Req]) -> list[tuple[int, Req, dict[str, Any]]]:
+    """The rows of a batch with `custom_params`: each one's number, its request, and the params. In
+    most steps there are none, and each step looks for them more than once."""
+    return [
+        (row, req, custom)
+        for row, req in enumerate(reqs)
+        if (custom := req.sampling_params.custom_params)
+    ]
+
+
 def bias_against(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
     info = build(batch, vocab_size)
-    for row, req in enumerate(batch.reqs):
-        custom = req.sampling_params.custom_params or {}
+    for row, _, custom in custom_rows(batch.reqs):
         if ALLOWED in custom or BAD_WORDS in custom:
             if info.logit_bias is None:
                 info.logit_bias = torch.zeros(len(batch.reqs), vocab_size, device=info.device)
@@ -37,25 +46,23 @@ def bias_against(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: in
 
 def apply_by_history(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
     apply(info, logits)
-    reqs = [
-        (row, req)
-        for row, req in enumerate(info.penalizer_orchestrator.reqs())
-        if needs_history(req)
-    ]
+    rows = custom_rows(info.penalizer_orchestrator.reqs())
+    rows = [(row, req, custom) for row, req, custom in rows if needs_history(custom)]
     found = [
-        (row, token) for row, req in reqs for token in completing(_long_words(req), req.output_ids)
+        (row, token)
+        for row, req, custom in rows
+        for token in completing(_long_words(custom), req.output_ids)
     ]
     if found:
-        rows, tokens = torch.tensor(found).to(logits.device, non_blocking=True).unbind(1)
-        logits[rows, tokens] = -math.inf
-    for row, req in reqs:
-        if (token := _forced(req)) is not None:
+        places = torch.tensor(found).to(logits.device, non_blocking=True)
+        logits[places.unbind(1)] = -math.inf
+    for row, req, custom in rows:
+        if (token := _forced(req, custom)) is not None:
             logits[row] = -math.inf
             logits[row, token] = 0.0
 
 
-def _forced(req: Req) -> int | None:
-    custom = req.sampling_params.custom_params
+def _forced(req: Req, custom: dict[str, Any]) -> int | None:
     if BUDGET not in custom:
         return None
     if (budget := getattr(req, KEPT, None)) is None:
@@ -65,15 +72,13 @@ def _forced(req: Req) -> int | None:
     return budget.token(req.output_ids)
 
 
-def needs_history(req: Req) -> bool:
+def needs_history(custom: dict[str, Any]) -> bool:
     """Whether what may come next depends on what was generated."""
-    custom = req.sampling_params.custom_params
-    return bool(custom) and (BUDGET in custom or bool(_long_words(req)))
+    return BUDGET in custom or bool(_long_words(custom))
 
 
-def _long_words(req: Req) -> list[list[int]]:
-    words = req.sampling_params.custom_params.get(BAD_WORDS, ())
-    return [word for word in words if len(word) > 1]
+def _long_words(custom: dict[str, Any]) -> list[list[int]]:
+    return [word for word in custom.get(BAD_WORDS, ()) if len(word) > 1]
 
 
 def patches() -> list[Replace]:

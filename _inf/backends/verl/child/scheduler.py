@@ -75,7 +75,7 @@ def send_only_answers(
     send: Callable[..., None], scheduler: Any, reqs: list[Req], *args: Any, **kwargs: Any
 ) -> None:
     every = DEFAULT_FORCE_STREAM_INTERVAL
-    if any(req.finished() or req.stream or len(req.output_ids) % every == 0 for req in reqs):
+    if any(req.finished_reason or req.stream or not len(req.output_ids) % every for req in reqs):
         send(scheduler, reqs, *args, **kwargs)
 
 
@@ -109,34 +109,32 @@ def unpinned_without_a_gpu(
     self.buffer = torch.zeros(shape, dtype=torch.int32)
 
 
-def end_by_itself_first(check: Callable[..., None], req: Any, *args: object) -> None:
-    """Check the token that a row gets after it was aborted as any other: it may be its last. (An
-    abort with a status code is an error, whose row has no tokens of its own.)"""
-    aborted = req.to_finish
-    if aborted is None or aborted.status_code is not None:
-        check(req, *args)
-        return
-    req.to_finish = None
-    check(req, *args)
-    if not req.finished():
-        req.finished_reason = aborted
-
-
 class FinishRepetition(BaseFinishReason):
     def to_json(self) -> dict[str, Any]:
         return {"type": REPETITION}
 
 
 class CheckedReq(Req):
-    """A request with a grammar, with stop strings, with stop tokens and `ignore_eos`, or with
-    `repetition_detection`; no other, because these checks for its end are made for each row and
-    step."""
+    """A request with a grammar, with stop strings, with stop tokens and `ignore_eos`, with
+    `repetition_detection`, or one that was aborted; no other, because these checks for its end are
+    made for each row and step."""
 
     tokenizer: Any
     eos_token_ids: Any
 
+    to_finish: Any
+
     def check_finished(self, *args: Any) -> None:
-        end_by_itself_first(CheckedReq._check_all, self, *args)
+        """Check the token that a row gets after it was aborted as any other: it may be its last.
+        (An abort with a status code is an error, whose row has no tokens of its own.)"""
+        aborted = self.to_finish
+        if aborted is None or aborted.status_code is not None:
+            self._check_all(*args)
+            return
+        self.to_finish = None
+        self._check_all(*args)
+        if not self.finished():
+            self.finished_reason = aborted
 
     def _check_all(self, *args: Any) -> None:
         """Under `ignore_eos` SGLang continues a row after the end of its grammar. It does not look
@@ -181,6 +179,14 @@ def check_what_it_asks_for(init: Callable[..., None], req: Any, *args: Any, **kw
     listed = params.stop_strs or (params.ignore_eos and params.stop_token_ids)
     if any(grammars) or listed or DETECTION in (params.custom_params or {}):
         req.__class__ = CheckedReq
+
+
+def check_what_is_aborted(abort: Callable[..., None], scheduler: Any, request: Any) -> None:
+    abort(scheduler, request)
+    for batch in (scheduler.running_batch, scheduler.cur_batch):
+        for req in batch.reqs if batch is not None else ():
+            if req.to_finish is not None:
+                req.__class__ = CheckedReq
 
 
 def take_turns(
@@ -236,7 +242,7 @@ def patches(folder: Path) -> list[Replace]:
              "and row, which finds the token's name and then its id anew each time"),
         Wrap("sglang.srt.managers.schedule_batch:Req.__init__", check_what_it_asks_for,
              "it ends rows with grammars, stop strings or stop tokens too late or too early"),
-        Wrap("sglang.srt.managers.schedule_batch:Req.check_finished", end_by_itself_first,
+        Wrap(f"{module}:Scheduler.abort_request", check_what_is_aborted,
              "an aborted row gets one more token, which it does not check: one that has ended by "
              "itself comes back as aborted, and would be continued after its end"),
         Wrap("sglang.srt.managers.schedule_policy:SchedulePolicy.calc_priority", take_turns,
