@@ -49,7 +49,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Ours over theirs, pair by pair: a machine's speed drifts, and less within a pair than from
-    one to the next. A pair that one side did not run is left out."""
+    one to the next. The last pairs may be of one side only; they are left out."""
     return [a / b for a, b in zip(ours, theirs, strict=False)]
 
 

@@ -14,9 +14,9 @@ two events of an answer; of all answers the median, the 99th percentile and the 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -46,6 +46,7 @@ with InferenceEngine(**parse_assignments(assignments)) as engine:
         sys.stdin.read()
 """
 START = 120.0
+NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def main(
@@ -68,10 +69,13 @@ def main(
             freeze = name.partition("gc.")[2].removesuffix("()")
             command = [sys.executable, "-c", PROGRAM, port, freeze, *keys]
         server = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert server.stdin is not None
         try:
-            rate, gaps = measure(int(port), requests, clients, tokens)
+            rate, gaps = measure(server, port, requests, clients, tokens)
         finally:
-            server.terminate()
+            server.stdin.close()  # at which the program ends
+            if name == "inf serve":
+                server.terminate()
             server.wait(60)
         each = statistics.median(gaps), sorted(gaps)[int(0.99 * len(gaps))], max(gaps)
         table.add_row(name, f"{rate:.1f}", *(f"{gap:.2f}" for gap in each))
@@ -80,7 +84,9 @@ def main(
     print(f"{about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
 
 
-def measure(port: int, requests: int, clients: int, tokens: int) -> tuple[float, list[float]]:
+def measure(
+    server: subprocess.Popen[bytes], port: str, requests: int, clients: int, tokens: int
+) -> tuple[float, list[float]]:
     """Return the answers per second, and the longest gap of each."""
     until = time.monotonic() + START
     while True:
@@ -88,7 +94,7 @@ def measure(port: int, requests: int, clients: int, tokens: int) -> tuple[float,
             longest_gap(port, 0, tokens)
             break
         except OSError:  # it has not started yet
-            if time.monotonic() > until:
+            if server.poll() is not None or time.monotonic() > until:
                 raise
             time.sleep(0.5)
     begin = time.monotonic()
@@ -97,7 +103,7 @@ def measure(port: int, requests: int, clients: int, tokens: int) -> tuple[float,
     return requests / (time.monotonic() - begin), gaps
 
 
-def longest_gap(port: int, number: int, tokens: int) -> float:
+def longest_gap(port: str, number: int, tokens: int) -> float:
     """Stream one answer."""
     body = {
         "messages": [{"role": "user", "content": f"Count to {number}."}],
@@ -108,15 +114,17 @@ def longest_gap(port: int, number: int, tokens: int) -> float:
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    times = []
-    with urllib.request.urlopen(request, timeout=START) as events:
+    times, last = [], b""
+    with NO_PROXY.open(request, timeout=START) as events:
         for line in events:
             if line.strip():
                 times.append(time.monotonic())
+                last = line.strip()
+    assert last == b"data: [DONE]", last
     return max(after - before for before, after in zip(times, times[1:], strict=False))
 
 
 if __name__ == "__main__":
-    os.environ["NO_PROXY"] = "*"
+    gc.disable()  # in the clients
     sys.path.insert(0, str(ROOT))
     typer.run(main)

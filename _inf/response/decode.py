@@ -40,7 +40,9 @@ def decode(
     responses = [o.token_ids if o.transcript is None else o.transcript.ids for o in outputs]
     width = max([response_length, *map(len, responses)])
     asks, rows = functools.cache(sampling.asks), []
-    pad = tokenizer and tokenizer.pad_token_id  # Transformers looks for it, a hundredth of a ms
+    pad = (
+        tokenizer and tokenizer.pad_token_id
+    )  # once, since Transformers searches for it, for 10 us
     for place, (output, params) in enumerate(zip(outputs, sampling.rows(), strict=True)):
         prompt = prompts[place // n]
         row = GenerationRow(

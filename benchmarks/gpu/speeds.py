@@ -75,19 +75,19 @@ def beside(setting: Setting, place: int) -> Any:
         busy = report["gpu_share"][load].get(name)
         detail[name] = {
             "tokens_per_second": round(rate, 1),
-            "ours_over_it": round(over(pairs, name), 3),
+            "ours_over_it": round(median_ratio(pairs, name), 3),
             "ms_a_step": round(step, 3),
             "gpu_ms_a_step": busy and round(step * busy, 3),
             "host_ms_a_step": busy and round(step * (1 - busy), 3),
         }
     detail |= {f"failed: {name}": why[-500:] for name, why in report["failures"].items()}
-    assert not setting.on_gpu or over(pairs, "raw") >= LEAST_OF_RAW, (
+    assert not setting.on_gpu or median_ratio(pairs, "raw") >= LEAST_OF_RAW, (
         f"below {LEAST_OF_RAW}: {detail}"
     )
     return detail
 
 
-def over(pairs: dict[str, list[float]], name: str) -> float:
+def median_ratio(pairs: dict[str, list[float]], name: str) -> float:
     from common import ratios
 
     return statistics.median(ratios(pairs["ours"], pairs[name]))

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from _inf.apps.cli.options import start_engine
 from _inf.backends.registry import read_config
 from _inf.config import Config, parse_assignments
 from _inf.errors import ConfigError, InferenceError
 from _inf.runtime.extras import require
-from _inf.runtime.interpreter import interrupt_kept
 
 if TYPE_CHECKING:
     from _inf.apps.serve.server import InferenceServer
@@ -44,9 +44,7 @@ def lm_eval(context: typer.Context) -> None:
     arguments = _parsed(harness, context.args)
     model_args = _model_args(arguments)
     config = _config(model_args, arguments)
-    with interrupt_kept():
-        from inf import InferenceEngine
-    with InferenceEngine(config) as engine, engine.serve(LOOPBACK) as server:
+    with start_engine(config) as engine, engine.serve(LOOPBACK) as server:
         client = client_arguments(engine, server, getattr(arguments, "apply_chat_template", False))
         batch_size = client.pop("batch_size")
         if not str(getattr(arguments, "batch_size", "auto")).isdigit():

@@ -138,15 +138,19 @@ class Options:
         return config
 
     def start(self) -> InferenceEngine:
-        with interrupt_kept():
-            from inf import InferenceEngine
+        return start_engine(self.load())
 
-            engine = InferenceEngine(self.load())
-        if self.own_process:
-            # All that it has made so far it keeps. Among these million objects Python would look
-            # for garbage again and again, half a second each time, in which no stream goes on.
-            gc.freeze()
-        return engine
+
+def start_engine(config: Config) -> InferenceEngine:
+    with interrupt_kept():
+        from inf import InferenceEngine
+
+        engine = InferenceEngine(config)
+    if Options.own_process:
+        # Nearly all that the process has made so far it keeps. Python would look for garbage among
+        # these objects again and again, half a second each time, in which no stream goes on.
+        gc.freeze()
+    return engine
 
 
 def show_report(

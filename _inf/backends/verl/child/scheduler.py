@@ -121,7 +121,6 @@ class CheckedReq(Req):
 
     tokenizer: Any
     eos_token_ids: Any
-
     to_finish: Any
 
     def check_finished(self, *args: Any) -> None:
