@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,7 +77,7 @@ def prompts(count: int) -> list[str]:
 def generate(engine: InferenceEngine, asks: list[str], tokens: int) -> float:
     """Return the seconds of one call whose answers all have `tokens` tokens."""
     start = time.perf_counter()
-    output = engine.generate(
+    output: Any = engine.generate(
         asks, max_tokens=tokens, temperature=0, ignore_eos=True, progress=False
     )
     seconds = time.perf_counter() - start
@@ -108,13 +109,14 @@ def streams(engine: InferenceEngine, pairs: int, tokens: int = 48) -> Figures:
         assert asyncio.run(at_once(prompts(count))) == [tokens] * count
         return count * tokens / (time.perf_counter() - start)
 
-    figures = {}
+    def together(count: int) -> float:
+        return count * tokens / generate(engine, prompts(count), tokens)
+
+    figures: Figures = {}
     for count in (1, 8, 32):
-        runs = {
-            f"{count} rows, one call, tok/s": lambda c=count: (
-                c * tokens / generate(engine, prompts(c), tokens)
-            ),
-            f"{count} streams at once, tok/s": lambda c=count: streamed(c),
+        runs: dict[str, Callable[[], float]] = {
+            f"{count} rows, one call, tok/s": partial(together, count),
+            f"{count} streams at once, tok/s": partial(streamed, count),
         }
         figures |= alternate(runs, pairs)
     return figures

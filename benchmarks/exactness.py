@@ -105,7 +105,7 @@ def beside_transformers(
         device="cpu" if engine.on_cpu else "cuda",
         rollout={"name": "hf", "dtype": own.dtype, **lengths},
     ) as reference:
-        answers = reference.generate(TEXTS, temperature=0, max_tokens=tokens, progress=False)
+        answers: Any = reference.generate(TEXTS, temperature=0, max_tokens=tokens, progress=False)
         truth = reference.get_logprobs(TEXTS, output.token_ids)
     off, scored_off = distances(output.logprobs, truth), distances(scored, truth)
     starts = [same(*each) for each in zip(output.token_ids, answers.token_ids, strict=True)]

@@ -156,7 +156,7 @@ def generate(engine: InferenceEngine, count: int, prompt: int, answer: int) -> N
     # The first id tells a run's prompts from those of all others.
     prompts = [[rng.randrange(1000, 40000) for _ in range(prompt)] for _ in range(count)]
     asked = [{"prompt_token_ids": ids} for ids in prompts]
-    output = engine.generate(
+    output: Any = engine.generate(
         asked, max_tokens=answer, temperature=0, ignore_eos=True, progress=False
     )
     assert all(len(ids) == answer for ids in output.token_ids)

@@ -44,7 +44,7 @@ def instances(kind: str, count: int, run: int) -> list[Instance]:
             arguments.append((text, {"until": [], "max_gen_toks": 64, "do_sample": False}))
         else:
             arguments.append((text * 3,))
-    return [Instance(KINDS[kind], {}, each, index) for index, each in enumerate(arguments)]  # type: ignore[arg-type]
+    return [Instance(KINDS[kind], {}, each, index) for index, each in enumerate(arguments)]
 
 
 def main(

@@ -127,7 +127,8 @@ def verdict(kind: str) -> tuple[str, str]:
             model.save_pretrained(folder)
             rollout = {"name": "hf", "dtype": "float32", **LENGTHS}
             with InferenceEngine(model_path=folder, device="cpu", rollout=rollout) as engine:
-                forward = engine._backend.forward
+                backend: Any = engine._backend
+                forward = backend.forward
                 model.set_attn_implementation(forward.model.config._attn_implementation)
                 lacking = check(engine, model)
                 cached = forward.cached

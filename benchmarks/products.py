@@ -21,7 +21,8 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from typing import Annotated
+from functools import partial
+from typing import Annotated, TypeAlias
 
 import typer
 from common import JsonFile, machine, quartiles, ratios, save
@@ -65,7 +66,10 @@ def main(
     save(json_file, {f"{number} rows, {dtype}": each for (dtype, number), each in figures.items()})
 
 
-def products(dtype: torch.dtype) -> dict[str, list[Callable[[torch.Tensor], torch.Tensor]]]:
+Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+
+def products(dtype: torch.dtype) -> dict[str, list[Product]]:
     """The products of a step, each as a function of its input."""
     from _inf.backends.verl.child import packed_linear
     from _inf.backends.verl.child.kernels import Kernels
@@ -74,21 +78,21 @@ def products(dtype: torch.dtype) -> dict[str, list[Callable[[torch.Tensor], torc
     if (library := kernel_library()) is None:
         print("the functions in C could not be compiled: ours are oneDNN's products")
     kernels = Kernels(library) if library else None
-    ways: dict[str, list[Callable[[torch.Tensor], torch.Tensor]]] = {name: [] for name in WAYS}
+    ways: dict[str, list[Product]] = {name: [] for name in WAYS}
     for shape in SHAPES:
         weight = torch.randn(shape).to(dtype)
         layer = torch.nn.Linear(*reversed(shape), bias=False, device="meta")
         layer.weight = torch.nn.Parameter(weight, requires_grad=False)
         packed = packed_linear._packed_weight(layer, keep_plain=True)
         assert packed is not None
-        ways["plain"].append(lambda x, w=weight: torch.nn.functional.linear(x, w))
-        ways["oneDNN"].append(lambda x, p=packed: packed_linear.multiply(None, x, p))
-        ways["ours"].append(lambda x, p=packed: packed_linear.multiply(kernels, x, p))
+        ways["plain"].append(partial(torch.nn.functional.linear, weight=weight))
+        ways["oneDNN"].append(partial(packed_linear.multiply, None, packed=packed))
+        ways["ours"].append(partial(packed_linear.multiply, kernels, packed=packed))
     return ways
 
 
 def measure(
-    ways: dict[str, list[Callable[[torch.Tensor], torch.Tensor]]],
+    ways: dict[str, list[Product]],
     dtype: torch.dtype,
     number: int,
     rounds: int,

@@ -240,7 +240,8 @@ class Race:
         if name == "other_schedule":
             serial = ready["engine"]["server_args"][SERIAL.rpartition(".")[2]] == "True"
             other = f"{SERIAL}={str(not serial).lower()}"
-            return {**self._ours, "assignments": [*self._ours["assignments"], other]}
+            assignments: Any = self._ours["assignments"]
+            return {**self._ours, "assignments": [*assignments, other]}
         if name == "hf":
             return self._ours
         if name == "transformers":

@@ -53,7 +53,7 @@ def attention(name: str) -> float:
     decode_attention_fwd(
         q[-1:].contiguous(), k, v, last, ends, places, parts, sums, ints(splits), splits, scale
     )
-    off = max((out - plain).abs().max().item(), (last[0] - plain[-1]).abs().max().item())
+    off: float = max((out - plain).abs().max().item(), (last[0] - plain[-1]).abs().max().item())
     assert off <= TOLERANCE[name], f"{off} away from plain torch"
     return off
 

@@ -24,7 +24,7 @@ def bfloat16_engine_starts_with_graphs(setting: Setting) -> Any:
     seconds = round(time.monotonic() - start, 1)
     arguments = engine.rollout._engine.server_args
     names = ("attention_backend", "sampling_backend", "grammar_backend", "dtype")
-    chosen = {name: str(getattr(arguments, name)) for name in names}
+    chosen: dict[str, Any] = {name: str(getattr(arguments, name)) for name in names}
     chosen |= {"graphs": arguments.cuda_graph_bs, "overlap": not arguments.disable_overlap_schedule}
     took = (free - free_gpu_bytes()) / 1e9
     return {"seconds_to_first_answer": seconds, "gb_on_the_gpu": round(took, 2), **chosen}
