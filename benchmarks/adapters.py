@@ -21,7 +21,7 @@ from itertools import cycle, islice
 from typing import Annotated, Any
 
 import typer
-from common import machine, spread
+from common import footer, machine, spread
 from rich.console import Console
 from rich.table import Table
 
@@ -99,7 +99,7 @@ def show(backend: str, ratios: dict[tuple[int, str], list[float]]) -> None:
     for (rows, use), values in ratios.items():
         table.add_row(str(rows), use, spread(values))
     console.print(table)
-    console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+    console.print(footer(about))
 
 
 if __name__ == "__main__":

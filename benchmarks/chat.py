@@ -26,7 +26,7 @@ import time
 from typing import Annotated, Any
 
 import typer
-from common import ConfigFile, JsonFile, machine, save
+from common import ConfigFile, JsonFile, footer, machine, save
 from rich.console import Console
 from rich.table import Table
 
@@ -134,7 +134,7 @@ def show(figures: dict[str, list[list[Turn]]]) -> None:
             *(f"{first_token(held[name]) / first_token(reuse):.2f}" for name in others),
         )
     console.print(table)
-    console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+    console.print(footer(about))
 
 
 def first_token(turns: list[Turn]) -> float:

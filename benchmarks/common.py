@@ -34,6 +34,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def footer(about: dict[str, Any]) -> str:
+    """The last line of what a benchmark prints; about: from `machine`."""
+    return f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}"
+
+
 def save(file: Path | None, figures: dict[str, Any]) -> None:
     """Write the figures, with machine and command, to the file of `--json`."""
     if file is not None:

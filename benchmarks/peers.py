@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from common import JsonFile, machine, quartiles, ratios
+from common import JsonFile, footer, machine, quartiles, ratios
 from rich.console import Console
 from rich.table import Table
 from throughput import Race, measure_all
@@ -103,7 +103,7 @@ def show(report: dict[str, Any]) -> None:
         held = [*report["rest_bytes"][name], *peak]
         memory.add_row(name, *(f"{each / 1e9:.2f}" for each in held))
     console.print(memory)
-    console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+    console.print(footer(about))
 
 
 if __name__ == "__main__":

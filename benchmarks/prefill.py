@@ -20,7 +20,7 @@ import time
 from typing import Annotated, Any
 
 import typer
-from common import machine, ratios, spread
+from common import footer, machine, ratios, spread
 from rich.console import Console
 from rich.table import Table
 
@@ -78,7 +78,7 @@ def show(figures: dict[tuple[int, int], dict[str, list[float]]]) -> None:
             f"{statistics.median(ratios(seconds[NATIVE], seconds[OURS])):.2f}",
         )
     console.print(table)
-    console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+    console.print(footer(about))
 
 
 if __name__ == "__main__":

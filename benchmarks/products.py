@@ -25,7 +25,7 @@ from functools import partial
 from typing import Annotated, TypeAlias
 
 import typer
-from common import JsonFile, machine, quartiles, ratios, save
+from common import JsonFile, footer, machine, quartiles, ratios, save
 from rich.console import Console
 from rich.table import Table
 
@@ -92,10 +92,7 @@ def products(dtype: torch.dtype) -> dict[str, list[Product]]:
 
 
 def measure(
-    ways: dict[str, list[Product]],
-    dtype: torch.dtype,
-    number: int,
-    rounds: int,
+    ways: dict[str, list[Product]], dtype: torch.dtype, number: int, rounds: int
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each round; one more, untimed, comes first."""
     inputs = [torch.randn(number, shape[1]).to(dtype) for shape in SHAPES]
@@ -112,14 +109,15 @@ def measure(
 
 
 def show(figures: dict[tuple[str, int], dict[str, list[float]]]) -> None:
-    table = Table("dtype", "rows", *WAYS, "ratio", title="milliseconds of a step's products")
+    about = machine()
+    title = f"milliseconds of a step's products, {about['cpu']}"
+    table = Table("dtype", "rows", *WAYS, "ratio", title=title)
     for (dtype, number), taken in figures.items():
         medians = (f"{statistics.median(taken[name]):.1f}" for name in WAYS)
         ratio = quartiles(ratios(taken["plain"], taken["ours"]))
         table.add_row(dtype, str(number), *medians, ratio)
     Console(width=100).print(table)
-    about = machine()
-    print(f"{about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+    print(footer(about))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 import psutil
 import throughput
 import typer
-from common import Assignments, ConfigFile, JsonFile, machine, quartiles, ratios, save
+from common import Assignments, ConfigFile, JsonFile, footer, machine, quartiles, ratios, save
 from contestants import Channel, free_port, tokenized
 from rich.console import Console
 from rich.table import Table
@@ -262,7 +262,7 @@ def show(report: dict[str, Any]) -> None:
             ", ".join(f"{statistics.median(found[n]['cpu']):.2f}" for n in CONTESTANTS[:2]),
         )
     console.print(table)
-    console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+    console.print(footer(about))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from common import machine
+from common import footer, machine
 from contestants import free_port
 from rich.console import Console
 from rich.table import Table
@@ -38,13 +38,14 @@ import gc, sys
 from inf import InferenceEngine
 from _inf.config import parse_assignments
 
-port, freeze, *assignments = sys.argv[1:]
+port, garbage, *assignments = sys.argv[1:]
 with InferenceEngine(**parse_assignments(assignments)) as engine:
-    if freeze == "freeze":
+    if garbage == "freeze":
         gc.freeze()
     with engine.serve(port=int(port)):
         sys.stdin.read()
 """
+SERVERS = {"inf serve": None, "program": "collect", "program, gc.freeze()": "freeze"}
 START = 120.0
 NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -58,30 +59,30 @@ def main(
 
     keys = [f"model_path={tiny_model()}", "rollout.dtype=float32", "rollout.max_num_seqs=64"]
     keys += [f"rollout.{name}=512" for name in ("prompt_length", "response_length")]
-    table = Table("server", "answers/s", "gap: median, s", "99 %", "longest")
-    for name in ("inf serve", "program", "program, gc.freeze()"):
+    about = machine()
+    columns = ("server", "answers/s", "gap: median, s", "99 %", "longest")
+    table = Table(*columns, title=f"streams of {tokens} tokens, {about['cpu']}")
+    for name, garbage in SERVERS.items():
         port = str(free_port())
-        if name == "inf serve":
+        if garbage is None:
             options = itertools.chain.from_iterable(("--set", key) for key in keys)
             script = str(Path(sys.executable).with_name("inf"))
             command = [script, "serve", "--port", port, *options]
         else:
-            freeze = name.partition("gc.")[2].removesuffix("()")
-            command = [sys.executable, "-c", PROGRAM, port, freeze, *keys]
+            command = [sys.executable, "-c", PROGRAM, port, garbage, *keys]
         server = subprocess.Popen(command, stdin=subprocess.PIPE)
         assert server.stdin is not None
         try:
             rate, gaps = measure(server, port, requests, clients, tokens)
         finally:
             server.stdin.close()  # at which the program ends
-            if name == "inf serve":
+            if garbage is None:
                 server.terminate()
             server.wait(60)
         each = statistics.median(gaps), sorted(gaps)[int(0.99 * len(gaps))], max(gaps)
         table.add_row(name, f"{rate:.1f}", *(f"{gap:.2f}" for gap in each))
     Console(width=100).print(table)
-    about = machine()
-    print(f"{about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+    print(footer(about))
 
 
 def measure(

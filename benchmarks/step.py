@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from common import JsonFile, machine, save
+from common import JsonFile, footer, machine, save
 from rich.console import Console
 from rich.table import Table
 
@@ -198,8 +198,7 @@ def show(figures: dict[int, dict[str, float]]) -> None:
     for part in order:
         table.add_row(part, *(f"{of_step[part]:.1f}" for of_step in figures.values()))
     Console().print(table)
-    about = machine()
-    print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+    print(footer(machine()))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ from typing import IO, Annotated, Any
 
 import psutil
 import typer
-from common import Assignments, ConfigFile, JsonFile, machine, quartiles, ratios, save
+from common import Assignments, ConfigFile, JsonFile, footer, machine, quartiles, ratios, save
 from rich.console import Console
 from rich.table import Table
 
@@ -381,7 +381,7 @@ def show(report: dict[str, Any]) -> None:
             f"copy bandwidth {bandwidth['bytes_a_second'] / 1e9:.1f} GB/s, "
             f"{bandwidth['bytes_a_step'] / 1e9:.3f} GB of parameters a step"
         )
-    console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+    console.print(footer(about))
 
 
 if __name__ == "__main__":

@@ -40,9 +40,7 @@ def decode(
     responses = [o.token_ids if o.transcript is None else o.transcript.ids for o in outputs]
     width = max([response_length, *map(len, responses)])
     asks, rows = functools.cache(sampling.asks), []
-    pad = (
-        tokenizer and tokenizer.pad_token_id
-    )  # once, since Transformers searches for it, for 10 us
+    pad = tokenizer and tokenizer.pad_token_id  # Transformers takes 10 us to find it, each time
     for place, (output, params) in enumerate(zip(outputs, sampling.rows(), strict=True)):
         prompt = prompts[place // n]
         row = GenerationRow(

@@ -90,7 +90,7 @@ def _free(forward: Forward, device: torch.device) -> None:
     del forward.model
     forward.adapters.free()
     if device.type == "cuda":
-        gc.unfreeze()  # the model is among the objects that a command has frozen
+        gc.unfreeze()  # a command, or a program, may have frozen the model
         gc.collect()
         torch.cuda.empty_cache()
 

@@ -92,17 +92,16 @@ def sample_own_rows(
         tokens = torch.empty(len(probs), dtype=torch.int32, device=probs.device)
     else:
         tokens = sample(self, probs, info, *args)
-    rows = _placed([row for row, _ in asked], probs)
+    rows = _placed([row for row, _, _ in asked], probs)
     kept = probs if len(asked) == len(probs) else probs[rows]
     if info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling:
         filters = (column[rows, None] for column in (info.top_ks, info.top_ps, info.min_ps))
         kept = (compiled or draws).filtered(kept, *filters)
-    asked_params = [req.sampling_params.custom_params for _, req in asked]
-    places = [_place(req) for _, req in asked]
-    seeds, by_seed = [params.get(SEED) for params in asked_params], (compiled or draws).draw_by_seed
+    places, seeds = [_place(req) for _, req, _ in asked], [custom.get(SEED) for *_, custom in asked]
+    by_seed = (compiled or draws).draw_by_seed
     drawn = draws.draw_rows(kept, seeds, places, by_seed=by_seed)
     tokens[rows] = drawn.to(tokens.dtype)
-    if masked := [number for number, params in enumerate(asked_params) if SAMPLING_MASK in params]:
+    if masked := [n for n, (*_, custom) in enumerate(asked) if SAMPLING_MASK in custom]:
         left = kept[_placed(masked, probs)].nonzero()
         vars(info)[KEPT] = [asked[number][0] for number in masked], left
     return tokens
@@ -177,10 +176,10 @@ def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, voca
     return info
 
 
-def _asked(info: SamplingBatchInfo) -> list[tuple[int, Req]]:
-    """The rows with a seed or a sampling mask: each one's number in the batch, and its request."""
+def _asked(info: SamplingBatchInfo) -> list[tuple[int, Req, dict[str, Any]]]:
+    """Those of `custom_rows` with a seed or a sampling mask."""
     return [
-        (row, req)
+        (row, req, custom)
         for row, req, custom in custom_rows(info.penalizer_orchestrator.reqs())
         if SEED in custom or SAMPLING_MASK in custom
     ]

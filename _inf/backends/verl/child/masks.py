@@ -46,8 +46,7 @@ def bias_against(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: in
 
 def apply_by_history(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
     apply(info, logits)
-    rows = custom_rows(info.penalizer_orchestrator.reqs())
-    rows = [(row, req, custom) for row, req, custom in rows if needs_history(custom)]
+    rows = rows_by_history(info.penalizer_orchestrator.reqs())
     found = [
         (row, token)
         for row, req, custom in rows
@@ -72,9 +71,13 @@ def _forced(req: Req, custom: dict[str, Any]) -> int | None:
     return budget.token(req.output_ids)
 
 
-def needs_history(custom: dict[str, Any]) -> bool:
-    """Whether what may come next depends on what was generated."""
-    return BUDGET in custom or bool(_long_words(custom))
+def rows_by_history(reqs: Sequence[Req]) -> list[tuple[int, Req, dict[str, Any]]]:
+    """Those of `custom_rows` for which what may come next depends on what was generated."""
+    return [
+        (row, req, custom)
+        for row, req, custom in custom_rows(reqs)
+        if BUDGET in custom or _long_words(custom)
+    ]
 
 
 def _long_words(custom: dict[str, Any]) -> list[list[int]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from _inf.backends.verl.child.masks import custom_rows, needs_history
+from _inf.backends.verl.child.masks import rows_by_history
 from _inf.backends.verl.patch_table import Replace, Wrap
 
 
@@ -32,7 +32,7 @@ def read_before_penalties(prepare: Callable[[Any], Any], scheduler: Any) -> Any:
     """Read the last step first if one of its rows needs the tokens before the next."""
     if scheduler.enable_overlap and (last := scheduler.last_batch) is not None:
         penalties = last.sampling_info.penalizer_orchestrator.is_required
-        if penalties or any(needs_history(custom) for _, _, custom in custom_rows(last.reqs)):
+        if penalties or rows_by_history(last.reqs):
             read_last_step(scheduler)
     return prepare(scheduler)
 
