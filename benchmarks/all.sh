@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the benchmarks of docs/performance.md, profile.md and adapters.md, one after the other:
+# Runs the benchmarks of docs/performance.md, adapters.md and log.md, one after the other:
 #   bash tests/vllm/install.sh build/vllm
 #   bash benchmarks/install_llama_cpp.sh build/llama_cpp
 #   bash benchmarks/all.sh FOLDER

@@ -17,7 +17,7 @@ from typing import Any
 from setting import ROOT, Setting
 
 # Tokens per second of ours, over those of raw SGLang with the same arguments.
-LEAST_OF_RAW = 0.97  # as docs/performance.md requires on a CPU
+LEAST_OF_RAW = 0.97  # as on a CPU
 CONTESTANTS = ("ours", "raw", "other_schedule", "default")
 
 
