@@ -140,7 +140,9 @@ class InferenceEngine:
             `"text"` (one user message), a list of messages (a conversation; `{"role", "content"}`
             or objects with these), `{"prompt_token_ids": [...]}`, `{"text": "..."}` (text without
             the chat template), or a row that `pause("abort")` ended, which is continued
-            (docs/training.md). An empty list gives an empty output.
+            (docs/training.md). An empty list gives an empty output. Where the chat template does
+            not show the role `developer`, it is `system`; a message that the template leaves out is
+            refused, and for an assistant's text there is a warning.
 
         Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
         anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.

@@ -13,15 +13,18 @@ import itertools
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from _inf.errors import PromptError, ToolError, error_text
+from _inf.runtime import quiet
 from _inf.types import Tokenizer
 
 Message = Mapping[str, Any]
+Render = Callable[[Sequence[Message]], str]
 
 CONTINUED = "continue_final_message"
+DEVELOPER = "developer"  # the role in whose name newer clients of OpenAI's API instruct
 _QUESTION: Message = {"role": "user", "content": "Hi"}
 
 
@@ -48,6 +51,7 @@ class Template:
         self._eos_ids = set(eos_token_ids)
         own = self._kwargs.get("chat_template", tokenizer.chat_template)
         self._has_template = own is not None
+        self._warned = False
         self._instructed_role = ""  # the role whose message gets the instructions
         if schemas and self._has_template and not self._shows_schemas():
             self._instructed_role = self._role_to_instruct()
@@ -85,10 +89,24 @@ class Template:
         if self._kwargs.get(CONTINUED):
             _check_continued(messages[-1], index)
         with _refusal(f"prompt {index}: the model's chat template or tokenizer refused it"):
-            ids = self._ids(self._text(messages))
+            text = self._text(messages)
+            ids = self._ids(text)
         if not ids:
             raise PromptError(f"prompt {index}: the chat template renders it to nothing.")
+        self._check_shown(messages, text, self._text, f"prompt {index}, ")
         return ids
+
+    def _check_shown(
+        self, messages: Sequence[Message], text: str, render: Render, where: str, first: int = 0
+    ) -> None:
+        if all(message["content"].strip() in text for message in messages):
+            return
+        from _inf.request.hidden_messages import check_shown
+
+        warning = check_shown(messages, text, render, where, first)
+        if warning and not self._warned:
+            quiet.warn(warning)
+            self._warned = True
 
     def plain(self, text: str, index: int) -> list[int]:
         """Tokenize text without the template, with the special tokens that the tokenizer adds to
@@ -127,19 +145,25 @@ class Template:
         """Return the text after the answer at `index`, and whether it begins inside its tool call.
 
         The answer is first rendered as plain text, because some templates refuse two calls in a
-        turn; if that fails, it is rendered as a call, because some need a call before a result.
+        turn; if that fails, or hides what follows, it is rendered as a call, because some need a
+        call before a result.
         """
         refusal: Exception = ValueError("it does not show an assistant's message")
         mark = _placeholder()
         plain: Message = {"role": "assistant", "content": mark}
         for conversation, answer in ((messages, plain), (called, _marked(called[index], mark))):
+            upto, later = [*conversation[:index], answer], conversation[index + 1 :]
+
+            def rendered(later: Sequence[Message], upto: list[Message] = upto) -> str:
+                return self._text([*upto, *later]).rpartition(mark)[2]
+
             try:
-                text = self._text([*conversation[:index], answer, *conversation[index + 1 :]])
+                if mark in (text := self._text([*upto, *later])):
+                    text = text.rpartition(mark)[2]
+                    self._check_shown(later, text, rendered, "", index + 1)
+                    return text, bool(answer.get("tool_calls"))
             except Exception as failure:
                 refusal = failure
-                continue
-            if mark in text:
-                return text.rpartition(mark)[2], bool(answer.get("tool_calls"))
         raise refusal
 
     def escape_special_tokens(self, text: str) -> str:
@@ -182,7 +206,7 @@ class Template:
         of the first user message, or in a new message."""
         rest = [_calls_as_text(message) for message in messages]
         roles = [message["role"] for message in messages]
-        if role == "system" and roles[0] in ("system", "developer"):
+        if role == "system" and roles[0] in ("system", DEVELOPER):
             content = f"{rest[0]['content']}\n\n{self._instructions}"
             return [{**rest[0], "content": content}, *rest[1:]]
         if role == "user" and "user" in roles:
@@ -194,9 +218,22 @@ class Template:
     def given(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, Any]]:
         """Return the messages and the further keywords that the template gets: the tools, or
         messages that explain them if it does not show tools."""
+        if any(message["role"] == DEVELOPER for message in messages) and not self._shows_developer:
+            messages = _by_system(messages)
         if self._instructed_role:
             return self._instructed(messages, self._instructed_role), {}
         return list(messages), {"tools": self._schemas} if self._schemas else {}
+
+    @functools.cached_property
+    def _shows_developer(self) -> bool:
+        """Whether it shows a developer's text after a system message: many templates skip or refuse
+        the role, and OpenAI's shows it only in place of a system message."""
+        word = _placeholder()
+        before: Message = {"role": "system", "content": "Be brief."}
+        try:
+            return word in self._render([before, {"role": DEVELOPER, "content": word}, _QUESTION])
+        except Exception:
+            return False
 
     def _text(self, messages: Sequence[Message]) -> str:
         given, more = self.given(messages)
@@ -276,6 +313,21 @@ def _call_and_result(turn: int, result: str) -> list[Message]:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "name": name, "content": result, "tool_call_id": call_id},
     ]
+
+
+def _by_system(messages: Sequence[Message]) -> list[Message]:
+    """Let the system say what developers say: the first instructions in one message, because many
+    templates know only one system message."""
+    renamed: list[Message] = []
+    for message in messages:
+        if message["role"] == DEVELOPER:
+            message = {**message, "role": "system"}
+            if [before["role"] for before in renamed] == ["system"]:
+                content = f"{renamed[0]['content']}\n\n{message['content']}"
+                renamed = [{**renamed[0], "content": content}]
+                continue
+        renamed.append(message)
+    return renamed
 
 
 def _marked(answer: Message, mark: str) -> Message:

@@ -56,7 +56,7 @@ def causes(report: TurnsReport, path: int) -> list[str]:
 # ── The paths ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["Qwen2.5", "Qwen3", "Mistral Nemo", "GLM-4.5", "Phi-3.5"])
+@pytest.mark.parametrize("name", ["Qwen2.5", "Qwen3", "Mistral Nemo", "GLM-4.5"])
 def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name: str, embedded: Any) -> None:
     model = model_of(embedded, FAMILIES[name])
     paths = Paths(model, Config(), WHOLE)

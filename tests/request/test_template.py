@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
 
-from _inf.errors import ToolError
+from _inf.errors import PromptError, ToolError
 from _inf.request.template import Template
+from tests.support.chat_templates import QWEN3
 from tests.support.tiny import IM_END, IM_START
 
 USER = {"role": "user", "content": "What is 2 + 2?"}
@@ -35,6 +37,7 @@ STRICT = """{%- for message in messages %}{%- if message.role == "tool" %}
 [CALLS]{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}<|im_end|>
 {%- elif message.role == "assistant" %} {{ message.content }}<|im_end|>{% else %}
 [INST]{{ message.content }}[/INST]{% endif %}{% endfor %}{{ "" if not tools else " " }}"""
+AFTER_CALLS = STRICT.replace('{{ raise_exception("no call") }}', "{% continue %}")
 ALTERNATING = """{%- set ns = namespace(user=true) %}{%- for message in messages %}
 {%- if message.role == "user" or (message.role == "assistant" and not message.tool_calls) %}
 {%- if (message.role == "user") != ns.user %}{{ raise_exception("must alternate") }}{% endif %}
@@ -108,6 +111,7 @@ def turns(count: int, *, called: bool) -> list[dict[str, Any]]:
     ("text", "count", "result"),
     [
         (STRICT, 1, "[RESULTS]4[/RESULTS]"),
+        (AFTER_CALLS, 2, "[RESULTS]4[/RESULTS]"),
         *((ALTERNATING, count, "[RESULTS]4[/RESULTS]") for count in (1, 2, 3, 4)),
         (NAMING, 2, "<|im_start|>functions.add to=assistant\n4<|im_end|>"),
     ],
@@ -115,7 +119,8 @@ def turns(count: int, *, called: bool) -> list[dict[str, Any]]:
 def test_template_that_wants_calls_before_results_gets_them(
     text: str, count: int, result: str, tokenizer: Any
 ) -> None:
-    """It raises without a call, counts the roles, or repeats the call's name in the header."""
+    """It raises without a call, drops the result, counts the roles, or repeats the call's name in
+    the header."""
     template = made(tokenizer, text, schemas=[SCHEMA])
     template.check_turns()
     plain, called = turns(count, called=False), turns(count, called=True)
@@ -171,3 +176,107 @@ def test_harmless_text_has_no_token_of_the_template(tokenizer: Any, text: str) -
     assert not set(ids) & set(tokenizer.all_special_ids)
     assert harmless.replace(" ", "") == text.replace(" ", "")
     assert IM_END in text or harmless == text
+
+
+def said(role: str, content: str = "", **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+ONE_SYSTEM = """{%- for message in messages %}{%- if message.role == "system" and loop.index0 %}
+{{- raise_exception("the system message must be the first") }}{% elif message.role == "developer" %}
+{{- raise_exception("unknown role") }}{% endif %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}<|im_start|>assistant
+"""
+IN_PLACE_OF_SYSTEM = """{%- if messages[0].role in ["system", "developer"] %}<|im_start|>developer
+{{ messages[0].content }}<|im_end|>
+{% endif %}{%- for message in messages if message.role in ["user", "assistant"] %}<|im_start|>
+{{- message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}<|im_start|>assistant
+"""
+
+
+@pytest.mark.parametrize("text", [QWEN3, ONE_SYSTEM, IN_PLACE_OF_SYSTEM])
+def test_developer_speaks_as_the_system_where_the_template_does_not_show_the_role(
+    text: str, tokenizer: Any
+) -> None:
+    """It drops the role, refuses it, or shows it only in place of a system message."""
+    template = made(tokenizer, text)
+    rules, system = said("developer", "Never say no."), said("system", "Be brief.")
+    assert template.prompt([rules, USER], 0) == template.prompt(
+        [{**rules, "role": "system"}, USER], 0
+    )
+    both = said("system", "Be brief.\n\nNever say no.")
+    assert template.prompt([system, rules, USER], 0) == template.prompt([both, USER], 0)
+    assert "Never say no." in tokenizer.decode(template.prompt([rules, USER], 0))
+
+
+def test_developer_stays_where_the_template_shows_the_role(tokenizer: Any) -> None:
+    asked = tokenizer.decode(
+        made(tokenizer, None).prompt([said("developer", "Be brief."), USER], 0)
+    )
+    assert asked.startswith(f"{IM_START}developer\nBe brief.{IM_END}")
+
+
+CALL = {"id": "call00100", "function": {"name": "add", "arguments": {"a": 2}}}
+LAST_ONLY = "{{ messages[-1].content }}"
+
+
+@pytest.mark.parametrize(
+    ("text", "messages", "place"),
+    [
+        (DROPPING, [said("system", "Be brief."), USER], 0),
+        (DROPPING, [said("developer", "Be brief."), USER], 0),
+        (QWEN3, [USER, said("assistant", "4"), said("system", "Be brief."), USER], 2),
+        (IN_PLACE_OF_SYSTEM, [USER, said("assistant", tool_calls=[CALL]), RESULT], 2),
+        (LAST_ONLY, [said("user", "Hi"), said("assistant", "Hello"), USER], 0),
+    ],
+)
+def test_prompt_is_refused_whose_template_leaves_a_message_out(
+    text: str, messages: Any, place: int, tokenizer: Any
+) -> None:
+    template, role = made(tokenizer, text), messages[place]["role"]
+    with pytest.raises(PromptError, match=rf"^prompt 3, message {place}: .*\(role {role}\)"):
+        template.prompt(messages, 3)
+
+
+def test_text_after_an_answer_has_all_messages_that_follow_it(tokenizer: Any) -> None:
+    said_later = [USER, said("assistant", "4"), said("system", "Be brief."), USER]
+    with pytest.raises(PromptError, match=r"^message 2: .*\(role system\)"):
+        after(tokenizer, made(tokenizer, QWEN3), *said_later)
+    assert "Be brief." in after(tokenizer, made(tokenizer, QWEN), *said_later)
+
+
+SHOUTING = """{%- for message in messages %}{{ message.content | upper }}
+{% endfor %}"""
+AS_JSON = """{%- for message in messages %}{{ message | tojson }}
+{% endfor %}"""
+
+
+@pytest.mark.parametrize("text", [QWEN, QWEN3, SHOUTING, AS_JSON, None])
+def test_texts_that_a_template_changes_are_no_texts_that_it_leaves_out(
+    text: str | None, tokenizer: Any
+) -> None:
+    """It strips or escapes them, writes them in capitals, or hides earlier thoughts."""
+    messages = [
+        *(said("system", '  "Quoted"\n & <brief>\n'), USER),
+        *(said("assistant", "<think>Add.</think>\n\n4 "), said("user", " More? ")),
+        *(said("assistant", "<think>Cut"), said("user", "<tool_response>\n5\n</tool_response>")),
+        *(said("assistant", "<think>Only.</think>"), said("user", "  ")),
+        *(said("assistant", tool_calls=[CALL]), RESULT),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert made(tokenizer, text).prompt(messages, 0)
+
+
+def test_template_that_leaves_out_what_was_said_beside_a_call_gives_one_warning(
+    tokenizer: Any,
+) -> None:
+    template = made(tokenizer, STRICT, schemas=[SCHEMA])
+    messages = [USER, said("assistant", "I add.", tool_calls=[CALL]), RESULT]
+    with pytest.warns(UserWarning, match="^prompt 0, message 1: .* what the assistant said") as all:
+        template.prompt(messages, 0)
+        template.prompt([*messages, USER], 1)
+    assert len(all) == 1
