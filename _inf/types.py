@@ -1,6 +1,7 @@
 """The frozen dataclasses that pass between folders, which so need not import each other.
 
-Uses the standard library only. Every backend takes a `Request` and returns a `RequestOutput`.
+Uses the standard library only. Every backend takes a `Request` and returns a `RequestOutput`. What
+arrays hold is read by their attributes (`as_list`, `python_value`), for which nothing is imported.
 """
 
 from __future__ import annotations
@@ -29,6 +30,25 @@ Rows: TypeAlias = "Callable[[], Coroutine[Any, Any, list[RequestOutput]]]"
 Turn: TypeAlias = "Callable[[Request], Awaitable[RequestOutput]]"
 # Token ids, and the position of the first one to score.
 Scored: TypeAlias = "tuple[list[int], int]"
+
+
+def as_list(array: Any) -> Any:
+    """Return an array's values; any other value, or a tensor on the meta device, unchanged."""
+    try:
+        return array.tolist()
+    except Exception:
+        return array
+
+
+def python_value(value: Any) -> Any:
+    """Turn arrays and their numbers, as a parquet file's columns have them in any place, into
+    Python's own."""
+    value = as_list(value)
+    if isinstance(value, Mapping):
+        return {key: python_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [python_value(item) for item in value]
+    return value
 
 
 @dataclass(frozen=True)

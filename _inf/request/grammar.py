@@ -31,6 +31,7 @@ from _inf.tools.json_schemas import (
     schema_fault,
     string_matcher,
 )
+from _inf.types import python_value
 
 SCHEMA_KEYWORDS = frozenset(
     "$comment $defs $id $ref $schema additionalProperties allOf anyOf const default definitions"
@@ -58,7 +59,8 @@ def json_schema_text(schema: object) -> str:
     if not isinstance(schema, dict | bool | str):
         raise ConfigError.of("json_schema", f"{shown(schema)} is neither a dict nor JSON text.")
     try:
-        return _checked_schema(schema if isinstance(schema, str) else json.dumps(schema))
+        text = schema if isinstance(schema, str) else json.dumps(python_value(schema))
+        return _checked_schema(text)
     except ConfigError:
         raise
     except RecursionError:

@@ -31,7 +31,7 @@ Kwargs: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | No
 class GenerateParams(TypedDict, total=False):
     """The keywords of a call. None means the default; where none is named, there is none.
 
-    One value, or a list with one per prompt (`stop`, `stop_token_ids`: a list of lists):
+    One value, or a list or array with one per prompt (`stop`, `stop_token_ids`: a list of lists):
         temperature: Divides the logits before sampling; 0 is greedy. At least 0 (as OpenAI);
             default `rollout.temperature`, or 0 if `do_sample` is False.
         top_p: Keep the likeliest tokens that together have this probability. In (0, 1], 1: all (as

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from pydantic_core import from_json
 
 from _inf.errors import RAISED, PromptError, Refusals, did_you_mean, shown
-from _inf.types import Message
+from _inf.types import Message, as_list, python_value
 
 Form: TypeAlias = "list[Message] | list[int] | str"
 
@@ -59,14 +59,6 @@ def _listed(value: object) -> Sequence[Any] | None:
         return None
     values = as_list(value)
     return values if isinstance(values, Sequence) and not isinstance(values, str | bytes) else None
-
-
-def as_list(array: Any) -> Any:
-    """Return an array's values; any other value, or a tensor on the meta device, unchanged."""
-    try:
-        return array.tolist()
-    except Exception:
-        return array
 
 
 def object_array(values: Sequence[Any]) -> Any:
@@ -279,6 +271,10 @@ def _call(call: Any, where: str) -> dict[str, Any]:
             parsed = from_json(arguments)
             json.dumps(parsed, allow_nan=False)
             arguments = parsed
+    try:
+        arguments = python_value(arguments)
+    except RecursionError:
+        raise PromptError(f"{where}: the arguments are nested too deeply.") from None
     kept = {key: value for key, value in call.items() if value is not None}
     return {"type": "function", **kept, "function": {**function, "arguments": arguments}}
 

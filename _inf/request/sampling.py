@@ -13,7 +13,7 @@ from _inf.request.keywords import FILTERS, KEYWORDS, NEUTRAL, PER_PROMPT, checke
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import CONTINUED
 from _inf.request.values import MAX_INT32
-from _inf.types import Limits, ModelInfo, OnError, SamplingParams, Side, Tool, TurnOptions
+from _inf.types import Limits, ModelInfo, OnError, SamplingParams, Side, Tool, TurnOptions, as_list
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
@@ -143,7 +143,7 @@ def resolve(
         if name not in KEYWORDS:
             hint = did_you_mean(name, KEYWORDS) or "."
             raise ConfigError.of(name, f"generate() has no such parameter{hint}")
-    given = {name: value for name, value in params.items() if value is not None}
+    given = {name: _given(name, value) for name, value in params.items() if value is not None}
     listed = _listed(given, prompts)
     vocabulary = model.limits.vocabulary
     shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
@@ -195,6 +195,15 @@ def _of_prompt(
 
 def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
+
+
+def _given(name: str, value: Any) -> Any:
+    """A keyword's value, or that of each prompt, with lists in place of arrays."""
+    listed = as_list(value)
+    if not isinstance(listed, list):
+        return value
+    of_lists = name in PER_PROMPT and PER_PROMPT[name].is_list
+    return [as_list(each) for each in listed] if of_lists else listed
 
 
 def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from numbers import Integral
 
 from _inf.errors import RAISED, PromptError, PromptTooLongError, Refusals, at_fault, shown
-from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, as_list, id_list, kind
+from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, id_list, kind
 from _inf.request.template import Template
-from _inf.types import ContinuedRow, Limits, Prompt, Side, Tokenizer
+from _inf.types import ContinuedRow, Limits, Prompt, Side, Tokenizer, as_list
 
 
 def tokenize(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.types import python_value
 
 MAX_INT32 = 2**31 - 1
 MAX_BIAS = 100.0  # OpenAI's bound
@@ -122,7 +123,7 @@ def template(name: str, value: Any) -> str:
 
 
 def template_kwargs(name: str, value: Any) -> dict[str, Any]:
-    kwargs = mapping(name, value)
+    kwargs = {key: python_value(item) for key, item in mapping(name, value).items()}
     for key, why in TEMPLATE_OWN.items():
         if key in kwargs:
             raise ConfigError.of(f"{name}.{key}", why)

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from _inf.errors import ConfigError, PromptError, shown
-from _inf.request.prompts import as_list, object_array
+from _inf.request.prompts import object_array
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
-from _inf.types import Prompt
+from _inf.types import Prompt, as_list
 
 OTHER_LOGPROBS = (
     "the server's log probs are of another definition with these parameters; use temperature 1 "

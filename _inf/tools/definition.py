@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from _inf.errors import ToolError, at_fault, did_you_mean, error_text, shown, strip_punctuation
 from _inf.tools.json_schemas import argument_fault, schema_fault
-from _inf.types import Tool, ToolCall
+from _inf.types import Tool, ToolCall, as_list, python_value
 
 Model = TypeVar("Model", bound=BaseModel)
 VERLS_METHODS = ("get_openai_tool_schema", "create", "execute", "calc_reward", "release")
@@ -23,6 +23,7 @@ def as_tools(items: object) -> list[Tool]:
 
     Raises `ToolError`, which names the index and the field.
     """
+    items = as_list(items)
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
         raise ToolError(f"tools: {shown(items)} is not a list of schemas, functions or verl tools.")
     return listed_tools(items, "tools", lambda item, where: [as_tool(item, where)])
@@ -102,7 +103,7 @@ def _function_schema(function: Callable[..., Any], where: str) -> dict[str, Any]
 
 def _plain_json(value: object) -> Any:
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(python_value(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {strip_punctuation(error)}") from None
 

@@ -161,6 +161,24 @@ def test_stop_ids_join_the_models_eos_ids_each_once_and_in_order() -> None:
     assert sampled(stop_token_ids=[]).params[0].stop_token_ids == [0, 2]
 
 
+def test_arrays_are_lists_wherever_a_keyword_takes_a_list() -> None:
+    """As `pandas.read_parquet` gives them, whole columns of values per prompt too."""
+    params = sampled(stop=np.array(["a"], dtype=object), stop_token_ids=np.array([7])).params[0]
+    assert params.stop == ["a"] and params.stop_token_ids == [0, 2, 7]
+    of_prompts = sampled(
+        _prompts=2,
+        temperature=np.array([0.5, 0.25]),
+        allowed_token_ids=[np.array([5, 6]), np.array([7])],
+        json_schema=np.array([{"enum": np.array([1, 2])}, {"type": "integer"}]),
+        chat_template_kwargs={"documents": np.array(["a"])},
+    )
+    first, second = of_prompts.params
+    assert (first.temperature, first.allowed_token_ids) == (0.5, [5, 6])
+    assert (second.temperature, second.allowed_token_ids) == (0.25, [7])
+    assert first.json_schema == sampled(json_schema={"enum": [1, 2]}).params[0].json_schema
+    assert of_prompts.chat_template_kwargs == {"documents": ["a"]}
+
+
 def test_ignore_eos_drops_the_models_ids_and_keeps_the_callers() -> None:
     params = sampled(ignore_eos=True, stop_token_ids=[7, 2]).params[0]
     assert sorted(params.stop_token_ids) == [2, 7] and params.ignore_eos is True

@@ -151,6 +151,7 @@ def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer: Any, tmp_pat
         assert first == USER
         assert set(second) == {"role", "content", "tool_calls"} and second["content"] == ""  # type: ignore[arg-type, index, call-overload]
         assert third == talks[1][2]
+        assert second["tool_calls"][0]["function"]["arguments"] == {"a": [1]}  # type: ignore[arg-type, index, call-overload]
 
 
 def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer: Any) -> None:

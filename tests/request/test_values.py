@@ -167,7 +167,7 @@ def test_any_values_end_in_plain_types_or_a_refusal_by_name(params: dict[str, An
 
 @pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logprob_token_ids"])
 def test_ids_that_are_no_ids_are_refused_by_their_place(name: str) -> None:
-    for value in (5, "5", {5}, {5: 1}, range(3), np.array([5]), iter([5]), b"5"):
+    for value in (5, "5", {5}, {5: 1}, range(3), np.array(5), iter([5]), b"5"):
         assert fault(**{name: value}).key == name
     for odd in (-1, VOCABULARY, 2**63, HUGE, True, 5.0, math.nan, "5", None, np.bool_(True)):
         for given_ids, index in (([5, odd], None), ([[5, odd]], 0)):

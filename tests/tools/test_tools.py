@@ -11,9 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from _inf.errors import ToolError
@@ -78,6 +80,16 @@ def test_a_schema_is_taken_with_and_without_its_shell_and_copied() -> None:
         assert run(made).text.startswith("Error: weather failed")
     mine["parameters"]["late"] = {"type": "string"}
     assert made.parameters == PARAMETERS
+
+
+def test_a_schema_of_a_parquet_file_has_arrays_and_is_the_same(tmp_path: Path) -> None:
+    properties = {"unit": {"type": "string", "enum": ["C", "F"]}}
+    parameters = {"type": "object", "properties": properties, "required": ["unit"]}
+    tools = [{"type": "function", "function": {"name": "heat", "parameters": parameters}}]
+    pd.DataFrame({"tools": [tools]}).to_parquet(tmp_path / "a.parquet")
+    read = pd.read_parquet(tmp_path / "a.parquet")["tools"][0]
+    assert isinstance(read[0]["function"]["parameters"]["required"], np.ndarray)
+    assert as_tools(read) == as_tools(list(read)) == as_tools(tools)
 
 
 def test_a_function_becomes_a_tool_by_its_hints_and_docstring() -> None:

@@ -17,6 +17,7 @@ from _inf.errors import ConfigError, InferenceError, shown
 from _inf.models.hub import HUB_TIMEOUT, hub_reason
 from _inf.runtime import quiet
 from _inf.runtime.extras import require_verl
+from _inf.types import python_value
 
 UNKNOWN_SOURCE = "unknown"  # as verl's validation calls rows without a data_source
 COLUMNS = (
@@ -200,7 +201,7 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
         raise ConfigError(f"{place}: it must be an object with named values, not {shown(row)}.")
     values = python_value(row)
     # A table has NaN where a row lacks a value.
-    row = {key: None if isinstance(v, float) and v != v else v for key, v in values.items()}
+    row = {str(k): None if isinstance(v, float) and v != v else v for k, v in values.items()}
     if row.get(prompt_key) is None:
         raise ConfigError(
             f"{place}: the key {prompt_key!r} is missing; it has {', '.join(sorted(row))}. Name "
@@ -235,14 +236,3 @@ def check_for_verls_reward(example: Example) -> None:
             f"row {example.number}: reward_model.ground_truth is the number {truth}; verl's "
             f'default_compute_score compares text: no answer would be right. Write "{truth}".'
         )
-
-
-def python_value(value: Any) -> Any:
-    """Turn the arrays and numbers of a parquet file into Python's own."""
-    if hasattr(value, "tolist"):  # numpy
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): python_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [python_value(item) for item in value]
-    return value

@@ -19,9 +19,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from _inf.apps.eval.dataset import python_value, verl_row
+from _inf.apps.eval.dataset import verl_row
 from _inf.errors import ConfigError, InferenceError, did_you_mean, error_text
 from _inf.runtime.extras import require
+from _inf.types import python_value
 
 PREFIX = "rg:"
 FORM = "rg:NAME[,NAME]"

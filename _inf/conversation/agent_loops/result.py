@@ -9,8 +9,7 @@ from typing import Any
 
 from _inf.conversation.recorder import Recorder, Sampled
 from _inf.errors import RequestFailure, shown
-from _inf.request.prompts import as_list
-from _inf.types import RequestOutput, Transcript
+from _inf.types import RequestOutput, Transcript, as_list
 
 
 def answered_row(
