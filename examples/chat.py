@@ -1,17 +1,16 @@
-"""Chat in a loop until an empty line or Ctrl-D. `inf chat` does the same, with commands."""
+"""Chat until an empty line, Ctrl-D or Ctrl-C. `inf chat` does the same, with commands."""
+
+import contextlib
 
 from inf import InferenceEngine
 
-with InferenceEngine(rollout={"prompt_length": 3072}) as engine:
+# `with`, inside which Ctrl-C and Ctrl-D are no errors: they end the program, and the engine too.
+with (
+    contextlib.suppress(EOFError, KeyboardInterrupt),
+    InferenceEngine(rollout={"prompt_length": 3072}) as engine,
+):
     history = []
-    while True:
-        try:
-            user_input = input("You: ")
-        except EOFError:
-            break
-        if not user_input:
-            break
-
+    while user_input := input("You: "):
         history.append({"role": "user", "content": user_input})
         print("AI: ", end="")
         answer = ""

@@ -1,7 +1,7 @@
 """Chat with the tools of tools.yaml: `python examples/chat_with_tools.py [MODEL]`.
 
 The default model is a tiny one that was trained to call tools: ask it "What is 12 * 7?".
-An empty line ends the chat.
+An empty line or Ctrl-C ends the chat.
 """
 
 from __future__ import annotations
@@ -32,5 +32,8 @@ def chat(engine: InferenceEngine, lines: Iterable[str]) -> None:
 
 if __name__ == "__main__":
     rollout = {"do_sample": False, "multi_turn": TOOLS}
-    with InferenceEngine(model_path=MODEL, rollout=rollout) as engine:
-        chat(engine, sys.stdin)
+    try:
+        with InferenceEngine(model_path=MODEL, rollout=rollout) as engine:
+            chat(engine, sys.stdin)
+    except KeyboardInterrupt:
+        print()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -188,4 +189,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped")

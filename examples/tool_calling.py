@@ -69,5 +69,8 @@ def main(engine: InferenceEngine) -> None:
 
 if __name__ == "__main__":
     overrides = {"model_path": sys.argv[1]} if len(sys.argv) > 1 else {}
-    with InferenceEngine(CONFIG, **overrides) as engine:
-        main(engine)
+    try:
+        with InferenceEngine(CONFIG, **overrides) as engine:
+            main(engine)
+    except KeyboardInterrupt:
+        sys.exit("stopped")

@@ -19,6 +19,7 @@ import argparse
 import concurrent.futures
 import json
 import runpy
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -181,4 +182,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped")

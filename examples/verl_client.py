@@ -215,4 +215,7 @@ async def main(base_url: str, model_folder: str, *prompts: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:3], *(sys.argv[3:] or ["What is the capital of France?"])))
+    try:
+        asyncio.run(main(*sys.argv[1:3], *(sys.argv[3:] or ["What is the capital of France?"])))
+    except KeyboardInterrupt:
+        sys.exit("stopped")

@@ -12,7 +12,8 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import nbformat
 import pytest
@@ -57,6 +58,32 @@ def test_chat_remembers_the_turns_before_and_ends_with_an_empty_line(
     said = capsys.readouterr().out
     for turn in program["history"][1::2]:
         assert f"AI: {turn['content']}\n" in said
+
+
+@pytest.mark.parametrize("name", ["chat", "chat_with_tools"])
+def test_chat_ends_at_ctrl_c_as_at_an_empty_line(name: str, monkeypatch: Any) -> None:
+    for interrupted in (engine_of(lambda *_, **__: interrupt()), interrupt):
+        monkeypatch.setattr(inf, "InferenceEngine", interrupted)
+        monkeypatch.setattr(sys, "stdin", io.StringIO("Hi\n"))
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+
+@pytest.mark.parametrize("name", ["environment", "grpo", "grpo_async", "train_agent"])
+def test_training_stops_at_ctrl_c_without_a_traceback(name: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", interrupt)
+    monkeypatch.setattr(sys, "argv", [name])
+    with pytest.raises(SystemExit, match="^stopped$"):
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+
+def interrupt(*_: Any, **__: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def engine_of(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes an engine that answers so."""
+    engine = SimpleNamespace(stream=answer, generate=answer)
+    return lambda *_, **__: contextlib.nullcontext(engine)
 
 
 @pytest.mark.verl
