@@ -20,6 +20,7 @@ from _inf.request import values
 from _inf.response.stats import Stats
 from _inf.runtime.extras import without_verl
 from _inf.runtime.interpreter import quick_imports
+from _inf.runtime.processes import starting
 
 BACKENDS = (SGLANG, HF, OPENAI)
 MODES = tuple(mode for backend in BACKENDS for mode in backend.modes)
@@ -52,9 +53,10 @@ def describe(config: Config) -> BackendDescription:
 def launch(config: Config, stats: Stats) -> tuple[Backend, Config]:
     """Start the backend of a config; return the config with the model's limits, too. stats: counts
     the hits of `generation_cache`."""
-    with quick_imports():
-        start = pkgutil.resolve_name(describe(config).launch)
-    backend: Backend = start(config)
+    with starting():
+        with quick_imports():
+            start = pkgutil.resolve_name(describe(config).launch)
+        backend: Backend = start(config)
     backend.model = with_thought_marks(backend.model, config)
     if size := config.generation_cache:
         from _inf.backends.generation_cache import CachedBackend

@@ -31,6 +31,7 @@ from _inf.runtime.processes import (
     block_interrupts,
     check_process,
     note_engine,
+    starting,
 )
 
 T = TypeVar("T")
@@ -128,7 +129,8 @@ class Host:
         """Run `build` inside the loop, so that SGLang uses this loop as its own."""
         self._loop = asyncio.get_running_loop()
         try:
-            result = build()
+            with starting():
+                result = build()
             for child in self.children:
                 self._loop.add_reader(child.sentinel, self._on_exit, child)
             built.set_result(result)

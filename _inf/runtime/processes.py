@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import process, resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from _inf.errors import InferenceError
@@ -37,6 +38,7 @@ PREFIX, LOG_TAIL_LINES = "inf-engine-", 15
 SOCKET, MAX_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux, unix(7)
 SPAWN = '"spawn"'
 _home: int | None = None  # the process that has had an engine
+_here = threading.local()  # of a thread: whether it starts an engine
 
 
 class EngineFolder:
@@ -247,6 +249,35 @@ def check_start(*, children: bool = True) -> None:
             "Use concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
             f"get_context({SPAWN})), or inf.InferenceWorker under Ray Data."
         )
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Around the start of an engine, on each thread that works for it: it imports modules, and if
+    the code of one starts an engine too, both would wait for each other."""
+    if getattr(_here, "starting", False):
+        raise InferenceError(
+            f"An engine cannot start while this thread starts another one.{_imported()}"
+        )
+    _here.starting = True
+    try:
+        yield
+    finally:
+        _here.starting = False
+
+
+def _imported() -> str:
+    """Name the file whose import has led to this call, if one has."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    if frame is None or (name := frame.f_globals.get("__name__")) == "__main__":
+        return ""
+    return (
+        f" {frame.f_code.co_filename} starts it, a file that was imported as the module {name} for "
+        f"the first one. If another module {name} was meant, rename the file; otherwise put what "
+        'starts an engine under `if __name__ == "__main__":`.'
+    )
 
 
 def note_engine() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import tempfile
 import threading
@@ -44,6 +45,29 @@ def in_a_fork(work: Callable[[], None]) -> str:
     os.close(theirs)
     with os.fdopen(ours) as said:
         return said.read()
+
+
+def test_module_imported_for_a_start_may_not_start_another_engine(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a script with the name of a module that the start imports, on any of its threads."""
+    monkeypatch.syspath_prepend(tmp_path)
+    program = "import inf; inf.InferenceEngine(rollout={'name': 'hf'}, model_path='nowhere')"
+    (tmp_path / "shadowing.py").write_text(program)
+
+    def build() -> object:
+        return importlib.import_module("shadowing")
+
+    says = rf"{tmp_path}/shadowing.py starts it, .* module shadowing .* rename the file"
+    for start in (lambda: host.start(build), lambda: started_here(build)):
+        with pytest.raises(InferenceError, match=says):
+            start()
+    assert started_here(lambda: 1) == 1  # the refused start has ended, so that another may begin
+
+
+def started_here(build: Callable[[], object]) -> object:
+    with processes.starting():
+        return build()
 
 
 def test_fork_may_start_an_engine_where_the_parents_start_was_refused(host: Host) -> None:
