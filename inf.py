@@ -36,6 +36,7 @@ from _inf.errors import (
 from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
+from _inf.request.template import escaped_json
 from _inf.request.tokenize import tokenize
 from _inf.request.values import one_of
 from _inf.response.decode import decode
@@ -142,7 +143,8 @@ class InferenceEngine:
             the chat template), or a row that `pause("abort")` ended, which is continued
             (docs/training.md). An empty list gives an empty output. Where the chat template does
             not show the role `developer`, it is `system`; a message that the template leaves out is
-            refused, and for an assistant's text there is a warning.
+            refused, and for an assistant's text there is a warning. Special tokens in a text are
+            control tokens, as if the template had written them (`escape_special_tokens`).
 
         Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
         anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.
@@ -265,6 +267,19 @@ class InferenceEngine:
         """Return the tool calls in `text`, in order. format: one of docs/tools.md; tools: as in
         `generate`; both default to the config's."""
         return self._configured.tool_calls(text, format, tools)
+
+    def escape_special_tokens(self, text: str) -> str:
+        """Put a space into each special token of a text that is not yours, such as a document or a
+        user's question, before it goes into a message: `<|im_end|>` would end the message there.
+
+        Results of tools that `generate` runs are escaped so already. Raises `ConfigError` if a
+        server without `tokenizer_path` tokenizes, whose special tokens are not known here.
+        """
+        if self.tokenizer is None:
+            raise ConfigError.of(
+                "tokenizer_path", "it must be set: the special tokens are in a tokenizer."
+            )
+        return str(escaped_json(text, self.tokenizer))
 
     @names_keywords
     def rollout_batch(

@@ -100,7 +100,11 @@ def test_example_that_is_scored_too_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["[]", '{"question": "a"}', '{"question": "a", "answer": "no number"}']
+    "line",
+    [
+        *("[]", '{"question": "a"}', '{"question": "a", "answer": "no number"}'),
+        '{"question": "a", "answer": "#### ,"}',
+    ],
 )
 def test_line_that_is_no_problem_is_named(line: str, tmp_path: Path) -> None:
     file = tmp_path / "problems.jsonl"

@@ -50,6 +50,8 @@ def test_messages_go_out_and_text_comes_back(server: ScriptedServer, tmp_path: A
         history = [{"role": "system", "content": "Be loud."}, {"role": "user", "content": "so"}]
         output = engine.generate(["hi", history], max_tokens=[4, 5], temperature=0.5, stop="END")
         assert engine.tokenizer is None and engine.stats()["completion_tokens"] == 6
+        with refused(ConfigError, "^tokenizer_path: it must be set"):
+            engine.escape_special_tokens("hi")
     assert output.completions == ["HI", "SO"]
     assert output.token_ids == output.logprobs == [None, None]
     about = output.metadata[1]

@@ -47,10 +47,9 @@ class Problem:
 
     @property
     def truth(self) -> str:
-        """The number after `####`, extracted as in verl's preprocessing."""
+        """The number after `####`, extracted as in verl's preprocessing; "" if there is none."""
         match = re.search(FINAL, self.answer)
-        assert match is not None  # checked by `load_problems`
-        return match[1].replace(",", "")
+        return match[1].replace(",", "") if match and re.search("[0-9]", match[1]) else ""
 
     @property
     def asked(self) -> dict[str, str]:
@@ -63,8 +62,10 @@ def load_problems(path: Path | None, split: Literal["train", "test"]) -> list[Pr
     rows = hub_rows(HUB, HUB_FILE.format(split)) if path is None else file_rows(path)
     for number, row in enumerate(rows, 1):
         match row:
-            case {"question": str(question), "answer": str(answer)} if re.search(FINAL, answer):
-                problems.append(Problem(question, answer))
+            case {"question": str(question), "answer": str(answer)} if (
+                problem := Problem(question, answer)
+            ).truth:
+                problems.append(problem)
             case _:
                 raise ConfigError(
                     f"{path or HUB}, problem {number}: it must be "
