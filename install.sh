@@ -45,11 +45,43 @@ The variable PYTHON names the interpreter to use (PYTHON=python3.12 bash install
 END
 }
 
+beat_seconds=10 # between two lines that say what goes on, where they are no terminal's
+beat=''
+
+begin_beat() { # WHAT: says what is done, for how long, and the last line of the log, until end_beat
+    end_beat
+    beats "$1" &
+    beat=$!
+}
+
+beats() {
+    local begin=$SECONDS pause=$beat_seconds line last
+    if [[ -t 1 ]]; then pause=1; fi
+    while kill -0 $$ 2>/dev/null; do
+        read -rt "$pause" <> <(:) || : # a pause without a process, which would outlive this one
+        last=$(tail -n 1 "$log")
+        line="inf: $1, $((SECONDS - begin)) s${last:+: $last}"
+        if [[ -t 1 ]]; then printf '\r\033[K%.78s' "$line"; else printf '%s\n' "$line"; fi
+    done
+}
+
+end_beat() {
+    [[ -n $beat ]] || return 0
+    kill "$beat" 2>/dev/null || :
+    wait "$beat" 2>/dev/null || :
+    beat=''
+    if [[ -t 1 ]]; then printf '\r\033[K'; fi
+}
+trap end_beat EXIT
+
 logged() { # SENTENCE COMMAND...: runs the command quietly; if it fails, prints the sentence and the end of the log
-    local sentence=$1
+    local sentence=$1 failed=0
     shift
     printf '\n$ %s\n' "$*" >>"$log"
-    "$@" >>"$log" 2>&1 && return
+    begin_beat installing
+    "$@" >>"$log" 2>&1 || failed=1
+    end_beat
+    ((failed)) || return 0
     tail -n 5 "$log" >&2
     fail "$sentence; the lines above are the end of $log. Correct the cause and run install.sh again."
 }
@@ -190,7 +222,10 @@ main() {
     say "checking and installing the locked packages; details in $log"
     install_packages "$with_flash_attn"
     say "preparing the embedded model"
+    printf '\n' >>"$log" # so that the last line is of no package
+    begin_beat preparing
     found=$("$venv/bin/python" -m _inf.backends.install "$stack") || fail "see the sentence above; the log is $log."
+    end_beat
 
     local bin=$name/bin
     [[ $from == "$here" ]] || bin=$venv/bin

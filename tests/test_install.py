@@ -43,12 +43,15 @@ def answers(tool: Path, text: str) -> None:
     tool.chmod(0o755)
 
 
-def install(checkout: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def install(
+    checkout: Path, *options: str, stdout: int = subprocess.PIPE, **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", str(checkout / "install.sh"), *options],
         cwd=checkout.parent,  # any folder must do
         env={"HOME": str(checkout.parent), "PATH": str(checkout.parent / "bin"), **variables},
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=60,
     )
@@ -105,6 +108,33 @@ def test_python_that_does_not_run_is_passed_over(checkout):
     assert "no Python 3.10, 3.11 or 3.12 was found" in refusal(checkout)
 
 
+SLOW_UV = """\
+case "$*" in
+    'pip install'*) printf 'Downloading torch (858.1MiB)\\n'; read -rt 2.5 <> <(:); exit 1 ;;
+esac
+"""
+
+
+def test_install_says_what_it_does_while_it_takes_long(checkout):
+    """In a log by a line now and then, on a terminal by one that is rewritten."""
+    slow, script = checkout.parent / "bin" / "uv", checkout / "install.sh"
+    slow.write_text(f"#!{shutil.which('bash')}\n{SLOW_UV}")
+    slow.chmod(0o755)
+    script.write_text(script.read_text().replace("beat_seconds=10", "beat_seconds=1"))
+    done = install(checkout, PYTHON=sys.executable)
+    assert (done.returncode, "could not be installed" in done.stderr) == (1, True)
+    said = [line for line in done.stdout.splitlines() if "Downloading" in line]
+    assert said[0] == "inf: installing, 1 s: Downloading torch (858.1MiB)" and len(said) <= 3
+    terminal, theirs = os.openpty()
+    script.write_text(script.read_text().replace("beat_seconds=1", "beat_seconds=60"))
+    install(checkout, stdout=theirs, PYTHON=sys.executable)
+    os.close(theirs)
+    shown = os.read(terminal, 65536).decode()
+    os.close(terminal)
+    assert "\r\x1b[Kinf: installing, 1 s: Downloading torch (858.1MiB)" in shown
+    assert shown.endswith("\r\x1b[K")
+
+
 def test_venv_that_is_not_ours_is_left_alone(checkout):
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "precious").touch()
@@ -112,10 +142,15 @@ def test_venv_that_is_not_ours_is_left_alone(checkout):
     assert (checkout / ".venv" / "precious").exists()
 
 
-@pytest.mark.skipif(
-    Path(sys.prefix) != ROOT / ".venv" or not (ROOT / ".venv" / ".inf-installed").exists(),
-    reason="this is not the .venv that install.sh made",
-)
+def installed_here() -> bool:
+    """Whether this Python is of the .venv that install.sh made here, and not of a link to another,
+    which a run would replace."""
+    stamp = ROOT / ".venv" / ".inf-installed"
+    here = Path(sys.prefix) == ROOT / ".venv" and stamp.exists()
+    return here and stamp.read_text().strip() == str(ROOT)
+
+
+@pytest.mark.skipif(not installed_here(), reason="this is not the .venv that install.sh made")
 def test_run_again_it_changes_nothing_and_says_how_to_go_on():
     before = (ROOT / ".venv" / "bin" / "inf").stat().st_mtime_ns
     done = subprocess.run(
