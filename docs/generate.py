@@ -4,7 +4,7 @@ In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is 
 of that name: `config keys`, `config defaults`, `features of the backends`, `what needs verl`,
 `keywords of requests` (or `vllm`, `sglang`: their `sampling_params`),
 `formats of families`, `templates table` (or `causes`, `example`), or `api NAME`, the signature and
-the docstring of a name and of its public members.
+the docstring of a name and of its own public members.
 """
 
 from __future__ import annotations
@@ -98,12 +98,11 @@ def _sources() -> griffe.ModulesCollection:
 
 
 def api(name: str) -> str:
-    """A section on a name: its signature, its docstring, and those of its public members."""
+    """A section on a name: its signature, its docstring, and those of its own public members."""
     found = _target(_sources()[name])
     parts = [f"### `{found.name}`", _code(found), _prose(found)]
     if found.is_class:
-        own = found.members
-        members = [*own.values(), *(v for k, v in found.inherited_members.items() if k not in own)]
+        members = found.members.values()
         known = [_target(each) for each in members if each.docstring and each.name[0] != "_"]
         parts.append(
             "\n".join(
