@@ -44,7 +44,8 @@ def test_text_goes_to_the_model_as_it_is(tiny: InferenceEngine) -> None:
 
 def test_special_token_in_a_users_text_is_one_unless_it_is_escaped(tiny: InferenceEngine) -> None:
     def special(text: str) -> int:
-        rendered = tiny.tokenizer.apply_chat_template([{"role": "user", "content": text}])
+        message = {"role": "user", "content": text}
+        rendered = tiny.tokenizer.apply_chat_template([message], return_dict=False)
         ids = tiny.generate(text, max_tokens=1)[0].prompt_token_ids or []
         assert ids[: len(rendered)] == rendered
         return sum(token in tiny.tokenizer.added_tokens_decoder for token in rendered)
