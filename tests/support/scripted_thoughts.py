@@ -42,15 +42,16 @@ LENGTHS = {"prompt_length": 3000, "response_length": 500, "max_model_len": 4000}
 
 class Speaker(Vllm):
     """`says` what the next answers are, one text each; the last one is said again. prompts: what it
-    was asked, as text."""
+    was asked, as text. ends: the finish reason of answers within their limit."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer)
         self.prompts: list[str] = []
         self._next: list[str] = []
+        self.ends = "stop"
 
-    def says(self, *texts: str) -> None:
-        self._next, self.prompts = [*texts], []
+    def says(self, *texts: str, ends: str = "stop") -> None:
+        self._next, self.prompts, self.ends = [*texts], [], ends
 
     def _completion(self, body: Any) -> Reply:
         if not self._next:  # at the start, which tries what the server has
@@ -58,7 +59,7 @@ class Speaker(Vllm):
         self.prompts.append(self.tokenizer.decode(body["prompt"]))
         text = self._next.pop(0) if len(self._next) > 1 else self._next[0]
         self.answer = [*self.tokenizer(text)["input_ids"], IM_END]
-        self.finish = "stop" if len(self.answer) <= body["max_tokens"] else "length"
+        self.finish = self.ends if len(self.answer) <= body["max_tokens"] else "length"
         return super()._completion({**body, "structured_outputs": None})
 
 

@@ -136,7 +136,8 @@ class Choice:
         cut = self.call.forced and not calls
         if cut:
             content, calls = "", cut_calls(self.text)[: 1 if self.call.one_call else None]
-        self.finish_reason = "tool_calls" if calls and not cut else chunk.finish_reason
+        whole = bool(calls) and not cut and chunk.finish_reason != "abort"
+        self.finish_reason = "tool_calls" if whole else chunk.finish_reason
         ids = [f"call_{uuid.uuid4().hex[:24]}" for _ in calls]
         self.message = {**assistant(content, calls, ids, thought), "refusal": None}
         return thought, content

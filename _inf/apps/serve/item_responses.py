@@ -70,7 +70,7 @@ class ItemsResponses(TranslatedResponses):
 
     def _response(self, status: str | None = None) -> JSON:
         """status: None: that of the finished answer."""
-        cut = status is None and self._choice.finish_reason == "length"
+        cut = status is None and self._was_cut
         asked = self._asked.model_dump(mode="json", by_alias=True, exclude_none=True)
         same = "instructions max_output_tokens temperature top_p reasoning text metadata user"
         return {

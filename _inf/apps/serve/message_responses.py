@@ -44,11 +44,17 @@ class MessagesResponses(TranslatedResponses):
     def _why(self) -> JSON:
         choice, asked = self._choice, int(self.body.keywords()["max_tokens"])
         stop = choice.stop_reason if isinstance(choice.stop_reason, str) else None
-        reason = {"tool_calls": "tool_use", "length": "max_tokens"}.get(
-            str(choice.finish_reason), "end_turn" if stop is None else "stop_sequence"
-        )
+        reason = "end_turn" if stop is None else "stop_sequence"
+        if self._was_cut:
+            reason = "max_tokens"
+        elif choice.finish_reason == "tool_calls":
+            reason = "tool_use"
         sampled, total = len(choice.output.token_ids), self.call.engine.model.limits.total
-        if reason == "max_tokens" and sampled < asked and sampled + self._prompt_tokens == total:
+        if (
+            choice.finish_reason == "length"
+            and sampled < asked
+            and sampled + self._prompt_tokens == total
+        ):
             reason = "model_context_window_exceeded"
         return {"stop_reason": reason, "stop_sequence": stop}
 

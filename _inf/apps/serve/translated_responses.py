@@ -10,11 +10,14 @@ from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
+from _inf.apps.serve.error_responses import RequestError
 from _inf.apps.serve.responses import JSON, Responses
+from _inf.request.repetition import REPETITION
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 
 Kind: TypeAlias = Literal["thought", "text"]
+ABORTED = "The engine was paused, which ended the answer; send the request again."
 
 
 class TranslatedResponses(Responses[TranslatedBody]):
@@ -51,17 +54,29 @@ class TranslatedResponses(Responses[TranslatedBody]):
         return {kind: text for kind, text in texts.items() if text}
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
-        self._choice.add(whole_chunk(rows[0]))
+        self._add(whole_chunk(rows[0]))
         return self._whole_text()
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
-        thought, text = choice.add(chunk)
+        thought, text = self._add(chunk)
         events = [*self._grown("thought", thought), *self._grown("text", text)]
         if choice.finish_reason is not None:
             events += self._closed()
             for call in self._calls:
                 events += self._call_events(call)
         return events
+
+    def _add(self, chunk: StreamChunk) -> tuple[str, str]:
+        """Add a chunk to the choice. These APIs have no word for an answer that was aborted, and
+        their clients would take it for a whole one: it is an error."""
+        if chunk.finish_reason == "abort":
+            raise RequestError(503, ABORTED)
+        return self._choice.add(chunk)
+
+    @property
+    def _was_cut(self) -> bool:
+        """Whether a limit, or `repetition_detection`, ended the answer."""
+        return self._choice.finish_reason in ("length", REPETITION)
 
     def _grown(self, kind: Kind, new: str) -> list[str]:
         if not new:

@@ -100,6 +100,27 @@ def test_stream_ends_in_the_whole_response(
         assert whole.incomplete_details.reason == "max_output_tokens"
 
 
+@pytest.mark.parametrize("said", [SAID, PATCH])
+def test_aborted_answer_is_an_error(speaker: Speaker, server: InferenceServer, said: str) -> None:
+    speaker.says(said, ends="abort")
+    fields: Any = {"tools": TOOLS, "max_output_tokens": 200}
+    with pytest.raises(openai.InternalServerError, match="paused") as refused:
+        create(client(server), **fields)
+    assert refused.value.status_code == 503
+    *_, failed, error = create(client(server), **fields, stream=True)
+    assert (failed.type, failed.response.status) == ("response.failed", "failed")
+    assert error.type == "error" and "paused" in error.message
+
+
+def test_answer_that_repeats_itself_is_incomplete(
+    speaker: Speaker, server: InferenceServer
+) -> None:
+    speaker.says("Paris.", ends="repetition")
+    whole = create(client(server))
+    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert checked([*create(client(server), stream=True)]).status == "incomplete"
+
+
 def test_calls_have_the_names_of_their_tools(speaker: Speaker, server: InferenceServer) -> None:
     speaker.says(PATCH, SPAWN)
     [patch] = create(client(server), tools=TOOLS).output

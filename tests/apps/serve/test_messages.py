@@ -113,6 +113,23 @@ def test_stop_sequence_is_named(speaker: Speaker, server: InferenceServer) -> No
     assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "Paris")
 
 
+@pytest.mark.parametrize("said", [SAID, CALL])
+def test_aborted_answer_is_an_error(speaker: Speaker, server: InferenceServer, said: str) -> None:
+    speaker.says(said, ends="abort")
+    whole = post(server, tools=[TOOL])
+    assert (whole.status_code, whole.json()["error"]["type"]) == (503, "overloaded_error")
+    first, *_, last = events(post(server, tools=[TOOL], stream=True).text)
+    assert (first["type"], last["type"]) == ("message_start", "error")
+    assert last["error"] == whole.json()["error"] and "paused" in last["error"]["message"]
+
+
+def test_answer_that_repeats_itself_was_cut(speaker: Speaker, server: InferenceServer) -> None:
+    speaker.says("Paris.", ends="repetition")
+    assert asked(server)["stop_reason"] == "max_tokens"
+    stream = joined(events(post(server, stream=True).text))
+    assert stream["stop_reason"] == "max_tokens"
+
+
 def test_limit_above_the_models_context_is_cut_to_it(
     speaker: Speaker, server: InferenceServer
 ) -> None:

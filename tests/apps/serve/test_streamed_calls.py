@@ -115,3 +115,10 @@ def test_forced_call_that_a_limit_cut_is_a_call_as_far_as_it_came(several: bool)
         assert [each["function"]["arguments"] for each in calls] == expected
         assert choice.message["content"] == (None if calls else "")
         assert {each["function"]["name"] for each in calls} <= {"search"}
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_aborted_answer_says_so_although_it_has_a_call(forced: bool) -> None:
+    text = '{"name": "search", "arguments": {}}' if forced else written_call("hermes")
+    _, choice = streamed(text, "hermes", marks=True, pieces=1, forced=forced, why="abort")
+    assert len(choice.message["tool_calls"]) == 1 and choice.finish_reason == "abort"
