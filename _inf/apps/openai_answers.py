@@ -9,7 +9,8 @@ from typing import Any
 
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
-from _inf.types import RequestOutput, Tokenizer, ToolCall
+from _inf.response.token_texts import TokenText, TokenTexts
+from _inf.types import RequestOutput, ToolCall
 
 
 def assistant(
@@ -37,44 +38,39 @@ def _arguments(call: ToolCall) -> str:
 
 def token_logprobs(
     row: GenerationRow | StreamChunk,
-    tokenizer: Tokenizer,
+    texts: TokenTexts,
     likeliest: int | None,
     *,
     as_ids: bool = False,
 ) -> dict[str, Any] | None:
-    """Return an entry for every generated token, including the stop token; `likeliest` as in
-    `ChatRequest`, as_ids as in `token_name`. None if a server gives no log probs by our
-    definition."""
+    """Return an entry for every generated token, including the stop token. texts: of the answer,
+    which it adds the tokens to; `likeliest` as in `ChatRequest`, as_ids as in `token_name`. None
+    if a server gives no log probs by our definition."""
     ids, logprobs = row.token_ids or [], row.logprobs
     if likeliest is None or logprobs is None or any(map(math.isnan, logprobs)):
         return None
     tops = row.top_logprobs or [{} for _ in ids]
     content = []
-    for token, logprob, top in zip(ids, logprobs, tops, strict=True):
-        named = [_token(*pair, tokenizer, as_ids=as_ids) for pair in list(top.items())[:likeliest]]
-        entry = _token(token, logprob, tokenizer, as_ids=as_ids)
-        content.append({**entry, "top_logprobs": named})
+    for place, logprob, top in zip(texts.add(ids), logprobs, tops, strict=True):
+        named = [
+            _token(texts.other(token, place), value, as_ids=as_ids)
+            for token, value in list(top.items())[:likeliest]
+        ]
+        content.append({**_token(place, logprob, as_ids=as_ids), "top_logprobs": named})
     return {"content": content, "refusal": None}
 
 
-def token_text(token: int, tokenizer: Tokenizer) -> str:
-    """Return one token as text; part of a character is U+FFFD."""
-    return str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
-
-
-def token_name(token: int, tokenizer: Tokenizer, *, as_ids: bool) -> str:
+def token_name(token: TokenText, *, as_ids: bool) -> str:
     """Return how log probs name a token: by its text, or by its id in vLLM's form
     (`return_tokens_as_token_ids`), because texts are not unique."""
-    return f"token_id:{token}" if as_ids else token_text(token, tokenizer)
+    return f"token_id:{token.token}" if as_ids else token.text
 
 
-def _token(token: int, logprob: float, tokenizer: Tokenizer, *, as_ids: bool) -> dict[str, Any]:
-    text = token_text(token, tokenizer)
-    part = "\N{REPLACEMENT CHARACTER}" in text  # part of a character
-    entry = {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
-    if as_ids:  # newer releases of vLLM have the number too
-        entry |= {"token": token_name(token, tokenizer, as_ids=True), "token_id": token}
-    return entry
+def _token(token: TokenText, logprob: float, *, as_ids: bool) -> dict[str, Any]:
+    name = token_name(token, as_ids=as_ids)
+    entry = {"token": name, "logprob": logprob, "bytes": token.bytes}
+    # Newer releases of vLLM have the number too.
+    return entry | ({"token_id": token.token} if as_ids else {})
 
 
 def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> dict[str, Any]:

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from _inf.apps.rollouts.sources import token_texts
 from _inf.apps.rollouts.traces import Trace
 from inf import ConfigError, as_rollouts, load_rollouts, save_rollouts
-from tests.support.tiny import IM_END
 
 ROW: dict[str, Any] = {
     "row_id": "3.1",
@@ -161,33 +159,3 @@ def test_trace_of_a_session_is_a_rollout_with_its_fork(tmp_path: Path) -> None:
         save_rollouts([dataclasses.replace(trace, logprobs=unknown)], tmp_path / "a.jsonl")
         [rollout] = load_rollouts(tmp_path / "a.jsonl")
         assert rollout.logprobs is None and rollout.response_ids == [3, 4, 5]
-
-
-# ── Texts of tokens ──────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("text", ["", "Ja, größer.", "你好 🙂🙂 x", f" a {IM_END}\n\nb "])
-def test_texts_of_tokens_are_joined_the_whole_text(text: str, tokenizer: Any) -> None:
-    ids = tokenizer.encode(text)
-    texts = token_texts(ids, tokenizer)
-    assert len(texts) == len(ids) and "".join(texts) == text
-    assert token_texts(ids[:-1], tokenizer) == texts[:-1] or "\ufffd" in tokenizer.decode(ids[:-1])
-    smile = tokenizer.encode("🙂")  # its text is at its last token
-    assert (
-        token_texts([*smile, *smile], tokenizer)[-1] and token_texts(smile, tokenizer)[-1] == "🙂"
-    )
-    assert "\ufffd" in token_texts(smile[:-1], tokenizer)[-1]  # cut inside it
-
-
-def test_tokens_that_lose_their_space_alone_have_it_in_their_text() -> None:
-    """Llama 2's and Gemma's decoders drop the first token's space."""
-    from tokenizers import Tokenizer, decoders, models
-    from transformers import PreTrainedTokenizerFast
-
-    words = {"▁the": 0, "▁cat": 1, "s": 2, **{f"<0x{byte:02X}>": 3 + byte for byte in range(256)}}
-    model = Tokenizer(models.BPE(vocab=words, merges=[], byte_fallback=True))
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    model.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
-    ids = [0, 1, 2, *[3 + byte for byte in "é".encode()], 1]
-    assert token_texts(ids, tokenizer) == ["the", " cat", "s", "", "", "é cat"]

@@ -18,6 +18,7 @@ from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
+from _inf.response.token_texts import TokenTexts
 from _inf.types import Tokenizer
 
 # Of the answer of an agent loop, in every form.
@@ -137,7 +138,7 @@ def choices(
             "index": index,
             "message": message(row),
             "finish_reason": row.finish_reason,
-            "logprobs": token_logprobs(row, tokenizer, likeliest),
+            "logprobs": token_logprobs(row, TokenTexts(tokenizer), likeliest),
         }
         for index, row in enumerate(output)
     ]

@@ -4,11 +4,9 @@ them."""
 from __future__ import annotations
 
 import collections
-import itertools
 import json
 import os
 import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,11 @@ from _inf.apps.json_lines import json_lines
 from _inf.apps.rollouts.rollout import COLUMNS, Rollout
 from _inf.apps.rollouts.traces import Trace, is_trace_file, load_traces, row_of_trace
 from _inf.errors import ConfigError, shown
-from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
-from _inf.response.streaming import UNFINISHED, TextStream
+from _inf.response.token_texts import TokenTexts
 from _inf.response.trainer_batch import TENSORS
-from _inf.types import RequestOutput, Tokenizer
+from _inf.types import Tokenizer
 
 LOGPROBS = "rollout_log_probs"
 # Keys of a row with turns that the form has under the same names.
@@ -31,8 +28,6 @@ OF_TURNS = (
     *("agent_loop", "unsampled_ids", "unsampled_at", "extra_fields"),
 )
 SCORES = ("token_level_scores", "rm_scores")  # verl's names for a reward at each token
-
-_alone: weakref.WeakKeyDictionary[Tokenizer, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
 def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
@@ -204,36 +199,5 @@ def _with_texts(row: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     pairs = (("prompt_token_ids", "prompt_texts"), ("response_ids", "response_texts"))
     for ids, texts in pairs if tokenizer is not None else ():
         if row.get(ids) is not None and row.get(texts) is None:
-            row[texts] = token_texts(row[ids], tokenizer)
+            row[texts] = [token.text for token in TokenTexts(tokenizer).add(row[ids])]
     return row
-
-
-def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
-    """Return each id's text, special tokens included. Tokens that are parts of one character have
-    it at the last of them (of a tokenizer such as Llama 2's, at the token after them)."""
-    alone = _alone.setdefault(tokenizer, {})
-    for token in set(ids) - alone.keys():
-        alone[token] = decoded_text([token], tokenizer, skip_special_tokens=False)
-    texts: list[str] = []
-    for parts, run in itertools.groupby(ids, lambda token: UNFINISHED in alone[token]):
-        together = list(run)
-        if parts:
-            whole = decoded_text(together, tokenizer, skip_special_tokens=False)
-            texts += [""] * (len(together) - 1) + [whole]
-        else:
-            texts += [alone[token] for token in together]
-    if "".join(texts) == decoded_text(ids, tokenizer, skip_special_tokens=False):
-        return texts
-    return _one_by_one(list(ids), tokenizer)
-
-
-def _one_by_one(ids: list[int], tokenizer: Tokenizer) -> list[str]:
-    """Return the texts by a tokenizer whose tokens read differently alone, such as Llama 2's."""
-    stream = TextStream(tokenizer, (), skip_special_tokens=False)
-    texts: list[str] = []
-    for end in range(1, len(ids) + 1):
-        last = "length" if end == len(ids) else None
-        chunk = stream.feed(RequestOutput(ids[:end], finish_reason=last, completion_tokens=end))
-        if chunk is not None:
-            texts += [""] * (len(chunk.token_ids) - 1) + [chunk.text]
-    return texts

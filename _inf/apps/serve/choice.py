@@ -16,6 +16,7 @@ from _inf.apps.tool_choice import cut_calls, forced_calls, takes
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.streaming import StreamChunk
+from _inf.response.token_texts import TokenTexts
 from _inf.types import GRAMMARS, RequestOutput, ToolCall
 
 THOUGHT_BEGINS = "<think>"
@@ -71,10 +72,19 @@ class Choice:
         self.stop_reason: int | str | None = None
         self.ended = False
         self.output = RequestOutput()
-        self.text_offset = 0  # of the next token's text, for log probs in the old form
         self.text = ""
         self.top_logprobs: list[dict[int, float]] = []  # so far
         self._thought, self._content = Growing(), Growing()
+
+    @functools.cached_property
+    def texts(self) -> TokenTexts:
+        """The texts of the tokens, for those who list them."""
+        rules = self.call.rules
+        return TokenTexts.of_answer(
+            rules.model.tokenizer,
+            skip_special_tokens=bool(self.call.params.get("skip_special_tokens", True)),
+            shown={} if rules.thoughts is None else rules.thoughts.shown,
+        )
 
     def add(self, chunk: StreamChunk) -> tuple[str, str]:
         """Add a chunk; return what is certain now and was not before of the thought, and of the

@@ -4,7 +4,6 @@ and our `weight_version`. Joined, a stream's events are the whole response."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import math
@@ -13,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from _inf.apps.openai_answers import token_logprobs, token_name, token_text, usage
+from _inf.apps.openai_answers import token_logprobs, token_name, usage
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
@@ -21,6 +20,7 @@ from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.response.decode import decoded_text
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
+from _inf.response.token_texts import TokenTexts
 
 JSON = dict[str, Any]
 _encode = json.JSONEncoder(allow_nan=False).encode  # `dumps` makes one for each call
@@ -126,10 +126,10 @@ class Responses(Generic[BodyT]):
             fields["token_ids"] = chunk.token_ids
         return fields
 
-    def _content_logprobs(self, chunk: StreamChunk) -> JSON | None:
+    def _content_logprobs(self, choice: Choice, chunk: StreamChunk) -> JSON | None:
         """The log probs in the form of OpenAI's chats."""
         as_ids = self.body.return_tokens_as_token_ids
-        return token_logprobs(chunk, self._tokenizer, self.body.likeliest, as_ids=as_ids)
+        return token_logprobs(chunk, choice.texts, self.body.likeliest, as_ids=as_ids)
 
     def _usage(self) -> JSON:
         return usage([choice.output for choice in self.choices], self.call.n)
@@ -150,13 +150,14 @@ class Responses(Generic[BodyT]):
             return {"prompt_logprobs": None}
         ids = self.call.prompt_ids(choice.index)
         entries: list[JSON | None] = []
-        for token, value, top in _scored(ids, row):
+        texts = TokenTexts(self._tokenizer)
+        for place, (token, value, top) in zip(texts.add(ids), _scored(ids, row), strict=True):
             named = {} if value is None else _likeliest(top, most, token, value)
             entry = {
                 str(likely): {
                     "logprob": logprob,
                     "rank": rank if most else None,
-                    "decoded_token": token_text(likely, self._tokenizer),
+                    "decoded_token": texts.other(likely, place).text,
                 }
                 for rank, (likely, logprob) in enumerate(named.items(), 1)
             }
@@ -217,7 +218,7 @@ class ChatResponses(Responses[ChatBody]):
             delta["content"] = content
         if calls := choice.message.get("tool_calls"):
             delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
-        logprobs = self._content_logprobs(chunk)
+        logprobs = self._content_logprobs(choice, chunk)
         return {**self._named(choice, chunk), "delta": delta, "logprobs": logprobs}
 
 
@@ -233,8 +234,10 @@ class CompletionResponses(Responses[CompletionBody]):
             return self._scored_part(choice, row)
         prompt, text = _scored(self.call.prompt_ids(choice.index), row), self._prompt_text(choice)
         # A tokenizer's BOS is in the ids of a text, and not in the text.
-        shown = text.startswith(token_text(prompt[0][0], self._tokenizer))
-        scored = self._old_form(choice, prompt, specials=shown)
+        first = decoded_text([prompt[0][0]], self._tokenizer, skip_special_tokens=False)
+        hidden = () if text.startswith(first) else self._tokenizer.all_special_ids
+        scored = self._old_form(TokenTexts(self._tokenizer, hidden=hidden), prompt)
+        choice.texts.offset = len(text)
         part = self._scored_part(choice, row)
         if scored is not None and part["logprobs"] is not None:
             part["logprobs"] = {name: scored[name] + part["logprobs"][name] for name in scored}
@@ -270,47 +273,29 @@ class CompletionResponses(Responses[CompletionBody]):
             part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
         tops = chunk.top_logprobs or [{} for _ in chunk.token_ids]
         tokens = [*zip(chunk.token_ids, chunk.logprobs, tops, strict=True)]
-        return {**part, "logprobs": self._old_form(choice, tokens, specials=self._shows_specials)}
-
-    @functools.cached_property
-    def _shows_specials(self) -> bool:
-        return self.body.keywords().get("skip_special_tokens") is False
+        return {**part, "logprobs": self._old_form(choice.texts, tokens)}
 
     def _old_form(
-        self,
-        choice: Choice,
-        tokens: Sequence[tuple[int, float | None, Mapping[int, float]]],
-        *,
-        specials: bool,
+        self, texts: TokenTexts, tokens: Sequence[tuple[int, float | None, Mapping[int, float]]]
     ) -> JSON | None:
-        """The log probs in the form of OpenAI's completions: of each token, and of the likeliest at
-        its place. Of those with one text the likeliest is given. None stands for the first token
-        of a prompt. specials: whether the text has special tokens; offsets are those in it."""
+        """The log probs in the form of OpenAI's completions: of each token, and with it of the
+        likeliest at its place; of several with one text the first is given. None stands for the
+        first token of a prompt. texts: it adds the tokens to them."""
         most = self.body.likeliest
         if most is None or any(value is not None and math.isnan(value) for _, value, _ in tokens):
             return None
-        texts = [token_text(token, self._tokenizer) for token, *_ in tokens]
-        hidden = set() if specials else {*self._tokenizer.all_special_ids}
-        sizes = [
-            0 if token in hidden else len(text)
-            for (token, *_), text in zip(tokens, texts, strict=True)
-        ]
-        offsets = [*itertools.accumulate(sizes, initial=choice.text_offset)]
-        choice.text_offset = offsets.pop()
+        as_ids = self.body.return_tokens_as_token_ids
+        places = texts.add([token for token, *_ in tokens])
         tops: list[dict[str, float] | None] = []
-        for token, value, top in tokens:
-            likely = {} if value is None else _likeliest(top, most, token, value)
+        for place, (token, value, top) in zip(places, tokens, strict=True):
+            likely = {} if value is None else {token: value} | _likeliest(top, most, token, value)
             named: dict[str, float] = {}
-            for likely_token, logprob in likely.items():
-                named.setdefault(self._name(likely_token), logprob)
+            for other, logprob in likely.items():
+                named.setdefault(token_name(texts.other(other, place), as_ids=as_ids), logprob)
             tops.append(None if value is None else named)
         return {
-            "tokens": [self._name(token) for token, *_ in tokens],
+            "tokens": [token_name(place, as_ids=as_ids) for place in places],
             "token_logprobs": [value for _, value, _ in tokens],
             "top_logprobs": tops,
-            "text_offset": offsets,
+            "text_offset": [place.offset for place in places],
         }
-
-    def _name(self, token: int) -> str:
-        as_ids = self.body.return_tokens_as_token_ids
-        return token_name(token, self._tokenizer, as_ids=as_ids)

@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from _inf.apps.openai_answers import token_text
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice
 from _inf.apps.serve.responses import JSON, Responses, event_text, list_text, response_text
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
+from _inf.response.token_texts import TokenText
 
 
 class TokensResponses(Responses[TokensBody]):
@@ -30,7 +30,7 @@ class TokensResponses(Responses[TokensBody]):
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         choice.add(chunk)
-        return {**self._named(choice, chunk), "logprobs": self._content_logprobs(chunk)}
+        return {**self._named(choice, chunk), "logprobs": self._content_logprobs(choice, chunk)}
 
 
 class SglangResponses(Responses[SglangBody]):
@@ -44,6 +44,7 @@ class SglangResponses(Responses[SglangBody]):
         super().__init__(call, body, model)
         self._begun = time.monotonic()
         self._single = not body.is_batch and call.n == 1
+        self._tokens: list[list[TokenText]] = [[] for _ in self.choices]  # of each, so far
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         pairs = zip(self.choices, rows, strict=True)
@@ -70,21 +71,25 @@ class SglangResponses(Responses[SglangBody]):
         if choice.finish_reason is not None:
             meta_info["e2e_latency"] = time.monotonic() - self._begun
         if self.body.return_logprob:
+            tokens = self._tokens[choice.index]
+            tokens += choice.texts.add(chunk.token_ids)
             meta_info["input_token_logprobs"] = []
             meta_info["output_token_logprobs"] = [
-                self._entry(*pair) for pair in zip(ids, output.logprobs, strict=True)
+                self._entry(*pair) for pair in zip(tokens, output.logprobs, strict=True)
             ]
             if most := self.body.top_logprobs_num:
                 meta_info["output_top_logprobs"] = [
-                    [self._entry(*item) for item in list(top.items())[:most]]
-                    for top in choice.top_logprobs
+                    [
+                        self._entry(choice.texts.other(token, place), logprob)
+                        for token, logprob in list(top.items())[:most]
+                    ]
+                    for place, top in zip(tokens, choice.top_logprobs, strict=False)
                 ]
         return {"text": choice.text, "output_ids": ids, "meta_info": meta_info}
 
-    def _entry(self, token: int, logprob: float) -> list[Any]:
-        asked = self.body.return_text_in_logprobs
-        text = token_text(token, self._tokenizer) if asked else None
-        return [None if math.isnan(logprob) else logprob, token, text]
+    def _entry(self, token: TokenText, logprob: float) -> list[Any]:
+        text = token.text if self.body.return_text_in_logprobs else None
+        return [None if math.isnan(logprob) else logprob, token.token, text]
 
 
 def _why(choice: Choice) -> JSON | None:

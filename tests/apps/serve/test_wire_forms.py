@@ -13,6 +13,7 @@ from lm_eval.utils import RemoteTokenizer, check_remote_tokenizer_support
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
+from tests.support.scripted_thoughts import Speaker
 
 pytestmark = pytest.mark.engine
 CHAT, COMPLETION = "/chat/completions", "/completions"
@@ -156,6 +157,29 @@ def test_echoed_special_tokens_are_in_the_text_and_at_their_offsets(
         places = [*zip(said["tokens"], said["text_offset"], strict=True)][: len(ids)]
         for token, offset in places:
             assert choice["text"][offset : offset + len(token)] == token
+
+
+@pytest.mark.parametrize("said", ["a😀b", "日本x", "<think>\nIt 😀\n</think>\n\nIs x"])
+def test_each_token_is_at_its_place_in_the_text(
+    said: str, speaker: Speaker, server: InferenceServer
+) -> None:
+    """Characters of several tokens, and the marks of a thought, which are special tokens."""
+    speaker.says(said)
+    http = httpx.Client(base_url=server.base_url, timeout=60)
+    body = {"prompt": "Hi", "max_tokens": 200, "logprobs": 1, "return_token_ids": True}
+    [choice] = post(http, COMPLETION, **body)["choices"]
+    assert choice["text"] == said
+    tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+    assert "".join(tokens[:-1]) == said and offsets[-1] == len(said)  # its EOS is not in it
+    for token, offset in zip(tokens, offsets[:-1], strict=False):
+        assert said[offset : offset + len(token)] == token
+    tops = choice["logprobs"]["top_logprobs"]
+    assert [next(iter(top)) for top in tops] == tokens
+    parts = [each["choices"][0]["logprobs"] for each in events(http, COMPLETION, **body)]
+    assert sum((each["text_offset"] for each in parts), []) == offsets
+    [choice] = post(http, CHAT, max_tokens=200, logprobs=True)["choices"]
+    own = [each["bytes"] for each in choice["logprobs"]["content"][:-1]]
+    assert bytes(sum(own, [])) == said.encode()
 
 
 @pytest.mark.parametrize("prompt", [TEXT, [5, 6, 7]])
