@@ -46,18 +46,31 @@ def token_logprobs(
     """Return an entry for every generated token, including the stop token. texts: of the answer,
     which it adds the tokens to; `likeliest` as in `ChatRequest`, as_ids as in `token_name`. None
     if a server gives no log probs by our definition."""
-    ids, logprobs = row.token_ids or [], row.logprobs
-    if likeliest is None or logprobs is None or any(map(math.isnan, logprobs)):
+    if likeliest is None or row.logprobs is None or any(map(math.isnan, row.logprobs)):
         return None
-    tops = row.top_logprobs or [{} for _ in ids]
+    places = texts.add(row.token_ids or [])
+    content = token_entries(row, places, texts, likeliest, as_ids=as_ids)
+    return {"content": content, "refusal": None}
+
+
+def token_entries(
+    row: GenerationRow | StreamChunk,
+    places: Sequence[TokenText],
+    texts: TokenTexts,
+    likeliest: int,
+    *,
+    as_ids: bool,
+) -> list[dict[str, Any]]:
+    """The entries of `token_logprobs`; places: of the row's tokens."""
+    tops = row.top_logprobs or [{} for _ in places]
     content = []
-    for place, logprob, top in zip(texts.add(ids), logprobs, tops, strict=True):
+    for place, logprob, top in zip(places, row.logprobs or [], tops, strict=True):
         named = [
             _token(texts.other(token, place), value, as_ids=as_ids)
             for token, value in list(top.items())[:likeliest]
         ]
         content.append({**_token(place, logprob, as_ids=as_ids), "top_logprobs": named})
-    return {"content": content, "refusal": None}
+    return content
 
 
 def token_name(token: TokenText, *, as_ids: bool) -> str:

@@ -3,24 +3,30 @@ say. Nothing is stored between them: `input` has the whole conversation, as item
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from _inf.apps.openai_requests import RequestBody
+from _inf.apps.openai_requests import RequestBody, with_keywords
 from _inf.apps.serve.bodies import (
     SERVERS_TOOL,
+    Likeliest,
     TranslatedBody,
     refuse_kinds,
     template_kwargs,
 )
 from _inf.apps.serve.items import INPUT, Item, chat_messages, in_namespace, known_items
 from _inf.errors import ConfigError
+from _inf.request.keywords import KEYWORDS
 
 STORED = ("previous_response_id", "conversation", "prompt")
 # Codex always sends web_search: it is left out, and a header says so.
 TOOLS = ("function", "custom", "namespace", "web_search")
+# Keywords of `generate` for which there are fields of OpenAI's, and those that are only of chats.
+OTHERS = "max_tokens n tools json_schema regex logprob_token_ids continue_final_message".split()
+SAME = [name for name, row in KEYWORDS.items() if row.in_body and row.kind and name not in OTHERS]
+ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 CUSTOM_PARAMETERS = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
@@ -79,6 +85,12 @@ class _Format(RequestBody):
     description: Any = None
     strict: Any = None  # a grammar always is
 
+    @model_validator(mode="after")
+    def _refuse_without_schema(self) -> _Format:
+        if self.type == "json_schema" and self.schema_ is None:
+            raise ConfigError.of("schema", "it is missing")
+        return self
+
     @property
     def schema_of_answer(self) -> dict[str, Any] | None:
         return {"type": "object"} if self.type == "json_object" else self.schema_
@@ -102,7 +114,10 @@ class _StreamOptions(RequestBody):
     include_obfuscation: Literal[False] | None = None  # there is none
 
 
+@with_keywords({name: name for name in SAME})
 class ItemsBody(RequestBody):
+    """top_logprobs: with `include` of log probs; else they have no effect."""
+
     whole_paths: ClassVar[bool] = True
     input: Annotated[list[Item], BeforeValidator(known_items)]
     model: str | None = None
@@ -115,14 +130,14 @@ class ItemsBody(RequestBody):
     text: _Text | None = None
     reasoning: _Reasoning | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    include: list[Literal["reasoning.encrypted_content"]] = Field(default_factory=list)
+    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] = Field(
+        default_factory=list
+    )
+    top_logprobs: Likeliest | None = None
     # Accepted only at the value without effect.
     store: Literal[False] | None = None
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
-    top_logprobs: Literal[0] | None = None
     # Refused with a reason.
     previous_response_id: Any = None
     conversation: Any = None
@@ -148,15 +163,22 @@ class ItemsBody(RequestBody):
         return [tool.type for tool in self.tools if isinstance(tool, _LeftOut)]
 
     @property
+    def lists_logprobs(self) -> bool:
+        return LOGPROBS in self.include
+
+    @property
     def functions(self) -> dict[str, tuple[str | None, _FunctionTool | _CustomTool]]:
         """The tools by the names that the model sees, with their namespaces."""
-        found: dict[str, tuple[str | None, _FunctionTool | _CustomTool]] = {}
+        return dict(self._named)
+
+    @property
+    def _named(self) -> Iterator[tuple[str, tuple[str | None, _FunctionTool | _CustomTool]]]:
         for tool in self.tools:
             if isinstance(tool, _Namespace):
-                found |= {in_namespace(tool.name, one.name): (tool.name, one) for one in tool.tools}
+                for one in tool.tools:
+                    yield in_namespace(tool.name, one.name), (tool.name, one)
             elif not isinstance(tool, _LeftOut):
-                found[tool.name] = (None, tool)
-        return found
+                yield tool.name, (None, tool)
 
     def chat(self, template: str) -> dict[str, Any]:
         """The body of the chat that it says."""
@@ -169,8 +191,10 @@ class ItemsBody(RequestBody):
             "verbosity": self.text and self.text.verbosity,
         }
         given = {name: value for name, value in wanted.items() if value is not None}
-        same = ("model", "stream", "temperature", "top_p", "parallel_tool_calls")
-        tools = [_function(name, tool) for name, (_, tool) in self.functions.items()]
+        own: Mapping[str, Any] = getattr(self, "chat_template_kwargs", None) or {}
+        kwargs = {**(template_kwargs(given, template) or {}), **own}
+        same = ("model", "stream", "parallel_tool_calls", *SAME)
+        tools = [_function(name, tool) for name, (_, tool) in self._named]
         return {
             **{name: getattr(self, name) for name in same},
             "messages": chat_messages(self.instructions, self.input),
@@ -178,7 +202,9 @@ class ItemsBody(RequestBody):
             "tools": tools or None,
             "tool_choice": choice,
             "json_schema": format and format.schema_of_answer,
-            "chat_template_kwargs": template_kwargs(given, template),
+            "chat_template_kwargs": kwargs or None,
+            **({"logprobs": True} if self.lists_logprobs else {}),
+            **({"top_logprobs": self.top_logprobs} if self.lists_logprobs else {}),
         }
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 from typing import Any
 
+from _inf.apps.openai_answers import token_entries
 from _inf.apps.serve.bodies import TranslatedBody
 from _inf.apps.serve.calls import ServedCall
-from _inf.apps.serve.item_bodies import ItemsBody, ItemsChat
+from _inf.apps.serve.item_bodies import ENCRYPTED, ItemsBody, ItemsChat
 from _inf.apps.serve.items import INPUT, UNENCRYPTED
 from _inf.apps.serve.responses import JSON, event_text
 from _inf.apps.serve.translated_responses import Kind, TranslatedResponses
+from _inf.response.streaming import StreamChunk
 
 NAMES: dict[Kind, str] = {"thought": "reasoning_text", "text": "output_text"}
-LOGPROBS: dict[Kind, JSON] = {"thought": {}, "text": {"logprobs": []}}
 CALLS = {"function_call": "arguments", "custom_tool_call": INPUT}
 
 
@@ -26,9 +29,42 @@ class ItemsResponses(TranslatedResponses):
         self._asked: ItemsBody = body.sent
         self._output: list[JSON] = []  # the finished items
         self._events = 0
+        self._logprobs: list[tuple[int, JSON]] = []  # of the text's tokens, with their places in it
+        self._read = self._listed = 0  # characters of the text, and its tokens in events
         if left := ", ".join(self._asked.left_out):
             reason = f"tools: {left}: left out, because this server has no such tool"
             self.headers = {"Warning": f'299 inf "{reason}"'}
+
+    # ─── Log probs ───
+
+    def _add(self, chunk: StreamChunk) -> tuple[str, str]:
+        if self._asked.lists_logprobs and not any(map(math.isnan, chunk.logprobs)):
+            self._score(chunk)
+        return super()._add(chunk)
+
+    def _score(self, chunk: StreamChunk) -> None:
+        """Note the log probs of the tokens in the text, without those of a thought and of the end;
+        some of them may turn out to be of calls."""
+        texts, begun = self._choice.texts, self._choice.texts.offset
+        places = texts.add(chunk.token_ids)
+        entries = token_entries(chunk, places, texts, self.body.likeliest or 0, as_ids=False)
+        whole = chunk.text if chunk.whole_text is None else chunk.whole_text
+        before = begun + max(whole.rfind(chunk.text), 0) - self._read  # characters, of the thought
+        start, self._read = self._read, self._read + len(chunk.text)
+        for token, entry in zip(places, entries, strict=True):
+            place = token.offset - before
+            if place < self._read and (place >= start or place + len(token.text) > start):
+                self._logprobs.append((max(place, 0), entry))
+
+    def _of_text(self, kind: Kind, size: int, start: int = 0) -> JSON:
+        """The field with the log probs of the first `size` characters; start: the first token."""
+        if kind == "thought":
+            return {}
+        return {"logprobs": [entry for at, entry in self._logprobs[start:] if at < size]}
+
+    def _text_part(self, kind: Kind, text: str) -> JSON:
+        more: JSON = {"annotations": []} if kind == "text" else {}
+        return {"type": NAMES[kind], "text": text, **more, **self._of_text(kind, len(text))}
 
     # ─── Items ───
 
@@ -37,13 +73,13 @@ class ItemsResponses(TranslatedResponses):
         return f"{prefix}_{self._head['id'].partition('-')[2]}_{len(self._output)}"
 
     def _item(self, kind: Kind, text: str, status: str = "completed") -> JSON:
-        part = _part(kind, text)
+        part = self._text_part(kind, text)
         content = [] if status == "in_progress" else [part]
         if kind == "text":
             about = {"id": self._id("msg"), "type": "message", "role": "assistant"}
             return {**about, "status": status, "content": content}
         item: JSON = {"id": self._id("rs"), "type": "reasoning", "summary": [], "content": content}
-        if self._asked.include:
+        if ENCRYPTED in self._asked.include:
             item["encrypted_content"] = UNENCRYPTED + text
         return item
 
@@ -71,7 +107,7 @@ class ItemsResponses(TranslatedResponses):
     def _response(self, status: str | None = None) -> JSON:
         """status: None: that of the finished answer."""
         cut = status is None and self._was_cut
-        asked = self._asked.model_dump(mode="json", by_alias=True, exclude_none=True)
+        asked = self._echoed
         same = "instructions max_output_tokens temperature top_p reasoning text metadata user"
         return {
             "id": self._head["id"].replace("-", "_"),
@@ -91,6 +127,13 @@ class ItemsResponses(TranslatedResponses):
             "truncation": "disabled",
             **{name: asked.get(name) for name in same.split()},
         }
+
+    @functools.cached_property
+    def _echoed(self) -> JSON:
+        """What a response repeats of its request, among other fields."""
+        return self._asked.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude={"input"}
+        )
 
     def _counts(self) -> JSON:
         output, prompt = self._choice.output, len(self.call.prompts[0])
@@ -133,16 +176,20 @@ class ItemsResponses(TranslatedResponses):
 
     def _begin(self, kind: Kind) -> list[str]:
         item = self._item(kind, "", "in_progress")
-        part = {"content_index": 0, "part": _part(kind, "")}
+        part = {"content_index": 0, "part": self._text_part(kind, "")}
         return [self._added(item), self._of_item("content_part.added", item["id"], **part)]
 
     def _delta(self, kind: Kind, new: str) -> str:
-        fields = {"content_index": 0, "delta": new, **LOGPROBS[kind]}
+        assert self._open is not None
+        scored = self._of_text(kind, len(self._open[1]), self._listed)
+        self._listed += len(scored.get("logprobs", ()))
+        fields = {"content_index": 0, "delta": new, **scored}
         return self._of_item(f"{NAMES[kind]}.delta", self._item(kind, "")["id"], **fields)
 
     def _end(self, kind: Kind, text: str) -> list[str]:
-        item, about = self._item(kind, text), {"content_index": 0, "text": text, **LOGPROBS[kind]}
-        part = {"content_index": 0, "part": _part(kind, text)}
+        item, scored = self._item(kind, text), self._of_text(kind, len(text))
+        about = {"content_index": 0, "text": text, **scored}
+        part = {"content_index": 0, "part": self._text_part(kind, text)}
         return [
             self._of_item(f"{NAMES[kind]}.done", item["id"], **about),
             self._of_item("content_part.done", item["id"], **part),
@@ -168,11 +215,6 @@ class ItemsResponses(TranslatedResponses):
         self._output.append(item)
         index = len(self._output) - 1
         return self._sent("response.output_item.done", output_index=index, item=item)
-
-
-def _part(kind: Kind, text: str) -> JSON:
-    more: JSON = {"annotations": []} if kind == "text" else {}
-    return {"type": NAMES[kind], "text": text, **more, **LOGPROBS[kind]}
 
 
 def _input(arguments: str) -> str:

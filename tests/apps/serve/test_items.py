@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from _inf.apps.serve.item_bodies import ItemsBody
+from _inf.apps.serve.item_bodies import ItemsBody, ItemsChat
 from _inf.apps.serve.server import InferenceServer
 from tests.support.scripted_thoughts import Speaker
 from tests.support.serve_clients import client
@@ -181,6 +181,41 @@ def test_fields_are_those_of_chats() -> None:
     assert chat["chat_template_kwargs"] == {"reasoning_effort": "low"}
 
 
+def test_keywords_of_chats_have_their_effect(server: InferenceServer) -> None:
+    sent = {"top_k": 5, "repetition_penalty": 1.1, "seed": 4, "frequency_penalty": 0.5, "stop": "x"}
+    body = ItemsBody.model_validate(
+        {"input": ASK, **sent, "chat_template_kwargs": {"a": 1}, "reasoning": {"effort": "low"}}
+    )
+    chat = ItemsChat.of(body, "{{ reasoning_effort }}").keywords()
+    assert sent.items() <= chat.items()
+    assert chat["chat_template_kwargs"] == {"reasoning_effort": "low", "a": 1}
+
+
+@pytest.mark.parametrize("said", [SAID, f"<think>Look.</think>So 日😀:\n{CALL}", "日😀"])
+def test_log_probs_are_those_of_the_text(
+    said: str, speaker: Speaker, server: InferenceServer
+) -> None:
+    speaker.says(said)
+    asked: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "tools": TOOLS}
+    whole = create(client(server), **asked)
+    events = [*create(client(server), **asked, stream=True)]
+    [text] = [item.content[0] for item in whole.output if item.type == "message"]
+    assert "".join(each.token for each in text.logprobs).strip() == text.text.strip()
+    assert {len(each.top_logprobs) for each in text.logprobs} == {2}
+    assert (
+        bytes(sum((each.bytes for each in text.logprobs), [])).decode().strip() == text.text.strip()
+    )
+    done = [event for event in events if event.type == "response.output_text.done"]
+    assert [each.token for each in done[0].logprobs] == [each.token for each in text.logprobs]
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    listed = [each.token for event in deltas for each in event.logprobs]
+    assert listed == [each.token for each in text.logprobs]
+    assert without_ids(checked(events)) == without_ids(whole)
+    for more in ({"top_logprobs": 2}, {"include": []}):
+        plain = create(client(server), **more)
+        assert [i.content[0].logprobs for i in plain.output if i.type == "message"] == [[]]
+
+
 # ─── Sessions ───
 
 
@@ -232,6 +267,16 @@ def test_conversation_is_one_trace_of_the_sampled_ids(
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input.type: 'item_reference'"),
         ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}, "encrypted"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"extra_body": {"n": 2}}, "n: unknown"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a"}}},
+            "text.format.schema: it is miss",
+        ),
+        ({"tools": [LOOK, {**LOOK, "description": "Looks."}]}, "the name 'look' is taken"),
+        (
+            {"tools": [{"type": "custom", "name": "agents__spawn"}, *TOOLS[2:]]},
+            "the name 'agents__spawn' is taken",
+        ),
         ({"temperature": -1}, "temperature"),
     ],
 )
