@@ -24,6 +24,8 @@ from _inf.response.token_texts import TokenTexts
 
 JSON = dict[str, Any]
 _encode = json.JSONEncoder(allow_nan=False).encode  # `dumps` makes one for each call
+# Null where there is none: the `openai` package has no attribute for a field that is absent.
+NO_THOUGHT: Mapping[str, Any] = {"reasoning": None, "reasoning_content": None}
 OF_AN_END = "finish_reason stop_reason matched_stop weight_version weight_versions".split()
 
 
@@ -122,8 +124,7 @@ class Responses(Generic[BodyT]):
             fields["matched_stop"] = choice.output.matched_stop  # SGLang's name, also of an EOS
             fields["weight_version"] = choice.output.weight_version
             fields["weight_versions"] = choice.output.weight_versions
-        if self.body.return_token_ids:
-            fields["token_ids"] = chunk.token_ids
+        fields["token_ids"] = chunk.token_ids if self.body.return_token_ids else None
         return fields
 
     def _content_logprobs(self, choice: Choice, chunk: StreamChunk) -> JSON | None:
@@ -186,17 +187,17 @@ class ChatResponses(Responses[ChatBody]):
     def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
         part = super()._whole(choice, row)
         del part["delta"]
-        return {**part, "message": choice.message}
+        return {**part, "message": {**NO_THOUGHT, **choice.message}}
 
     def _of_prompt(self, row: GenerationRow) -> JSON:
         return {**self._prompt_ids(), **super()._of_prompt(row)}
 
     def _prompt_ids(self) -> JSON:
         asked = self.body.return_token_ids
-        return {"prompt_token_ids": self.call.prompts[0]} if asked else {}
+        return {"prompt_token_ids": self.call.prompts[0] if asked else None}
 
     def first_events(self) -> list[str]:
-        delta = {"role": "assistant", "content": ""}
+        delta = {"role": "assistant", "content": "", **NO_THOUGHT}
         part = {"delta": delta, "finish_reason": None, "logprobs": None}
         parts = [{"index": choice.index, **part} for choice in self.choices]
         first = self._event(parts[0], **self._prompt_ids())
@@ -206,14 +207,14 @@ class ChatResponses(Responses[ChatBody]):
         part = self._part(choice, chunk)
         if "tool_calls" in part["delta"]:  # clients take a call as complete at the next event
             end = {name: part.pop(name) for name in OF_AN_END}
-            last = {"index": choice.index, "delta": {}, "logprobs": None, **end}
+            last = {"index": choice.index, "delta": {**NO_THOUGHT}, "logprobs": None, **end}
             return [self._event({**part, "finish_reason": None}), self._event(last)]
-        says = ("delta", "token_ids", "logprobs", "finish_reason")
-        return [self._event(part)] if any(part.get(name) for name in says) else []
+        says = (part[name] for name in ("token_ids", "logprobs", "finish_reason"))
+        return [self._event(part)] if any([*says, *part["delta"].values()]) else []
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         thought, content = choice.add(chunk)
-        delta: JSON = {"reasoning": thought, "reasoning_content": thought} if thought else {}
+        delta: JSON = dict.fromkeys(NO_THOUGHT, thought or None)
         if content:
             delta["content"] = content
         if calls := choice.message.get("tool_calls"):
@@ -250,9 +251,8 @@ class CompletionResponses(Responses[CompletionBody]):
         """The echoed prompts; a stream does not give their log probs."""
         if not self.body.echo:
             return []
-        empty: JSON = {"finish_reason": None, "logprobs": None}
-        if self.body.return_token_ids:
-            empty["token_ids"] = []
+        empty: JSON = {"finish_reason": None, "logprobs": None, "prompt_token_ids": None}
+        empty["token_ids"] = [] if self.body.return_token_ids else None
         return [
             self._event({"index": choice.index, "text": self._prompt_text(choice), **empty})
             for choice in self.choices
@@ -269,8 +269,8 @@ class CompletionResponses(Responses[CompletionBody]):
         begins, start = not choice.output.token_ids, len(choice.text)
         choice.add(chunk)
         part = {"text": choice.text[start:], **self._named(choice, chunk)}
-        if self.body.return_token_ids and begins:
-            part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
+        asked = self.body.return_token_ids and begins
+        part["prompt_token_ids"] = self.call.prompt_ids(choice.index) if asked else None
         tops = chunk.top_logprobs or [{} for _ in chunk.token_ids]
         tokens = [*zip(chunk.token_ids, chunk.logprobs, tops, strict=True)]
         return {**part, "logprobs": self._old_form(choice.texts, tokens)}

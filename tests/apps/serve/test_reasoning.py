@@ -164,7 +164,7 @@ def test_completions_and_forced_calls_are_not_split(
     answer = create(openai, tools=[TOOL], tool_choice="required", extra_body=OPENED)
     message = answer.choices[0].message
     assert message.tool_calls[0].function.name == "look"
-    assert not hasattr(message, "reasoning")
+    assert message.reasoning is None
 
 
 def test_history_with_a_thought_is_rendered(speaker: Speaker, server: InferenceServer) -> None:

@@ -214,6 +214,19 @@ def test_answers_say_what_ended_them_and_that_no_prompt_was_scored(
         assert (choice["matched_stop"], choice["stop_reason"]) == found
 
 
+def test_fields_without_a_value_are_null(http: httpx.Client) -> None:
+    thoughts = {"reasoning": None, "reasoning_content": None}
+    whole = post(http, CHAT)
+    [choice] = whole["choices"]
+    assert whole["prompt_token_ids"] is None and choice["token_ids"] is None
+    assert thoughts.items() <= choice["message"].items()
+    for each in events(http, CHAT):
+        assert thoughts.items() <= each["choices"][0]["delta"].items()
+    [choice] = post(http, COMPLETION)["choices"]
+    for part in (choice, *(each["choices"][0] for each in events(http, COMPLETION, echo=True))):
+        assert part["prompt_token_ids"] is None and part["token_ids"] is None
+
+
 def test_model_names_its_root(http: httpx.Client, tiny: InferenceEngine) -> None:
     [model] = http.get("/models").json()["data"]
     assert (model["root"], model["parent"]) == (tiny.config.model_name, None)
