@@ -108,9 +108,11 @@ class Service:
         return {**self._model_card, "id": name, "parent": self.model}
 
     async def _adapter(self, name: str | None) -> str | None:
-        """The adapter that a request names as its model; None: the model itself."""
-        if name is None or name == self.model:
+        """The adapter that a request names as its model, perhaps as MODEL:ADAPTER (SGLang's form);
+        None: the model itself."""
+        if name is None or name in (self.model, f"{self.model}:"):
             return None
+        name = name.removeprefix(f"{self.model}:")
         adapters = await asyncio.to_thread(lambda: self.engine.adapters)
         if name not in adapters:
             also = f", and its adapters {', '.join(adapters)}" if adapters else ""

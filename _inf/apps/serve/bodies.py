@@ -35,17 +35,12 @@ def refuse_kinds(values: object, known: Sequence[object], reason: str) -> None:
 
 
 class StreamOptions(RequestBody):
-    """continuous_usage_stats: the usage so far in each event."""
+    """continuous_usage_stats: the usage so far in each event; without effect, as in vLLM, unless
+    include_usage is true."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
     include_obfuscation: Literal[False] | None = None  # there is none
-
-    @model_validator(mode="after")
-    def _refuse_alone(self) -> StreamOptions:
-        if self.continuous_usage_stats and not self.include_usage:
-            raise ConfigError.of("continuous_usage_stats", 'it needs "include_usage": true')
-        return self
 
 
 class StructuredOutputs(RequestBody):
@@ -174,9 +169,12 @@ class ChatBody(ServedKeywords, ChatRequest):
     include_reasoning: Literal[True] | None = None
     separate_reasoning: Literal[True] | None = None
     stream_reasoning: Literal[True] | None = None
+    echo: bool = False  # vLLM's: an answer repeats a last message of the same role
 
     @model_validator(mode="after")
     def _refuse_two_ends(self) -> ChatBody:
+        if self.echo and self.messages and self.messages[-1].get("role") == "assistant":
+            raise ConfigError.of("echo", "an answer does not repeat the message that it continues")
         if self.add_generation_prompt and self.continue_final_message:
             raise ConfigError.of(
                 "add_generation_prompt", "continue_final_message is set too; leave one of them out"

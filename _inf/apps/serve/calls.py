@@ -52,9 +52,12 @@ def served_call(
     parallel: bool | None = None,
     fits: bool = False,
 ) -> ServedCall:
-    """Prepare a request, as `rendered_call` does. A `top_k` of 0 is all tokens, as -1 is."""
+    """Prepare a request, as `rendered_call` does. A `top_k` of 0 is all tokens, as -1 is, and a
+    `seed` of -1 is none, as in vLLM."""
     if keywords.get("top_k") == 0:
         keywords = {**keywords, "top_k": -1}
+    if keywords.get("seed") == -1:
+        keywords = {**keywords, "seed": None}
     kwargs = keywords.get("chat_template_kwargs", {})
     if EFFORT in kwargs and EFFORT not in str(engine.tokenizer.chat_template):
         raise UnknownKeyError.of(EFFORT, "the model's chat template does not read it; leave it out")

@@ -128,7 +128,7 @@ class SglangBody(_TokensIn):
     text: str | list[str] | None = None  # in their place
     sampling_params: SglangSampling = SglangSampling()
     return_logprob: bool = False
-    logprob_start_len: Literal[-1] | None = None  # only of the answer
+    logprob_start_len: int | None = None  # -1: only of the answer
     top_logprobs_num: Likeliest = 0
     return_text_in_logprobs: bool = False
     rid: str | None = None
@@ -137,6 +137,8 @@ class SglangBody(_TokensIn):
     def _refuse_two_prompts(self) -> SglangBody:
         if (self.text is None) == (self.input_ids is None):
             raise ConfigError.of("input_ids", "give either input_ids or text")
+        if self.return_logprob and self.logprob_start_len not in (None, -1):
+            raise ConfigError.of("logprob_start_len", "only -1: the prompt has no log probs here")
         return self
 
     @property

@@ -30,7 +30,11 @@ class TokensResponses(Responses[TokensBody]):
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         choice.add(chunk)
-        return {**self._named(choice, chunk), "logprobs": self._content_logprobs(choice, chunk)}
+        logprobs = self._content_logprobs(choice, chunk)
+        if self.body.likeliest == 0:  # as vLLM: the sampled token is listed
+            for entry in logprobs["content"] if logprobs else ():
+                entry["top_logprobs"] = [{k: v for k, v in entry.items() if k != "top_logprobs"}]
+        return {**self._named(choice, chunk), "logprobs": logprobs}
 
 
 class SglangResponses(Responses[SglangBody]):

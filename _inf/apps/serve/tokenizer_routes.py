@@ -43,8 +43,6 @@ class TokenizeBody(RequestBody):
             for name, value in of_chats.items():
                 if value is not False:
                     raise ConfigError.of(name, "only messages have it")
-        if self.messages is not None and self.add_special_tokens:
-            raise ConfigError.of("add_special_tokens", "the chat template writes its own")
         return self
 
     @property
@@ -71,6 +69,8 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
         }
         rules = shown_rules(engine, asked)
         assert rules.template is not None  # an engine without a tokenizer is not served
+        if body.add_special_tokens and engine.tokenizer("")["input_ids"]:
+            raise ConfigError.of("add_special_tokens", "the chat template writes its own")
         ids = rules.template.prompt(messages, 0)
     texts = engine.tokenizer.convert_ids_to_tokens(ids) if body.return_token_strs else None
     limit = engine.model.limits.total

@@ -78,7 +78,7 @@ WRONG = [  # a route, fields of a body, the field that is named, and words of th
     (CHAT, {"stream": True, "prompt_logprobs": 0}, "prompt_logprobs", ""),
     (CHAT, {"top_logprobs": 2}, "top_logprobs", ""),
     (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias", ""),
-    (CHAT, {"stream": True, "seed": -1}, "seed", ""),
+    (CHAT, {"stream": True, "seed": -2}, "seed", ""),
     (CHAT, {"chat_template_kwargs": {"chat_template": "Hi"}}, "chat_template_kwargs", ""),
     (CHAT, {"continue_final_message": True, "add_generation_prompt": True},
      "add_generation_prompt", ""),
@@ -112,8 +112,6 @@ WRONG = [  # a route, fields of a body, the field that is named, and words of th
     (COMPLETION, {"best_of": 2}, "best_of", ""),
     (COMPLETION, {"top_k": -2}, "top_k", ""),
     (COMPLETION, {"max_tokens": 12000, "stream": True}, "max_tokens", ""),
-    (COMPLETION, {"stream": True, "stream_options": {"continuous_usage_stats": True}},
-     "stream_options", ""),
     (COMPLETION, {"stream": True, "stream_options": {"include_obfuscation": True}},
      "stream_options", ""),
     (COMPLETION, {"structured_outputs": {"regex": "("}}, "structured_outputs", ""),
@@ -137,7 +135,7 @@ WRONG = [  # a route, fields of a body, the field that is named, and words of th
     (SGLANGS, {"sampling_params": {"logit_bias": {"999999": 1}}}, "sampling_params",
      "sampling_params.logit_bias: 999999"),
     (SGLANGS, {"input_ids": [[1], [99999]]}, "input_ids", "prompt 1"),
-    (SGLANGS, {"logprob_start_len": 0}, "logprob_start_len", "0"),
+    (SGLANGS, {"logprob_start_len": 0, "return_logprob": True}, "logprob_start_len", "-1"),
 ]  # fmt: skip
 
 

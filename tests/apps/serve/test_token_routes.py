@@ -76,6 +76,13 @@ def test_tokens_stream_joins_to_the_whole_response(http: httpx.Client) -> None:
         assert [part["finish_reason"] for part in own if part["finish_reason"]] == ["length"]
 
 
+def test_log_probs_of_0_likeliest_tokens_list_the_sampled_ones(http: httpx.Client) -> None:
+    whole = http.post(TOKENS, json=of_tokens(logprobs=0)).json()
+    for entry in whole["choices"][0]["logprobs"]["content"]:
+        [listed] = entry.pop("top_logprobs")
+        assert listed == entry
+
+
 def test_tokens_route_has_grammars_and_prompt_log_probs(http: httpx.Client) -> None:
     body = of_tokens(structured_outputs={"regex": "[ab]{3}"}, ignore_eos=False, prompt_logprobs=2)
     whole = http.post(TOKENS, json=body).json()
@@ -121,6 +128,15 @@ def test_sglang_route_has_the_tokens_and_log_probs_of_generate(
         assert [token for _, token, _ in listed] == list(top)[:2]
     plain = http.post("/generate", json=body).json()
     assert "output_token_logprobs" not in plain["meta_info"]
+
+
+def test_sglangs_prompt_log_probs_are_refused_only_if_they_are_asked_for(
+    http: httpx.Client,
+) -> None:
+    body = of_sglang() | {"logprob_start_len": 0}
+    assert len(http.post("/generate", json=body).json()["output_ids"]) == 6
+    refused = http.post("/generate", json=body | {"return_logprob": True})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprob_start_len")
 
 
 def test_sglang_answers_say_why_they_ended(http: httpx.Client, tiny: InferenceEngine) -> None:

@@ -317,6 +317,27 @@ def test_reasoning_effort_reaches_a_template_that_reads_it(
     assert tiny.tokenizer.decode(whole["prompt_token_ids"]) == f"{ASK[0]['content']} low"
 
 
+@pytest.mark.parametrize("route", [CHAT, COMPLETION])
+def test_fields_that_change_nothing_are_taken(
+    route: str, http: httpx.Client, tiny: InferenceEngine
+) -> None:
+    model = f"{tiny.config.model_name}:"  # SGLang's form of an adapter's name, without one
+    plain = post(http, route, temperature=0)
+    whole = post(http, route, temperature=0, seed=-1, model=model, echo=False)
+    choices = [each["choices"][0] for each in (whole, plain)]
+    assert choices[0] == choices[1]
+    options = {"include_usage": False, "continuous_usage_stats": True}
+    assert all("usage" not in each for each in events(http, route, stream_options=options))
+    post(http, route, 404, model=f"{model}no-such")
+
+
+def test_chat_does_not_repeat_the_message_that_it_continues(http: httpx.Client) -> None:
+    assert post(http, CHAT, echo=True)["choices"] == post(http, CHAT)["choices"]
+    talk = [*ASK, {"role": "assistant", "content": "The"}]
+    asked = {"messages": talk, "continue_final_message": True}
+    assert post(http, CHAT, 400, **asked, echo=True)["error"]["param"] == "echo"
+
+
 # ─── Streams ───
 
 
@@ -376,6 +397,8 @@ def test_messages_are_tokenized_as_they_are_answered(
     assert found["count"] == len(found["tokens"]) == whole["usage"]["prompt_tokens"]
     assert found["token_strs"] == tiny.tokenizer.convert_ids_to_tokens(found["tokens"])
     assert found["max_model_len"] == tiny.model.limits.total
+    asked = {**same, "add_special_tokens": True}  # of which this tokenizer has none
+    assert httpx.post(f"{root}/tokenize", json=asked).json()["tokens"] == found["tokens"]
     for path, body, param in (
         ("tokenize", {}, "prompt"),
         ("tokenize", {"prompt": "a", "messages": ASK}, "prompt"),
