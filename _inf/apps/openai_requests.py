@@ -171,6 +171,7 @@ class ChatRequest(Keywords):
     service_tier: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
 
     @property
     def likeliest(self) -> int | None:

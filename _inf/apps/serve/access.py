@@ -47,10 +47,10 @@ def guard(api_key: str | None, own_names: Sequence[str]) -> Callable[[Request], 
     async def check(request: Request) -> None:
         sent, origin = request.headers, request.headers.get("Origin")
         if api_key is not None:
-            # Anthropic's clients have a header of their own for it.
-            bearer = sent.get("Authorization", "").removeprefix("Bearer ")
-            given = (sent.get("x-api-key") or bearer).encode()
-            if not hmac.compare_digest(given, api_key.encode()):
+            # Anthropic's clients have a header of their own for it; some send both, one a dummy.
+            scheme, _, bearer = sent.get("Authorization", "").partition(" ")
+            given = [sent.get("x-api-key", ""), bearer if scheme.lower() == "bearer" else ""]
+            if not any([hmac.compare_digest(key.encode(), api_key.encode()) for key in given]):
                 raise RequestError(401, "The API key is missing or wrong.", code="invalid_api_key")
         elif origin is not None and not re.fullmatch(own_page, origin):
             raise RequestError(403, f"A page of {shown(origin)} may not send requests.")

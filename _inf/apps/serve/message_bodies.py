@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import (
@@ -40,6 +40,7 @@ class _Tool(Block):
     input_schema: dict[str, Any]
     strict: bool | None = None
     eager_input_streaming: Any = None  # calls are streamed whole
+    input_examples: Any = None  # without effect: chat templates have no place for them
     defer_loading: Literal[False] | None = None
 
 
@@ -97,12 +98,19 @@ class CountBody(RequestBody):
     tool_choice: _ToolChoice | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
+    output_format: _Format | None = None  # the format of `output_config`, in the beta's place
     context_management: _ContextManagement | None = None
     cache_control: Any = None  # this and those below have no effect
     speed: Any = None
     user_profile_id: Any = None
     workspace_id: Any = None
     thread: Any = None  # refused
+
+    @model_validator(mode="after")
+    def _refuse_two_formats(self) -> CountBody:
+        if self.output_format and self.output_config and self.output_config.format:
+            raise ConfigError.of("output_format", "output_config.format is set too; remove one")
+        return self
 
     @field_validator("thread")
     @classmethod
@@ -143,7 +151,8 @@ class MessagesBody(CountBody):
 
     def chat(self, template: str) -> dict[str, Any]:
         """The body of the chat that it says."""
-        choice, output = self.tool_choice, self.output_config
+        choice = self.tool_choice
+        format = self.output_format or (self.output_config and self.output_config.format)
         same = ("model", "max_tokens", "stream", "temperature", "top_p", "top_k")
         return {
             **self.asked(template),
@@ -151,7 +160,7 @@ class MessagesBody(CountBody):
             "stop": self.stop_sequences or None,
             "tool_choice": _choice(choice),
             "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,
-            "json_schema": output.format.schema_ if output and output.format else None,
+            "json_schema": format.schema_ if format else None,
         }
 
 
@@ -163,6 +172,11 @@ class MessagesChat(TranslatedBody):
         "stop": "stop_sequences",
         "json_schema": "output_config.format.schema",
     }
+
+    @property
+    def fields(self) -> dict[str, str]:
+        beta = {"json_schema": "output_format.schema"} if self.sent.output_format else {}
+        return super().fields | beta
 
 
 def _function(tool: _Tool) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from _inf.apps.rollouts.traces import Trace, TraceFile
 from _inf.apps.serve.access import check_address
 from _inf.apps.serve.app import Service, create_app
 from _inf.apps.serve.session_settings import SessionSettings
+from _inf.apps.serve.sessions import check_name
 from _inf.errors import ConfigError, InferenceError
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ class InferenceServer:
         return f"{self._url}/v1"
 
     def session_url(self, name: str) -> str:
-        """The URL for a client whose conversations are recorded in a session; it ends in `/v1`."""
+        """The URL for a client whose conversations are recorded in a session; it ends in `/v1`.
+        Raises `ConfigError` for a name that no session can have."""
+        check_name(name)
         return f"{self._url}/sessions/{name}/v1"
 
     def session(

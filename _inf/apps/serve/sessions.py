@@ -229,6 +229,13 @@ def _ids_after(answer: Answer, messages: list[Message], template: Template) -> l
     return template.after(plain, answer.messages - 1, ended=answer.ended, called=messages)
 
 
+def check_name(name: str) -> None:
+    """Refuse a name that would not stay one part of a URL."""
+    if not SESSION_NAME.fullmatch(name) or name in (".", ".."):
+        reason = "its name has letters, digits, . _ - only, at most 128, and is not . or .."
+        raise ConfigError.of("session", reason)
+
+
 class Sessions:
     """The open sessions by name. One that was not used for long is dropped when another opens.
 
@@ -254,9 +261,7 @@ class Sessions:
 
         settings: of a session that must be new.
         """
-        if not SESSION_NAME.fullmatch(name):
-            reason = "its name has letters, digits, . _ - only, at most 128"
-            raise ConfigError.of("session", reason)
+        check_name(name)
         with self._lock:
             session = self._open.get(name) or self._new.get(name)
             if session is not None and settings is not None:

@@ -202,6 +202,15 @@ def test_tool_choices_are_those_of_chats(choice: Any, expected: Any) -> None:
     assert MessagesBody.model_validate(alone).chat("")["parallel_tool_calls"] is False
 
 
+def test_fields_of_newer_clients_are_taken() -> None:
+    format = {"type": "json_schema", "schema": SCHEMA}
+    tool = {**TOOL, "input_examples": [{"at": 1}]}
+    sent = {"messages": ASK, "max_tokens": 9, "tools": [tool], "output_format": format}
+    chat = MessagesBody.model_validate(sent).chat("")
+    assert chat["json_schema"] == SCHEMA
+    assert chat["tools"][0]["function"].keys() == {"name", "description", "parameters"}
+
+
 def test_thinking_and_effort_reach_the_templates_that_read_them() -> None:
     about = {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}
     body = CountBody.model_validate({"messages": ASK, **about})
@@ -260,6 +269,7 @@ def test_two_forms_may_be_one_conversation(speaker: Speaker, server: InferenceSe
 
 # ─── Refusals ───
 
+FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.png"}}
 
 
@@ -278,6 +288,14 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.p
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name: it is missing"),
         ({"max_tokens": 0}, "max_tokens"),
+        (
+            {"output_format": {"type": "json_schema", "schema": {"type": "no"}}},
+            "output_format.schema",
+        ),
+        (
+            {"output_format": FORMAT, "output_config": {"format": FORMAT}},
+            "output_config.format is set too",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "0.text.text: it is mis"),
         ({"messages": [{"role": "user", "content": "a", "at": 1}]}, "messages.0.user.at: unknown"),
     ],
@@ -297,7 +315,12 @@ def test_key_may_be_in_anthropics_header(spoken: tuple[Speaker, InferenceEngine]
     speaker.says("Yes.")
     with engine.serve(api_key="secret") as server:
         url, body = f"{server.base_url}/messages", {"max_tokens": 9, "messages": ASK}
-        for headers in ({"x-api-key": "secret"}, {"Authorization": "Bearer secret"}):
+        for headers in (
+            {"x-api-key": "secret"},
+            {"Authorization": "Bearer secret"},
+            {"Authorization": "bearer secret", "x-api-key": "dummy"},
+            {"Authorization": "Bearer dummy", "x-api-key": "secret"},
+        ):
             assert httpx.post(url, json=body, headers=headers).status_code == 200
         refused = httpx.post(url, json=body, headers={"x-api-key": "other"})
         assert refused.status_code == 401

@@ -399,6 +399,13 @@ def test_sessions_are_bounded_in_memory_and_need_the_key(
         assert [status("c"), status("c")] == [200, 429]
 
 
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "", "a" * 129])
+def test_name_that_leads_elsewhere_is_refused(name: str, tiny_server: InferenceServer) -> None:
+    for asked in (tiny_server.session_url, tiny_server.session):
+        with pytest.raises(ConfigError, match="session: its name has letters"):
+            asked(name)
+
+
 def test_first_requests_at_once_are_of_one_session(tiny_server: InferenceServer) -> None:
     openai = session(tiny_server, "at-once")
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
