@@ -152,7 +152,7 @@ class Service:
                 # The first one is awaited here, so that a failure before it has its own status.
                 first = await while_connected(request, anext(events))
                 self.sessions.open(session)
-                return EventStream(first, events, responses.headers)
+                return EventStream(first, events, responses.headers, responses.ping)
             output = await self._answered(request, call)
         self.sessions.open(session)
         text = await asyncio.to_thread(responses.whole, list(output))

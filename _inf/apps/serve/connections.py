@@ -11,13 +11,14 @@ import anyio
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from _inf.apps.serve.error_responses import ABANDONED, RequestError
 from _inf.errors import EngineDeadError
 
 MAX_BODY_BYTES = 16 * 2**20
 BODY_SECONDS = 60.0  # in which a body must arrive
+PING_SECONDS = 10.0  # after which a stream that holds back its text shows that it lives
 
 Item = TypeVar("Item")
 
@@ -91,12 +92,13 @@ async def merged(
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. Closes their iterator when the connection closes."""
+    """Server-sent events. Closes their iterator when the connection closes. ping: what is sent
+    while there are none; clients close a connection that says nothing for long."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, first: str, events: AsyncGenerator[str, None], headers: Mapping[str, str]
+        self, first: str, events: AsyncGenerator[str, None], headers: Mapping[str, str], ping: str
     ) -> None:
         async def all_events() -> AsyncIterator[str]:
             yield first
@@ -105,6 +107,31 @@ class EventStream(StreamingResponse):
 
         super().__init__(all_events(), headers={"Cache-Control": "no-cache", **headers})
         self._events = events
+        self._ping = ping.encode()
+
+    async def stream_response(self, send: Send) -> None:
+        now = asyncio.get_running_loop().time
+        sent, ended = now(), False
+
+        async def noted(message: Message) -> None:
+            nonlocal sent, ended
+            sent, ended = now(), not message.get("more_body", True)
+            await send(message)
+
+        async def ping() -> None:
+            while not ended:
+                if (left := sent + PING_SECONDS - now()) > 0:
+                    await asyncio.sleep(left)
+                else:
+                    await noted(
+                        {"type": "http.response.body", "body": self._ping, "more_body": True}
+                    )
+
+        pinging = asyncio.ensure_future(ping())
+        try:
+            await super().stream_response(noted)
+        finally:
+            pinging.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with contextlib.aclosing(self._events):

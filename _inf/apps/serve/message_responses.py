@@ -22,6 +22,7 @@ FIELDS: dict[Kind, str] = {"thought": "thinking", "text": "text"}
 class MessagesResponses(TranslatedResponses):
     form, sent_form = MessagesChat, MessagesBody
     prefix = "msg"
+    ping = event_text('{"type": "ping"}', "ping")
 
     def _message(self, **about: Any) -> JSON:
         name = self._head["id"].replace("-", "_")

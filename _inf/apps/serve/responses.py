@@ -57,6 +57,7 @@ class Responses(Generic[BodyT]):
     name: str  # the `object` of a response
     event_name: str  # and of a stream's events
     headers: Mapping[str, str] = {}  # of the response
+    ping = ": ping\n\n"  # what a stream sends while it holds back its text: a comment
 
     @classmethod
     def read(cls, data: bytes, template: str) -> BodyT:
