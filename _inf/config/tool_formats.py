@@ -11,29 +11,26 @@ from _inf.runtime.extras import without_verl
 
 OWN = (
     *("hermes", "json", "xml", "function", "pythonic"),
-    *("gemma4", "glm45", "minimax-m2", "qwen3_coder"),
+    *("deepseekv32", "gemma4", "glm45", "mimo", "minimax-m2", "qwen3_coder", "step3"),
 )
 # SGLang's parsers, with the text that begins a call (in `lfm2` and `mistral`: one call or more).
 SGLANG = {
     "deepseekv3": "<｜tool▁call▁begin｜>",
     "deepseekv31": "<｜tool▁call▁begin｜>",
-    "deepseekv32": "<｜DSML｜invoke",
     "gigachat3": "function call<|role_sep|>\n",
     "gpt-oss": "to=functions.",
     "interns1": "<|action_start|> <|plugin|>",
     "kimi_k2": "<|tool_call_begin|>",
     "lfm2": "<|tool_call_start|>",
     "llama3": "<|python_tag|>",
-    "mimo": "<tool_call>",
     "mistral": "[TOOL_CALLS",
-    "step3": "<｜tool_call_begin｜>",
-    "step3p5": "<function=",
     "trinity": "<tool_call>",
 }
 ALIASES = {
     **dict.fromkeys(["qwen", "qwen25"], "hermes"),
     **dict.fromkeys(["glm", "glm47"], "glm45"),
     "llama3_json": "llama3",
+    "step3p5": "qwen3_coder",
 }
 FORMATS = (*OWN, *SGLANG, *ALIASES)
 

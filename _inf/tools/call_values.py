@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from _inf.errors import shown
+from _inf.errors import ToolError, shown
+from _inf.tools.argument_types import ArgumentTypes
 from _inf.types import Tool, ToolCall
 
 # Levels of brackets in arguments; also bounds the work on calls that are never closed.
 DEEPEST = 50
+PYTHON = {"True": True, "False": False, "None": None}  # as Qwen3.5's template writes them
 
 
 class Unreadable(ValueError):
@@ -53,23 +55,41 @@ def typed_values(
 ) -> dict[str, Any]:
     """Return the arguments of the tool `name`, whose values stand in the text as they are: strings
     without quotes. The tool's schema says what is a string."""
-    schemas = {tool.name: tool.parameters for tool in tools}
-    properties = schemas.get(name, {}).get("properties")
-    types: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
-    return {key: _typed(text, types.get(key)) for key, text in values}
-
-
-def _typed(text: str, schema: object) -> Any:
-    """Convert a value: a string if the schema says so or it is not JSON, else JSON."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind == "string":
-        return text
-    if kind == "boolean" and text in ("True", "False"):  # as Qwen3.5's template writes them
-        return text == "True"
+    parameters = next((tool.parameters for tool in tools if tool.name == name), {})
+    types = ArgumentTypes(parameters)
     try:
-        value = json.loads(text)
+        return {key: _typed(key, text, types) for key, text in dict(values).items()}
+    except ToolError as failure:
+        raise Unreadable(f"the schema of {name} cannot be applied: {failure}") from None
+
+
+def _typed(key: str, text: str, types: ArgumentTypes) -> Any:
+    """Convert a value: null where the schema takes null, a string where it takes text, otherwise
+    JSON, or what Qwen3.5's template writes."""
+    if text in PYTHON:
+        right = types.take(key, PYTHON[text]) and not types.take(key, text)
+        return PYTHON[text] if right else text
+    value = json_or_text(text)
+    if isinstance(value, str) and value == text:
+        return text
+    if value is None and types.take(key, None):
+        return None
+    return bounded(types.chosen(key, text, value))
+
+
+def json_or_text(text: str) -> Any:
+    """Return the JSON value that a text is; the text if it is none."""
+    try:
+        return json.loads(text, parse_constant=_no_json)
     except (ValueError, RecursionError):
         return text
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def bounded(value: Any) -> Any:
     if _deeper(value, DEEPEST):
         raise Unreadable(f"a value is nested more than {DEEPEST} levels deep")
     return value

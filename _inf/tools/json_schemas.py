@@ -26,6 +26,9 @@ PATTERN_SECONDS = 0.2  # for one match of a pattern in a schema; it holds the ev
 # level, so that it would take days.
 MAX_REFERENCES = 20_000
 MAX_FAULT_CHARACTERS = 300
+REFERENCES = ("$ref", "$dynamicRef")
+# What `nullable: true` beside it adds null to.
+NULLABLE = ("$ref", "allOf", "anyOf", "const", "enum", "oneOf", "type")
 # JSON as `json.dumps` writes it.
 COMPACT: Any = {"whitespace_flexible": False}
 
@@ -55,26 +58,37 @@ def _type_fault(type_: Any) -> str:
 
 def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """Describe what in `arguments` breaks the tool's schema, for the model; None if nothing."""
-    return _fault(_validator_class(), tool, arguments)
+    return _fault(validator_class(), tool, arguments)
 
 
 def strict_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """`argument_fault` by a schema that a client sent and `json_schema_text` took, in bounded
     time; without `patternProperties`."""
-    return _fault(_client_validator_class(), tool, arguments)
+    return _fault(_client_class(), tool, arguments)
 
 
-_references: ContextVar[Iterator[int]] = ContextVar("inf_references")  # counts those of a check
+_steps: ContextVar[Iterator[int]] = ContextVar("inf_schema_steps")  # counts those of a check
 
 
-def _fault(validator_class: Any, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+def count_step() -> None:
+    """Raise `ToolError` if a check follows too many references."""
+    if next(_steps.get()) > MAX_REFERENCES:
+        raise ToolError(f"over {MAX_REFERENCES} references to follow")
+
+
+def validator(of: Any, parameters: Mapping[str, Any]) -> Any:
+    """Return a validator of one check. With an empty registry, a "$ref" to a URL is an error and
+    not a download."""
     from referencing import Registry
 
-    _references.set(itertools.count(1))
-    # With an empty registry, a "$ref" to a URL is an error and not a download.
-    validator = validator_class(tool.parameters, registry=Registry())
+    _steps.set(itertools.count(1))
+    return of(parameters, registry=Registry())
+
+
+def _fault(of: Any, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     try:
-        errors = sorted(validator.iter_errors(dict(arguments)), key=lambda error: error.json_path)
+        found = validator(of, tool.parameters).iter_errors(dict(arguments))
+        errors = sorted(found, key=lambda error: error.json_path)
     except Exception as failure:
         return f"the schema of {tool.name} cannot be applied: {failure}"
     faults = []
@@ -85,26 +99,25 @@ def _fault(validator_class: Any, tool: Tool, arguments: Mapping[str, Any]) -> st
 
 
 @functools.cache
-def _validator_class() -> Any:
+def validator_class() -> Any:
     """JSON Schema with `nullable`, which Transformers writes for `int | None`, and with patterns of
     the package `regex`, whose time can be limited: `re` would hold the whole process, for hours."""
     from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.validators import extend
 
-    def followed(keyword: str) -> Any:
-        follow = Draft202012Validator.VALIDATORS[keyword]
+    known = Draft202012Validator.VALIDATORS
 
-        def reference(validator: Any, target: str, instance: Any, schema: Any) -> Any:
-            if next(_references.get()) > MAX_REFERENCES:
-                raise ToolError(f"over {MAX_REFERENCES} references to follow")
-            yield from follow(validator, target, instance, schema)
+    def counted(validator: Any, value: Any, instance: Any, schema: Any, keyword: str) -> Any:
+        count_step()
+        yield from known[keyword](validator, value, instance, schema)
 
-        return reference
+    def or_null(check: Any) -> Any:
+        def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+            if instance is None and schema.get("nullable") is True:
+                return ()
+            return check(validator, value, instance, schema)
 
-    def type_or_null(validator: Any, types: Any, instance: Any, schema: Any) -> Any:
-        if instance is None and schema.get("nullable") is True:
-            return ()
-        return Draft202012Validator.VALIDATORS["type"](validator, types, instance, schema)
+        return checked
 
     def pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Any:
         if isinstance(instance, str) and not _matches(pattern, instance):
@@ -127,10 +140,10 @@ def _validator_class() -> Any:
                 else:
                     yield from validator.descend(instance[name], others, path=name)
 
+    followed = {word: functools.partial(counted, keyword=word) for word in REFERENCES}
     keywords = {
-        "$ref": followed("$ref"),
-        "$dynamicRef": followed("$dynamicRef"),
-        "type": type_or_null,
+        **followed,
+        **{word: or_null({**known, **followed}[word]) for word in NULLABLE},
         "pattern": pattern,
         "patternProperties": pattern_properties,
         "additionalProperties": additional_properties,
@@ -150,8 +163,8 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 @functools.cache
-def _client_validator_class() -> Any:
-    """`_validator_class` for a client's schema: its patterns are searched in linear time."""
+def _client_class() -> Any:
+    """`validator_class` for a client's schema: its patterns are searched in linear time."""
     from jsonschema import ValidationError
     from jsonschema.validators import extend
 
@@ -160,7 +173,7 @@ def _client_validator_class() -> Any:
             yield ValidationError(f"{shown(instance)} does not match {shown(pattern)}")
 
     own = {"pattern": pattern_is_found}
-    return extend(_validator_class(), own)  # type: ignore[no-untyped-call]
+    return extend(validator_class(), own)  # type: ignore[no-untyped-call]
 
 
 class PatternLimitError(ValueError):

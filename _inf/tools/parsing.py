@@ -57,6 +57,8 @@ def _unwrapped(outside: str, mark: str) -> str:
         rf"|<\|python_start\|>{calls}<\|python_end\|>"
         rf"|<\|tool_call_start\|>{calls}<\|tool_call_end\|>"
         rf"|<(?P<tag>tool_calls|minimax:tool_call)>{calls}</(?P=tag)>"
+        rf"|<｜DSML｜function_calls>{calls}</｜DSML｜function_calls>"
+        rf"|<｜tool_calls_begin｜>{calls}<｜tool_calls_end｜>"
     )
     while (shorter := wrapped.sub(lambda _: mark, outside)) != outside:
         outside = shorter
@@ -119,8 +121,6 @@ def _detected(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[To
         call_of((item.name or "").strip(), item.parameters or "{}", text, 0, len(text))
         for item in parsed.calls
     ]
-    if name == "step3p5":  # its parser accepts a value that was cut
-        calls = calls[: whole.count("</function>")]
     if (lost := begun - len(calls)) > 0:
         error = f"{lost} of {begun} calls not in the format {name}"
         calls.append(ToolCall("", {}, text, 0, len(text), error))

@@ -1,30 +1,43 @@
-"""Reads tool calls that mark each argument by tags or tokens of their own: qwen3_coder, glm45,
-minimax-m2, gemma4.
+"""Reads tool calls that mark each argument by tags or tokens of their own: qwen3_coder, mimo,
+glm45, minimax-m2, step3, deepseekv32, gemma4.
 
-The chat templates of Qwen3.5, GLM-4.5 and later, MiniMax M2 and Gemma 4 write calls so. As in
-`readers.py`, a call that cannot be read has an `error`, and the time is linear in the text.
+The chat templates of Qwen3.5, MiMo, GLM-4.5 and later, MiniMax M2, Step 3, DeepSeek V3.2 and Gemma
+4 write calls so. As in `readers.py`, a call that cannot be read has an `error`, and the time is
+linear in the text.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from html import unescape
+from typing import Any
 
 from _inf.errors import shown
-from _inf.tools.call_values import Unreadable, call_of, typed_values, wrong
+from _inf.tools.call_values import (
+    Unreadable,
+    bounded,
+    call_of,
+    json_or_text,
+    typed_values,
+    wrong,
+)
 from _inf.types import Tool, ToolCall
 
 
 @dataclasses.dataclass(frozen=True)
 class Tags:
     """A format. call: matches a whole call, or one that is cut where the next one begins or the
-    text ends; its groups are the name, the arguments and the closing tag. value: matches an
-    argument; its groups are the name and the text. form: what a call looks like."""
+    text ends; its groups are the name, the arguments and the closing tag. begins and ends: match
+    what stands around an argument's text; the group of `begins` is its name. form: what a call
+    looks like."""
 
     call: re.Pattern[str]
-    value: re.Pattern[str]
+    begins: re.Pattern[str]
+    ends: re.Pattern[str]
     form: str
 
     def read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall]:
@@ -34,42 +47,121 @@ class Tags:
             try:
                 if not (match[3] and name):
                     raise Unreadable(f"it is not {self.form}")
-                arguments = typed_values(self._values(match[2]), name, tools)
+                arguments = self._arguments(match[2], name, tools)
                 calls.append(ToolCall(name, arguments, match[0], *match.span()))
             except Unreadable as failure:
                 calls.append(wrong(text, *match.span(), failure, name))
         return calls
 
-    def _values(self, inside: str) -> list[tuple[str, str]]:
-        values, end = [], 0
-        while match := self.value.match(inside, end):
-            values.append((match[1].strip(), match[2]))
-            end = match.end()
-        if rest := inside[end:].strip():
-            raise Unreadable(f"{shown(rest)} is no argument; a call is {self.form}")
+    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
+        values = [(begin[1].strip(), text) for begin, text in self._values(inside, name, tools)]
+        return typed_values(values, name, tools)
+
+    def _values(
+        self, inside: str, name: str, tools: Sequence[Tool]
+    ) -> list[tuple[re.Match[str], str]]:
+        """Return what begins each argument, and its text. One that is not closed ends where the
+        next of the tool's arguments begins."""
+        known = next((_names(tool) for tool in tools if tool.name == name), set())
+        values, place = [], len(inside) - len(inside.lstrip())
+        while (begin := self.begins.match(inside, place)) and (
+            end := self.ends.search(inside, begin.end())
+        ):
+            stop, place = end.start(), end.end()
+            text = inside[begin.end() : stop]
+            known = known - {begin[1].strip()}
+            for other in self.begins.finditer(inside, begin.end(), stop):
+                if other[1].strip() in known:
+                    text, place = inside[begin.end() : other.start()].rstrip(), other.start()
+                    break
+            values.append((begin, text))
+        if left := inside[place:].strip():
+            raise Unreadable(f"{shown(left)} is no argument; a call is {self.form}")
         return values
 
 
-def _tags(call: str, value: str, form: str) -> Tags:
-    return Tags(re.compile(call, re.DOTALL), re.compile(value, re.DOTALL), form)
+class EscapedTags(Tags):
+    """A format whose values have HTML's entities."""
+
+    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
+        values = self._values(inside, name, tools)
+        return typed_values(
+            [(begin[1].strip(), unescape(text)) for begin, text in values], name, tools
+        )
 
 
+class TagsWithTypes(Tags):
+    """A format in which each argument says whether it is text; the group 2 of `begins` is then
+    "true". One JSON object may stand for all arguments."""
+
+    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(whole := json.loads(inside), dict):
+                return bounded(whole)
+        values = self._values(inside, name, tools)
+        return {
+            begin[1].strip(): text if begin[2] == "true" else json_or_text(text)
+            for begin, text in values
+        }
+
+
+def _names(tool: Tool) -> Set[str]:
+    properties = tool.parameters.get("properties")
+    return properties.keys() if isinstance(properties, Mapping) else set()
+
+
+def _tags(call: str, begins: str, ends: str, form: str, of: type[Tags] = Tags) -> Tags:
+    call_, begins_, ends_ = (re.compile(each, re.DOTALL) for each in (call, begins, ends))
+    return of(call_, begins_, ends_, form)
+
+
+_QWEN3_CODER = (
+    r"(?:<tool_call>\s*)?<function=([^>\s]*)>?(.*?)"
+    r"(?:(</function>)(?:\s*</tool_call>)?|(?=<function=)|\Z)"
+)
 TAGGED = {
     "qwen3_coder": _tags(
-        r"(?:<tool_call>\s*)?<function=([^>\s]*)>?(.*?)"
-        r"(?:(</function>)(?:\s*</tool_call>)?|(?=<function=)|\Z)",
-        r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>\s*",
+        _QWEN3_CODER,
+        r"<parameter=([^<>\n]+)>\n?",
+        r"\n?</parameter>\s*",
         "<function=NAME><parameter=KEY>VALUE</parameter></function>",
+    ),
+    "mimo": _tags(
+        _QWEN3_CODER,
+        r"<parameter=([^<>\n]+)>",
+        r"</parameter>\s*",
+        "<function=NAME><parameter=KEY>VALUE</parameter></function>",
+        EscapedTags,
     ),
     "glm45": _tags(
         r"<tool_call>\s*([^<\s]*)(.*?)(?:(</tool_call>)|(?=<tool_call>)|\Z)",
-        r"\s*<arg_key>([^<]+)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*",
+        r"<arg_key>([^<]+)</arg_key>\s*<arg_value>",
+        r"</arg_value>\s*",
         "<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>",
     ),
     "minimax-m2": _tags(
         r'<invoke name="([^">]*)(?:">)?(.*?)(?:(</invoke>)|(?=<invoke name=)|\Z)',
-        r'\s*<parameter name="([^"]+)">(.*?)</parameter>\s*',
+        r'<parameter name="([^"<>]+)">',
+        r"</parameter>\s*",
         '<invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>',
+    ),
+    "deepseekv32": _tags(
+        r'<｜DSML｜invoke\s+name="([^">]*)(?:"\s*>)?(.*?)'
+        r"(?:(</｜DSML｜invoke>)|(?=<｜DSML｜invoke\s)|\Z)",
+        r'<｜DSML｜parameter\s+name="([^"<>]+)"\s+string="(true|false)"\s*>',
+        r"</｜DSML｜parameter>\s*",
+        '<｜DSML｜invoke name="NAME"><｜DSML｜parameter name="KEY" string="true">VALUE'
+        "</｜DSML｜parameter></｜DSML｜invoke>",
+        TagsWithTypes,
+    ),
+    "step3": _tags(
+        r"(?:<｜tool_call_begin｜>\s*function\s*<｜tool_sep｜>\s*)?"
+        r'<steptml:invoke name="([^">]*)(?:">)?(.*?)'
+        r"(?:(</steptml:invoke>)(?:\s*<｜tool_call_end｜>)?|(?=<steptml:invoke name=)|\Z)",
+        r'<steptml:parameter name="([^"<>]+)">',
+        r"</steptml:parameter>\s*",
+        '<steptml:invoke name="NAME"><steptml:parameter name="KEY">VALUE</steptml:parameter>'
+        "</steptml:invoke>",
     ),
 }
 
@@ -84,7 +176,9 @@ def read_gemma4(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     calls = []
     for match in _GEMMA4.finditer(text):
         if match[1] and match[3]:
-            arguments = _STRING_OR_KEY.sub(lambda part: json.dumps(part[1] or part[2]), match[2])
+            arguments = _STRING_OR_KEY.sub(
+                lambda part: json.dumps(part[1] if part[2] is None else part[2]), match[2]
+            )
             calls.append(call_of(match[1], arguments, match[0], *match.span()))
         else:
             form = "<|tool_call>call:NAME{key:VALUE}<tool_call|>"

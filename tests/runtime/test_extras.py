@@ -110,8 +110,8 @@ def test_formats_are_those_that_can_be_read_without_sglang() -> None:
         parse("", "hermse", [])
     assert "did you mean 'hermes'" in str(refused.value)
     listed = str(refused.value).rpartition(" are ")[2].rstrip(".").split(", ")
-    assert listed == [*OWN, "qwen", "qwen25", "glm", "glm47"]
-    with pytest.raises(ToolError, match=r", glm47\.$"):
+    assert listed == [*OWN, "qwen", "qwen25", "glm", "glm47", "step3p5"]
+    with pytest.raises(ToolError, match=r", step3p5\.$"):
         parse("", "llama3_json", [])
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
+from xml.sax.saxutils import escape
 
 from _inf.config.tool_formats import ALIASES, OWN, SGLANG
 from _inf.tools.parsing import parse
@@ -118,6 +121,40 @@ def family_table() -> str:
 def written_call(format: str, name: str = "search", value: str = "Python") -> str:
     """One call of the tool `name` with the argument `query`."""
     return _filled(FORMS[ALIASES.get(format, format)], name, value)
+
+
+def written_value(format: str, value: Any) -> str:
+    """One call of the tool `search` with the argument `query`, as a model writes it."""
+    form = FORMS[ALIASES.get(format, format)].replace("NAME", "search")
+    as_json = json.dumps(value, ensure_ascii=False)
+    if "ARGUMENTS" in form:
+        return form.replace("ARGUMENTS", f'{{"query": {as_json}}}')
+    form = re.sub(r"\bARG\b", "query", form)
+    if format == "gemma4":
+        return form.replace('<|"|>VALUE<|"|>', _in_gemma4(value))
+    if '"VALUE"' in form:
+        return form.replace('"VALUE"', repr(value))
+    if not isinstance(value, str):
+        form = form.replace('string="true"', 'string="false"')
+    text = value if isinstance(value, str) else as_json
+    return form.replace("VALUE", escape(text) if format in ("xml", "mimo") else text)
+
+
+def takes_bare_text(format: str) -> bool:
+    """Whether strings are written without quotes, so that only the schema says what is one."""
+    form = FORMS[ALIASES.get(format, format)]
+    quoted = ("ARGUMENTS", '"VALUE"', '<|"|>VALUE', 'string="true"')
+    return not any(each in form for each in quoted)
+
+
+def _in_gemma4(value: Any) -> str:
+    if isinstance(value, str):
+        return f'<|"|>{value}<|"|>'
+    if isinstance(value, list):
+        return f"[{','.join(map(_in_gemma4, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{_in_gemma4(each)}' for key, each in value.items())}}}"
+    return json.dumps(value)
 
 
 def _filled(form: str, name: str, value: str) -> str:
