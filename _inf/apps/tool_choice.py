@@ -10,6 +10,7 @@ from typing import Any
 
 from _inf.apps.openai_requests import NamedTool
 from _inf.errors import ConfigError, shown
+from _inf.request.grammar import embedded
 from _inf.request.keywords import checked
 from _inf.tools.json_schemas import strict_fault
 from _inf.types import GRAMMARS, Tool, ToolCall
@@ -68,8 +69,9 @@ def call_schema(
     several: bool,
 ) -> dict[str, Any]:
     """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called;
-    several: of a list of them."""
-    for name in GRAMMARS:
+    several: of a list of them. It replaces a schema in `keywords`, which is that of an answer
+    without a call."""
+    for name in {*GRAMMARS} - {"json_schema"}:
         if name in keywords:
             reason = f"an answer can follow one grammar only; remove {name}"
             raise ConfigError.of("tool_choice", reason)
@@ -78,28 +80,26 @@ def call_schema(
         raise ConfigError.of("tool_choice", f"there is no tool {shown(named)} in tools")
     if not tools:
         raise ConfigError.of("tool_choice", "it needs tools")
-    definitions: dict[str, Any] = {}
+    callable_ = [
+        (tool, _parameters(tool, f"tools[{index}].function.parameters"))
+        for index, tool in enumerate(tools.values())
+        if named in (None, tool.name)
+    ]
+    place = "/items" if several else ""
     calls = []
-    for index, tool in enumerate(tools.values()):
-        if named not in (None, tool.name):
-            continue
-        parameters = _parameters(tool, f"tools[{index}].function.parameters")
-        for key, value in parameters.pop("$defs", {}).items():
-            if definitions.setdefault(key, value) != value:
-                reason = f"two tools define #/$defs/{key} differently"
-                raise ConfigError.of("tool_choice", reason)
+    for index, (tool, parameters) in enumerate(callable_):
+        here = f"{place}/anyOf/{index}" if len(callable_) > 1 else place
+        arguments = embedded(parameters, f"{here}/properties/arguments")
         calls.append(
             {
                 "type": "object",
-                "properties": {"name": {"const": tool.name}, "arguments": parameters},
+                "properties": {"name": {"const": tool.name}, "arguments": arguments},
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }
         )
     schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    if several:
-        schema = {"type": "array", "items": schema, "minItems": 1}
-    return {**schema, **({"$defs": definitions} if definitions else {})}
+    return {"type": "array", "items": schema, "minItems": 1} if several else schema
 
 
 def forced_calls(text: str) -> list[ToolCall]:

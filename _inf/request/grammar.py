@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
+from urllib.parse import urljoin
 
 from _inf.errors import ConfigError, did_you_mean, shown, strip_punctuation
 from _inf.request.grammar_sizes import (
@@ -143,6 +144,20 @@ def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any] | boo
             yield from _schemas(item, where)
 
 
+def embedded(schema: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return a copy of a schema that `json_schema_text` takes, which can stand at a place in
+    another one, such as `/properties/a`: its references lead to its own parts there."""
+    copy = json.loads(json.dumps(schema))
+    copy.pop("$schema", None)
+    own = copy.pop("$id", "").rstrip("#")
+    for _, part in _schemas(copy, ""):
+        if isinstance(part, dict) and "$ref" in part:
+            document, _, pointer = part["$ref"].partition("#")
+            if urljoin(own, document) == own:
+                part["$ref"] = f"#{place}{pointer}"
+    return copy
+
+
 def _check_keywords(schema: dict[str, Any], path: str) -> None:
     from jsonschema import Draft202012Validator
 
@@ -186,8 +201,10 @@ def _join_patterns_with_names(schemas: list[dict[str, Any]]) -> None:
         try:
             matchers = [(string_matcher(pattern), schema) for pattern, schema in patterns.items()]
             for name, declared in named.items():
-                if also := [schema for matcher, schema in matchers if is_found(matcher, name)]:
-                    named[name] = {"allOf": [declared, *also]}
+                also = [schema for matcher, schema in matchers if is_found(matcher, name)]
+                if also and declared is not False:  # it stays where references lead to its parts
+                    whole = {} if declared is True else declared
+                    named[name] = {**whole, "allOf": [*whole.get("allOf", ()), *also]}
         except PatternLimitError as limit:
             raise ConfigError(f"json_schema.patternProperties: llguidance: {limit}.") from None
 

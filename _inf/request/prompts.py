@@ -262,7 +262,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
             '{"name": ..., "arguments": {...}}}.'
         )
     arguments = function.get("arguments")
-    if arguments is None:
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         arguments = {}
     if isinstance(arguments, str):
         # A model's arguments may be invalid JSON, or what no prompt can hold: infinite numbers,

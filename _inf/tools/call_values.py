@@ -20,9 +20,10 @@ class Unreadable(ValueError):
 
 
 def call_of(name: str, arguments: object, raw_text: str, start: int, end: int) -> ToolCall:
-    """Return a call whose arguments are an object, JSON text (even twice), or null."""
+    """Return a call whose arguments are an object, JSON text (even twice, or empty), or null."""
     for _ in range(2):
         if isinstance(arguments, str):
+            arguments = arguments.strip() or "{}"
             try:
                 arguments = json.loads(arguments)
             except (ValueError, RecursionError) as error:

@@ -242,6 +242,9 @@ def test_a_model_that_repeats_itself_is_read_in_no_time(format: str, piece: str)
             '<tool_call>{"name": "search", "arguments": "{\\"query\\": \\"x\\"}"}</tool_call>',
             {"query": "x"},
         ),
+        ("hermes", '<tool_call>{"name": "search", "arguments": ""}</tool_call>', {}),
+        ("json", '{"tool": "search", "arguments": " "}', {}),
+        ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": ""}]', {}),
         (
             "llama3_json",  # without its tag
             '\n{"name": "search", "parameters": {"query": "x"}}',

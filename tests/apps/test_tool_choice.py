@@ -1,0 +1,105 @@
+"""The grammar of a forced call holds its arguments to the tool's own schema, wherever its
+references lead."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from _inf.apps.tool_choice import call_schema
+from _inf.errors import ConfigError
+from _inf.request.grammar import json_schema_text
+from _inf.tools.definition import shown_tools
+
+NUMBER = {"type": "integer"}
+NEXT = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
+LIST = {"type": "object", "properties": {"v": NUMBER, "next": NEXT}, "required": ["v"]}
+OTHER = {"type": "object", "properties": {"v": {"$ref": "#/$defs/q"}}, "$defs": {"q": {"const": 7}}}
+
+
+def of_v(**words: Any) -> dict[str, Any]:
+    return {"type": "object", "required": ["v"], **words}
+
+
+def takes(schema: Any, value: object) -> bool:
+    from llguidance import LLMatcher, LLTokenizer
+
+    matcher = LLMatcher(
+        LLTokenizer("byte"), LLMatcher.grammar_from_json_schema(json_schema_text(schema))
+    )
+    text = list(json.dumps(value).encode())
+    return bool(matcher.try_consume_tokens(text) == len(text) and matcher.is_accepting())
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        (
+            LIST,
+            {"v": 1, "next": {"v": 2, "next": None}},
+            {"v": 1, "next": {"name": "f", "arguments": {"v": 2}}},
+        ),
+        (
+            of_v(properties={"v": {"$ref": "#/$defs/q"}}, **{"$defs": {"q": NUMBER}}),
+            {"v": 1},
+            {"v": "a"},
+        ),
+        (
+            of_v(properties={"v": {"$ref": "#/definitions/q"}}, definitions={"q": NUMBER}),
+            {"v": 1},
+            {"v": "a"},
+        ),
+        (
+            of_v(properties={"v": {"$ref": "#/properties/w"}, "w": NUMBER}),
+            {"v": 1, "w": 2},
+            {"v": "a"},
+        ),
+        (
+            of_v(properties={"v": {"$ref": "http://a.org/b#/$defs/q"}}, **{"$defs": {"q": NUMBER}})
+            | {"$id": "http://a.org/b"},
+            {"v": 1},
+            {"v": "a"},
+        ),
+        (  # what only resembles a reference
+            of_v(properties={"v": {"enum": [{"$ref": "#"}]}, "$ref": NUMBER}),
+            {"v": {"$ref": "#"}, "$ref": 1},
+            {"v": {"$ref": "#/properties/arguments"}},
+        ),
+    ],
+)
+def test_references_of_a_forced_call_lead_to_its_own_schema(
+    schema: dict[str, Any], right: Any, wrong: Any, others: int, several: bool
+) -> None:
+    items = [{"name": "f", "parameters": schema}, *[{"name": "g", "parameters": OTHER}] * others]
+    tools = {tool.name: tool for tool in shown_tools(items)}
+    grammar = call_schema("required", tools, {}, several=several)
+
+    def called(name: str, arguments: Any) -> Any:
+        call = {"name": name, "arguments": arguments}
+        return [call] if several else call
+
+    assert takes(grammar, called("f", right))
+    assert not takes(grammar, called("f", wrong))
+    assert takes(grammar, called("g", {"v": 7})) == bool(others)
+    assert not takes(grammar, called("g", {"v": 1}))
+
+
+def test_forced_call_replaces_the_format_of_an_answer_without_one() -> None:
+    tools = {tool.name: tool for tool in shown_tools([{"name": "f", "parameters": OTHER}])}
+    given = {"json_schema": {"type": "object"}}
+    plain = call_schema("required", tools, {}, several=False)
+    assert call_schema("required", tools, given, several=False) == plain
+    with pytest.raises(ConfigError, match="tool_choice: .* one grammar only; remove regex"):
+        call_schema("required", tools, {"regex": "a"}, several=False)
+
+
+def test_references_into_a_property_that_a_pattern_adds_to_still_lead_there() -> None:
+    properties = {"x": {"$ref": "#/properties/y/items"}, "y": {"type": "array", "items": NUMBER}}
+    schema = {"properties": properties, "patternProperties": {"^y": {"minItems": 2}}}
+    assert takes({"type": "object", **schema}, {"x": 1, "y": [1, 2]})
+    assert not takes({"type": "object", **schema}, {"x": "a", "y": [1, 2]})
+    assert not takes({"type": "object", **schema}, {"x": 1, "y": [1]})
