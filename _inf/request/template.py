@@ -222,6 +222,8 @@ class Template:
             messages = _by_system(messages)
         if self._instructed_role:
             return self._instructed(messages, self._instructed_role), {}
+        if any(message.get("tool_calls") for message in messages):
+            messages = [self._form_of_calls(message) for message in messages]
         return list(messages), {"tools": self._schemas} if self._schemas else {}
 
     @functools.cached_property
@@ -234,6 +236,23 @@ class Template:
             return word in self._render([before, {"role": DEVELOPER, "content": word}, _QUESTION])
         except Exception:
             return False
+
+    @functools.cached_property
+    def _form_of_calls(self) -> Callable[[Message], Message]:
+        """The form of a message with calls that the template shows. Most encode the arguments, an
+        object; those of DeepSeek R1 and V3 concatenate their JSON text, and some of them show a
+        call only where the content is null."""
+        mark = _placeholder()
+        turn = [_QUESTION, *_call_and_result(1, "", name=mark, arguments={"x": "a"})]
+        tools = {"tools": self._schemas} if self._schemas else {}
+        for form in (_as_it_is, _with_text, _without_content, _with_text_alone):
+            with contextlib.suppress(Exception):
+                shown = self._render(
+                    [form(message) for message in turn], **{**tools, CONTINUED: False}
+                )
+                if mark in shown and "{'x'" not in shown:  # as Python shows a dict
+                    return form
+        return _as_it_is
 
     def _text(self, messages: Sequence[Message]) -> str:
         given, more = self.given(messages)
@@ -305,10 +324,41 @@ def _placeholder() -> str:
     return f"PLACEHOLDER{secrets.token_hex(16)}"
 
 
-def _call_and_result(turn: int, result: str) -> list[Message]:
+def _as_it_is(message: Message) -> Message:
+    return message
+
+
+def _with_text(message: Message) -> Message:
+    """Return the message with its calls' arguments as JSON texts."""
+    if not message.get("tool_calls"):
+        return message
+    return {**message, "tool_calls": [_text_arguments(call) for call in message["tool_calls"]]}
+
+
+def _text_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    function, arguments = call["function"], call["function"]["arguments"]
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _without_content(message: Message) -> Message:
+    """Return the message with null for its content if it has calls and no text."""
+    empty = message.get("tool_calls") and not message["content"]
+    return {**message, "content": None} if empty else message
+
+
+def _with_text_alone(message: Message) -> Message:
+    return _without_content(_with_text(message))
+
+
+def _call_and_result(
+    turn: int, result: str, *, name: str = "f", arguments: Mapping[str, Any] | None = None
+) -> list[Message]:
     """A call and its result; Mistral's template requires ids of nine characters."""
-    name, call_id = "f", f"call{turn:05}"
-    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": {}}}
+    call_id = f"call{turn:05}"
+    function = {"name": name, "arguments": dict(arguments or {})}
+    call = {"id": call_id, "type": "function", "function": function}
     return [
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "name": name, "content": result, "tool_call_id": call_id},

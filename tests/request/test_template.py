@@ -157,6 +157,32 @@ def test_template_that_ignores_tools_gets_them_in_the_system_message(tokenizer: 
     )
 
 
+# As in the templates of DeepSeek R1 and V3, whose first ones show a call without content only. With
+# ~ in place of + Jinja writes a dict as Python does.
+JOINING = """\
+{%- for message in messages %}{%- if message['role'] == 'assistant' and CONDITION %}
+{%- for call in message['tool_calls'] %}{{ '<CALL>' + call['type'] + '<SEP>' +
+call['function']['name'] + ' ' + call['function']['arguments'] + '</CALL><|im_end|>' }}
+{%- endfor %}
+{%- else %}{{ '<' + message['role'] + '>' + message['content'] + '<|im_end|>' }}{%- endif %}
+{%- endfor %}{% if tools %}{{ tools | tojson }}{% endif %}
+{%- if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"""
+
+
+@pytest.mark.parametrize("condition", ["'tool_calls' in message", "message['content'] is none"])
+@pytest.mark.parametrize("plus", ["+", "~"])
+def test_template_that_joins_arguments_gets_their_json_text(
+    condition: str, plus: str, tokenizer: Any
+) -> None:
+    text = JOINING.replace("CONDITION", condition).replace("+", plus)
+    template = made(tokenizer, text, schemas=[SCHEMA])
+    template.check_turns()
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": {"a": "é"}}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    whole = tokenizer.decode(template.prompt([USER, said, RESULT], 0))
+    assert "<CALL>function<SEP>add" in whole and '{"a": "é"}</CALL>' in whole
+
+
 def test_template_that_shows_tools_gets_no_instructions(tokenizer: Any) -> None:
     template = made(tokenizer, QWEN, schemas=[SCHEMA], instructions="TOLD")
     asked = tokenizer.decode(template.prompt([USER], 0))

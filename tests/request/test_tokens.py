@@ -371,6 +371,13 @@ def test_text_that_is_no_unicode_is_refused_with_the_reason(text: str, tokenizer
         said.encode()  # or no terminal can show it
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_empty_text_of_arguments_is_an_empty_object(text: str) -> None:
+    call = {"function": {"name": "f", "arguments": text}}
+    [[said]] = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
+    assert said["tool_calls"][0]["function"]["arguments"] == {}  # type: ignore[call-overload, index]
+
+
 def test_arguments_nested_beyond_reading_stay_text() -> None:
     call = {"function": {"name": "f", "arguments": "[" * 100_000}}
     ((said,),) = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
