@@ -12,6 +12,7 @@ from _inf.apps.openai_requests import NamedTool
 from _inf.errors import ConfigError, shown
 from _inf.request.grammar import embedded
 from _inf.request.keywords import checked
+from _inf.runtime import quiet
 from _inf.tools.json_schemas import strict_fault
 from _inf.types import GRAMMARS, Tool, ToolCall
 
@@ -54,7 +55,8 @@ def _parameters(tool: Tool, where: str) -> dict[str, Any]:
     if isinstance(parameters.get("strict"), bool):
         del parameters["strict"]
     try:
-        checked("json_schema", parameters)
+        with quiet.no_warnings("json_schema"):  # the whole schema of a call has its own
+            checked("json_schema", parameters)
     except ConfigError as failure:
         reason = str(failure).removeprefix("json_schema")
         raise ConfigError(f"{where}{reason}", key=where) from None

@@ -25,6 +25,8 @@ from _inf.request.grammar_sizes import (
     check_schemas,
     check_values,
 )
+from _inf.request.string_formats import replace_formats
+from _inf.runtime import quiet
 from _inf.tools.json_schemas import (
     PatternLimitError,
     bytes_as_tokens,
@@ -39,7 +41,7 @@ SCHEMA_KEYWORDS = frozenset(
     " deprecated description discriminator enum examples exclusiveMaximum exclusiveMinimum format"
     " items maxItems maxLength maxProperties maximum minItems minLength minProperties minimum"
     " multipleOf oneOf pattern patternProperties prefixItems properties readOnly required title"
-    " type writeOnly".split()
+    " type uniqueItems writeOnly".split()
 )
 SCHEMAS_BY_NAME = ("$defs", "definitions", "patternProperties", "properties")
 SCHEMAS_IN_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -61,7 +63,10 @@ def json_schema_text(schema: object) -> str:
         raise ConfigError.of("json_schema", f"{shown(schema)} is neither a dict nor JSON text.")
     try:
         text = schema if isinstance(schema, str) else json.dumps(python_value(schema))
-        return _checked_schema(text)
+        text, unenforced = _checked_schema(text)
+        for path in unenforced:
+            quiet.warn(f"{path}: it is not enforced, so an answer may repeat items.")
+        return text
     except ConfigError:
         raise
     except RecursionError:
@@ -89,7 +94,8 @@ def _checked_regex(pattern: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _checked_schema(text: str) -> str:
+def _checked_schema(text: str) -> tuple[str, list[str]]:
+    """Return the schema that llguidance gets, and the paths of what it does not enforce."""
     check_length(text, "json_schema")
     if text.count("{") > MAX_SCHEMAS:
         raise ConfigError.of("json_schema", f"it has over {MAX_SCHEMAS} objects inside it.")
@@ -103,6 +109,12 @@ def _checked_schema(text: str) -> str:
     schema = {} if schema is True else schema
     schemas = [part for _, part in _schemas(schema, "json_schema") if isinstance(part, dict)]
     check_schemas(schemas)
+    unenforced = [
+        f"{path}.uniqueItems"
+        for path, part in _schemas(schema, "json_schema")
+        if isinstance(part, dict) and part.pop("uniqueItems", False)
+    ]
+    replace_formats(schemas)
     for path, part in _schemas(schema, "json_schema"):
         if isinstance(part, dict):
             _check_keywords(part, path)
@@ -113,7 +125,7 @@ def _checked_schema(text: str) -> str:
     _join_patterns_with_names(schemas)
     text = json.dumps({"x-guidance": SEPARATORS, **schema})
     _check_grammar("json_schema", "json_schema", text)
-    return text
+    return text, unenforced
 
 
 def _number(digits: str) -> float:
@@ -147,7 +159,7 @@ def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any] | boo
 def embedded(schema: dict[str, Any], place: str) -> dict[str, Any]:
     """Return a copy of a schema that `json_schema_text` takes, which can stand at a place in
     another one, such as `/properties/a`: its references lead to its own parts there."""
-    copy = json.loads(json.dumps(schema))
+    copy: dict[str, Any] = json.loads(json.dumps(schema))
     copy.pop("$schema", None)
     own = copy.pop("$id", "").rstrip("#")
     for _, part in _schemas(copy, ""):

@@ -78,6 +78,7 @@ def _validator_classes() -> tuple[Any, Any]:
         return ()
 
     own = {"anyOf": any_of, "oneOf": any_of, "additionalProperties": others}
-    of_values = extend(validator_class(), own | dict.fromkeys(_IGNORED, ignored))
+    made: Any = extend
+    of_values = made(validator_class(), own | dict.fromkeys(_IGNORED, ignored))
     rest = Draft202012Validator.VALIDATORS.keys() - _OF_TYPES
-    return of_values, extend(of_values, dict.fromkeys(rest, ignored))
+    return of_values, made(of_values, dict.fromkeys(rest, ignored))

@@ -97,7 +97,8 @@ class TagsWithTypes(Tags):
     def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
         with contextlib.suppress(ValueError, RecursionError):
             if isinstance(whole := json.loads(inside), dict):
-                return bounded(whole)
+                bounded(whole)
+                return whole
         values = self._values(inside, name, tools)
         return {
             begin[1].strip(): text if begin[2] == "true" else json_or_text(text)

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 import jsonschema
+import pydantic
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
@@ -113,6 +114,13 @@ ENFORCED = [
      ['"a"c"', '"ac"']),
     ("format", DAYS, ['"2024-02-28"'], ['"2024-02-31"', '"2024-13-01"', '"24-01-01"']),
     ("format", {"type": "string", "format": "ipv4"}, ['"10.0.0.255"'], ['"10.0.0.256"']),
+    ("format", {"type": "string", "format": "uri", "maxLength": 30},
+     ['"https://a.b:80/c%20?d=e/#f"', '"urn:isbn:0451450523"', '"file:///etc"'],
+     ['"http://"', '"a b"', '"//a.b"', '"https://a..b"', f'"https://a.b/{"c" * 30}"']),
+    ("format", {"type": "string", "format": "uri", "pattern": "^https:"}, ['"https://a.b"'],
+     ['"http://a.b"', '"https:"']),
+    ("format", {"type": "string", "format": "path"}, ['"../a b"', '""'], ["1"]),
+    ("uniqueItems", {"type": "array", "uniqueItems": False}, ["[1,1]"], ["{}"]),
     ("items", {"type": "array", "items": A}, ["[]", "[1, 2]"], ['["a"]', "[1,]"]),
     ("minItems", {"type": "array", "items": A, "minItems": 2}, ["[1,2]"], ["[1]", "[]"]),
     ("minItems", {"type": "array", "minItems": 1}, ['["a"]'], ["[]"]),
@@ -191,6 +199,25 @@ def test_keyword_is_enforced(schema: Any, good: list[str], bad: list[str]) -> No
         assert validator.is_valid(json.loads(text)) and takes(matcher, spaced(text)), text
     for text in bad:
         assert not takes(matcher, spaced(text)), text
+
+
+def test_address_by_the_grammar_is_one_for_pydantic_too() -> None:
+    matcher, rng = (
+        json_matcher({"type": "string", "format": "uri", "maxLength": 40}),
+        random.Random(1),
+    )
+    texts = [text for _ in range(300) if (text := walk(matcher, rng))]
+    assert len(texts) > 100
+    for text in texts:
+        pydantic.TypeAdapter(pydantic.AnyUrl).validate_json(text)
+
+
+def test_items_that_a_schema_wants_unique_may_repeat_and_a_warning_names_them() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"^json_schema\.properties\.a\.uniqueItems: .*repeat"):
+            text = json_schema_text(schema)
+    assert "uniqueItems" not in text
 
 
 # Apart only where neither has other properties than its own.
