@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from _inf.errors import ToolError, shown
 from _inf.tools.argument_types import ArgumentTypes
@@ -13,6 +13,9 @@ from _inf.types import Tool, ToolCall
 # Levels of brackets in arguments; also bounds the work on calls that are never closed.
 DEEPEST = 50
 PYTHON = {"True": True, "False": False, "None": None}  # as Qwen3.5's template writes them
+
+
+Value = TypeVar("Value")
 
 
 class Unreadable(ValueError):
@@ -90,7 +93,7 @@ def _no_json(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def bounded(value: Any) -> Any:
+def bounded(value: Value) -> Value:
     if _deeper(value, DEEPEST):
         raise Unreadable(f"a value is nested more than {DEEPEST} levels deep")
     return value

@@ -8,7 +8,6 @@ linear in the text.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import re
@@ -95,15 +94,13 @@ class TagsWithTypes(Tags):
     "true". One JSON object may stand for all arguments."""
 
     def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
-        with contextlib.suppress(ValueError, RecursionError):
-            if isinstance(whole := json.loads(inside), dict):
-                bounded(whole)
-                return whole
-        values = self._values(inside, name, tools)
-        return {
-            begin[1].strip(): text if begin[2] == "true" else json_or_text(text)
-            for begin, text in values
-        }
+        arguments = json_or_text(inside)
+        if not isinstance(arguments, dict):
+            arguments = {
+                begin[1].strip(): text if begin[2] == "true" else json_or_text(text)
+                for begin, text in self._values(inside, name, tools)
+            }
+        return bounded(arguments)
 
 
 def _names(tool: Tool) -> Set[str]:

@@ -343,7 +343,7 @@ def test_a_wrong_call_gets_a_text_that_says_how_to_call(format: str, text: str, 
     assert error and says in error
 
 
-@pytest.mark.parametrize("format", ["hermes", "json", "xml", "llama3"])
+@pytest.mark.parametrize("format", ["hermes", "json", "xml", "llama3", "deepseekv32"])
 def test_arguments_nested_deeper_than_other_code_can_copy_are_an_error(format: str) -> None:
     for levels, faulty in ((40, False), (400, True)):
         nested = "[" * levels + "]" * levels
@@ -353,6 +353,7 @@ def test_arguments_nested_deeper_than_other_code_can_copy_are_an_error(format: s
             "xml": "<invoke><tool_name>f</tool_name><parameters>"
             f"<x>{nested}</x></parameters></invoke>",
             "llama3": f'<|python_tag|>{{"name": "f", "parameters": {{"x": {nested}}}}}',
+            "deepseekv32": f'<｜DSML｜invoke name="f">{{"x": {nested}}}</｜DSML｜invoke>',
         }[format]
         (found,) = parse(call, format, []).calls
         assert ("levels deep" in (found.error or "")) == faulty == (found.arguments == {})
