@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,6 +16,7 @@ from _inf.tools.json_schemas import argument_fault, schema_fault
 from _inf.types import Tool, ToolCall, as_list, python_value
 
 Model = TypeVar("Model", bound=BaseModel)
+UNDESCRIBED = "no description"
 VERLS_METHODS = ("get_openai_tool_schema", "create", "execute", "calc_reward", "release")
 
 
@@ -93,12 +96,39 @@ def is_verls(tool: object) -> bool:
 
 
 def _function_schema(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    """Make a schema of type hints, and of the descriptions that a docstring in Google style has."""
     from transformers.utils import get_json_schema
 
     name = getattr(function, "__name__", type(function).__name__)
-    remedy = " Give it a docstring whose Args section describes each parameter, and type hints."
+    remedy = " Give each parameter a type hint."
     with refused(f"{where}: no schema can be made of the function {name!r}", remedy):
-        return dict(get_json_schema(function))
+        schema = dict(get_json_schema(_described(function)))
+    inside = schema["function"]
+    for each in (inside, *inside["parameters"]["properties"].values()):
+        if each["description"] == UNDESCRIBED:
+            del each["description"]
+    return schema
+
+
+def _described(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose docstring has a description of each parameter, which Transformers
+    wants; `UNDESCRIBED` where there is none."""
+    from transformers.utils.chat_template_utils import parse_google_format_docstring
+
+    text = inspect.getdoc(function) or ""
+    main, known, returned = parse_google_format_docstring(f"\n{text.strip()}")
+    args = {name: (known or {}).get(name) for name in inspect.signature(function).parameters}
+    if main and all(args.values()):
+        return function
+
+    @functools.wraps(function)
+    def described() -> None: ...
+
+    described.__name__ = function.__name__
+    lines = [f"    {name}: {said or UNDESCRIBED}" for name, said in args.items()]
+    ends = ["", "Returns:", f"    {returned}"] if returned else []
+    described.__doc__ = "\n".join([main or UNDESCRIBED, "", "Args:", *lines, *ends])
+    return described
 
 
 def _plain_json(value: object) -> Any:

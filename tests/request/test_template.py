@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -157,6 +158,8 @@ def test_template_that_ignores_tools_gets_them_in_the_system_message(tokenizer: 
     )
 
 
+# Transformers 5 does not show a null to a template.
+DROPS_NULL = not version("transformers").startswith("4.")
 # As in the templates of DeepSeek R1 and V3, whose first ones show a call without content only. With
 # ~ in place of + Jinja writes a dict as Python does.
 JOINING = """\
@@ -169,7 +172,10 @@ call['function']['name'] + ' ' + call['function']['arguments'] + '</CALL><|im_en
 {%- if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"""
 
 
-@pytest.mark.parametrize("condition", ["'tool_calls' in message", "message['content'] is none"])
+@pytest.mark.parametrize(
+    "condition",
+    ["'tool_calls' in message", *["message['content'] is none"] * (not DROPS_NULL)],
+)
 @pytest.mark.parametrize("plus", ["+", "~"])
 def test_template_that_joins_arguments_gets_their_json_text(
     condition: str, plus: str, tokenizer: Any

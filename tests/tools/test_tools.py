@@ -122,13 +122,56 @@ def undescribed(city: str) -> str:
     return city
 
 
-@pytest.mark.parametrize("function", [undocumented, unhinted, undescribed])
-def test_a_function_without_docstring_or_hints_is_refused_by_name(function: Any) -> None:
-    with pytest.raises(ToolError, match=rf"tools\[1\]: .*'{function.__name__}'.*Args.*type hint"):
-        as_tools([multiply, function])
-    if function is undocumented:  # what Transformers says of it is no sentence of its own
-        with pytest.raises(ToolError, match=r"has no docstring\. Give it a "):
-            as_tools([function])
+def partly_described(city: str, days: int = 1) -> str:
+    """
+    The weather.
+
+    Args:
+        city: Where it
+            is asked for.
+
+    Returns:
+        The forecast.
+    """
+    return city * days
+
+
+class Forecast:
+    def only_arguments(self, city: str) -> str:
+        """
+        Args:
+            city: Where.
+        """
+        return city
+
+
+@pytest.mark.parametrize(
+    ("function", "said", "city"),
+    [
+        (undocumented, "", {}),
+        (undescribed, "The weather.", {}),
+        (partly_described, "The weather.", {"description": "Where it is asked for."}),
+    ],
+)
+def test_hints_are_enough_for_a_tool(function: Any, said: str, city: dict[str, str]) -> None:
+    [made] = as_tools([function])
+    assert made.name == function.__name__ and made.function is function
+    assert made.schema["function"]["description"] == said
+    assert made.parameters["properties"]["city"] == {"type": "string", **city}
+    assert made.parameters["required"] == ["city"]
+    assert run(made, {"city": "Oslo"}).text == "Oslo"
+
+
+def test_hints_of_a_method_are_enough_too() -> None:
+    [made] = as_tools([Forecast().only_arguments])
+    assert made.parameters["properties"] == {"city": {"type": "string", "description": "Where."}}
+
+
+def test_a_function_without_hints_is_refused_by_name() -> None:
+    with pytest.raises(
+        ToolError, match=r"tools\[1\]: .*'unhinted'.*missing a type hint.*type hint\."
+    ):
+        as_tools([multiply, unhinted])
 
 
 @pytest.mark.parametrize(
