@@ -241,7 +241,7 @@ class Template:
     def _form_of_calls(self) -> Callable[[Message], Message]:
         """The form of a message with calls that the template shows. Most encode the arguments, an
         object; those of DeepSeek R1 and V3 concatenate their JSON text, and some of them show a
-        call only where the content is null."""
+        call only where the content is null, which Transformers 5 leaves out."""
         mark = _placeholder()
         turn = [_QUESTION, *_call_and_result(1, "", name=mark, arguments={"x": "a"})]
         tools = {"tools": self._schemas} if self._schemas else {}
