@@ -270,7 +270,7 @@ def test_call_that_cannot_have_its_environment_is_refused(caller: InferenceEngin
     )
     says("leave environment_factory out", "regex", regex="a", environment_factory=kinds.Sums)
     says("a loop has its own", name, environment_factory=kinds.Sums, agent_loop="tool_agent")
-    says(r"Undocumented.move\(\)", None, ToolError, environment_factory=kinds.Undocumented)
+    says(r"Unhinted.move\(\)", None, ToolError, environment_factory=kinds.Unhinted)
     with refused(ConfigError, "use generate", key=name):
         caller.stream(PRODUCT, environment_factory=kinds.Sums)
     with refused(PromptError, index=0):
