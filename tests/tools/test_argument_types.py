@@ -109,7 +109,7 @@ def test_empty_text_of_gemma_is_a_text() -> None:
 
 
 @pytest.mark.parametrize("format", sorted({*FORMATS} - {*ALIASES} | {"step3p5"}))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(case=cases())
 def test_argument_is_what_was_written(format: str, case: Case) -> None:
     written = expected = case.value
