@@ -51,8 +51,8 @@ def write_folder(gguf: Path, folder: Path) -> None:
     """Dequantize `gguf` into the existing, empty `folder`; a file that cannot be used (cut short,
     damaged, of an architecture that Transformers does not read) is an exception."""
     logger.info("dequantizing %s once; the result is cached", gguf)
-    reader = _bounded_reader(gguf)
-    meta = _checked_metadata(gguf, reader)
+    reader, meta = _read(gguf)
+    _check_metadata(gguf, reader, meta)
     with _read_once(reader):
         tokenizer, model = _tokenizer(gguf, meta), _model(gguf, meta)
     try:
@@ -77,6 +77,32 @@ def _read_once(reader: Any) -> Iterator[None]:
             gguf.GGUFReader, gguf.get_tensor_name_map = readers, names
 
 
+_POINTER = b"version https://git-lfs"
+
+
+def _read(gguf: Path) -> tuple[Any, Mapping[str, Any]]:
+    """Return a reader of the file, and its metadata."""
+    with gguf.open("rb") as file:
+        head = file.read(len(_POINTER))
+    if head.startswith(_POINTER):
+        raise ValueError("it is a pointer of Git LFS; `git lfs pull` downloads the file itself")
+    if not head or not b"GGUF".startswith(head[:4]):
+        what = "it is empty" if not head else "it does not begin with GGUF, so it is another file"
+        raise ValueError(f"{what}; download it again")
+    try:
+        reader = _bounded_reader(gguf)
+        return reader, {name: field.contents() for name, field in reader.fields.items()}
+    except CutShort:
+        raise
+    except Exception as error:  # gguf's own sentences say little
+        why = f"damaged, or of a version that is not known here ({error_text(error)})"
+        raise ValueError(f"{why}; download it again") from error
+
+
+class CutShort(ValueError):
+    """A file that ends before what its header says."""
+
+
 def _bounded_reader(gguf: Path) -> Any:
     """A reader of the file, which raises where the file is cut short or damaged."""
     import numpy
@@ -89,7 +115,7 @@ def _bounded_reader(gguf: Path) -> Any:
             self.data = self.data.view(numpy.ndarray)  # type: ignore[has-type]
             end = int(offset) + numpy.dtype(dtype).itemsize * int(count)
             if end > (size := len(self.data)):
-                raise ValueError(
+                raise CutShort(
                     f"cut short or damaged: it refers to byte {end:,} and has {size:,}; "
                     "download it again"
                 )
@@ -105,9 +131,8 @@ def _bounded_reader(gguf: Path) -> Any:
     return BoundedReader(gguf)
 
 
-def _checked_metadata(gguf: Path, reader: Any) -> Mapping[str, Any]:
-    """Return the metadata of a file, if it is a complete one of a language model."""
-    meta = {name: field.contents() for name, field in reader.fields.items()}
+def _check_metadata(gguf: Path, reader: Any, meta: Mapping[str, Any]) -> None:
+    """Refuse a file that is not a complete one of a language model."""
     for key in ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.tokens"):
         if key not in meta:
             raise ValueError(f"its metadata has no {key}: not a language model")
@@ -127,7 +152,6 @@ def _checked_metadata(gguf: Path, reader: Any) -> Mapping[str, Any]:
             "its answers will differ from the original model's, especially in long contexts",
             gguf,
         )
-    return meta
 
 
 def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:

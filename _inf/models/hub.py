@@ -21,7 +21,7 @@ def from_hub(repo: str, path: Path, trust_remote_code: bool, revision: str | Non
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    looked = f"model_path: there is no folder at {path}, and {repo!r} on the Hugging Face Hub"
+    looked = f"model_path: there is no folder at {path}"
     try:
         try:
             # The patterns ask for no file: version 2 would raise for each that is not there.
@@ -29,7 +29,7 @@ def from_hub(repo: str, path: Path, trust_remote_code: bool, revision: str | Non
             cached = Path(snapshot_download(repo, revision=revision, **asked))
             if not (lacks := lacking(cached, trust_remote_code)):
                 return cached
-            looked += f" (of which the local copy {cached} lacks {', '.join(lacks)})"
+            looked += f" (the Hub's local copy {cached} lacks {', '.join(lacks)})"
         except LocalEntryNotFoundError:
             pass
         files = HfApi().model_info(repo, revision=revision, timeout=HUB_TIMEOUT).siblings or []
@@ -37,7 +37,7 @@ def from_hub(repo: str, path: Path, trust_remote_code: bool, revision: str | Non
         if "config.json" not in names:
             ggufs = [name for name in names if name.endswith(".gguf")]
             hint = f"; download {ggufs[0]} from it and name that file" if ggufs else ""
-            raise ConfigError(f"{looked}: the repository lacks config.json{hint}")
+            raise ConfigError(f"{looked}, and {_of_hub(repo, f'it lacks config.json{hint}')}")
         # Mistral's repositories hold their weights a second time as consolidated*.safetensors.
         surplus = ["*/*", "consolidated*", "adapter_model.*", "optimizer.*", "training_args.*"]
         kept = [n for n in names if not any(fnmatch.fnmatch(n, each) for each in surplus)]
@@ -50,10 +50,15 @@ def from_hub(repo: str, path: Path, trust_remote_code: bool, revision: str | Non
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{looked}: {hub_reason(error)}") from None
+        raise ConfigError(f"{looked}, and {_of_hub(repo, hub_reason(error))}") from None
     if lacks := lacking(folder):
-        raise ConfigError(f"{looked}: the repository lacks {', '.join(lacks)}")
+        lacking_there = _of_hub(repo, f"it lacks {', '.join(lacks)}")
+        raise ConfigError(f"{looked}, and {lacking_there}")
     return folder
+
+
+def _of_hub(repo: str, why: str) -> str:
+    return f"{repo!r} cannot be used from the Hugging Face Hub: {why}"
 
 
 def _small_files(trust_remote_code: bool) -> list[str]:
@@ -75,11 +80,9 @@ def hub_tokenizer(key: str, path: str, trust_remote_code: bool, revision: str | 
     try:
         return snapshot_download(path, etag_timeout=HUB_TIMEOUT, **asked)
     except Exception as error:
-        raise ConfigError.of(
-            key,
-            f"there is no folder at {os.path.abspath(path)}, and {path!r} on the Hugging Face "
-            f"Hub: {hub_reason(error)}",
-        ) from None
+        why = _of_hub(path, hub_reason(error))
+        looked = f"there is no folder at {os.path.abspath(path)}"
+        raise ConfigError.of(key, f"{looked}, and {why}") from None
 
 
 def hub_reason(error: Exception) -> str:

@@ -71,6 +71,11 @@ def _resolved(model_path: str | None, trust_remote_code: bool, revision: str | N
         from _inf.models.complete import lacking
 
         if lacks := lacking(path):
+            if (path / "adapter_config.json").is_file():
+                raise ConfigError(
+                    f"model_path: {path} is a LoRA adapter, not a model; name it as adapter_path, "
+                    "and the model that it was trained on as model_path"
+                )
             raise ConfigError(
                 f"model_path: {path} is not a complete Transformers folder: it lacks "
                 f"{', '.join(lacks)}"
@@ -109,7 +114,8 @@ def _converted(kind: str, digest: str, write: Callable[[Path], None], fault: str
         except ConfigError:
             raise
         except Exception as error:
-            why = " ".join(error_text(error).removeprefix("ValueError: ").split())[:320]
+            said = str(error) if isinstance(error, ValueError) else error_text(error)
+            why = " ".join(said.split())[:320]
             raise ConfigError(f"{fault}: {why}") from error
 
     return build_once(f"{kind}{FORMAT}-{by_transformers()}-{digest}", build)

@@ -28,6 +28,7 @@ from _inf.models.hub import hub_tokenizer
 from _inf.models.resolve import resolve_model
 from tests.support.gguf_file import write_gguf
 from tests.support.tiny import tiny_model
+from tests.support.trained import adapter
 
 ROOT = Path(__file__).parents[2]
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -200,8 +201,9 @@ def more_layers(gguf: bytes) -> bytes:
         ({"architecture": "nonesuch"}, "nonesuch"),
         ({"eos_token_id": 384}, "its eos token"),
         (more_layers, "it declares 1,073,741,826 layers and has 25 weights"),
-        (lambda _: b"GGUF" + random.Random(0).randbytes(4_000), ""),
-        (lambda _: b"version https://git-lfs.github.com/spec/v1\n", "GGUF magic invalid"),
+        (lambda _: b"GGUF" + random.Random(0).randbytes(4_000), "damaged, or of a version"),
+        (lambda _: b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS; `git"),
+        (lambda _: b"<html>Not found</html>", "it does not begin with GGUF"),
     ],
 )
 def test_gguf_that_cannot_be_converted_is_refused_by_name(
@@ -372,6 +374,12 @@ def test_weights_cut_short_are_refused(folder: Path) -> None:
         assert "the end of model.safetensors" in refused(folder)
 
 
+def test_folder_of_a_lora_adapter_is_refused_with_the_key_for_it(tmp_path: Path) -> None:
+    folder = adapter(tiny_model(), tmp_path / "lora", target_modules=["q_proj"])
+    message = refused(folder)
+    assert "is a LoRA adapter, not a model; name it as adapter_path" in message
+
+
 # What is not there
 
 
@@ -418,7 +426,10 @@ def test_unreachable_hub_is_an_error_of_one_line_within_seconds(
     began = time.monotonic()
     message = refused("org/name")
     assert message.startswith(f"model_path: there is no folder at {Path.cwd()}/org/name, and 'org/")
-    assert message.endswith("the Hub could not be reached at http://127.0.0.1:9")
+    assert message.endswith(
+        "'org/name' cannot be used from the Hugging Face Hub: the Hub could not be reached at "
+        "http://127.0.0.1:9"
+    )
     assert "\n" not in message and capfd.readouterr() == ("", "")
     assert time.monotonic() - began < 20
     endpoint(offline=True)
@@ -510,7 +521,7 @@ def test_hub_model_is_downloaded_once_and_only_what_is_needed(
     assert not kept & surplus
     assert resolve_model("org/model") == first  # the Hub is gone
     (first / "model.safetensors").unlink()
-    assert f"(of which the local copy {first} lacks weights" in refused("org/model")
+    assert f"(the Hub's local copy {first} lacks weights" in refused("org/model")
     with hub(folder, endpoint):
         assert resolve_model("org/model") == first
 
