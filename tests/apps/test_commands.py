@@ -50,7 +50,7 @@ def test_every_command_has_the_engines_options(
 ) -> None:
     assert main([*command, "--help"]) == 0
     text = capsys.readouterr().out
-    assert "--config" in text and "--set" in text
+    assert all(option in text for option in ("--config", "--model", "--set"))
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,7 @@ def test_argument_of_another_form_is_named(
         (["--no-do-sample", "--top-p", "0.5"], "do_sample: False means greedy, but top_p=0.5"),
         (["--set", "rollout.dtpye=float32"], "rollout.dtpye"),
         (["--min-tokens", "9", "--max-tokens", "3"], "min_tokens: 9"),
+        (["--model", "a", "--set", "model_path=b"], "--model: --set model_path is given too"),
     ],
 )
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from typer.core import TyperGroup
 
 from _inf.backends.registry import read_config
 from _inf.config import Config, parse_assignments
+from _inf.errors import ConfigError
 from _inf.request.keyword import Keyword
 from _inf.request.keywords import KEYWORDS, first_sentences
 from _inf.request.sampling import check_params
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 SHOWN_ERRORS = 10
 
 CONFIG_HELP = "A YAML file; without one, the embedded model, greedy, at most 512 tokens."
+MODEL_HELP = "The model: a Hub id, a folder or a .gguf file (the config's model_path)."
 SAMPLING = {name: row for name, row in KEYWORDS.items() if row.default is not None}
 
 
@@ -93,9 +95,11 @@ def _fields(group: Any) -> list[inspect.Parameter]:
 def _shared(keywords: Mapping[str, Keyword]) -> list[inspect.Parameter]:
     """The options of the engine and of sampling keywords."""
     config = typer.Option("--config", "-c", help=CONFIG_HELP)
+    model = typer.Option("--model", "-m", help=MODEL_HELP)
     assignments = typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
     shared = [
         _option("config", Annotated[str | None, config]),
+        _option("model", Annotated[str | None, model]),
         _option("assignments", Annotated[list[str] | None, assignments]),
     ]
     helps = first_sentences()
@@ -121,19 +125,23 @@ class Options:
         self,
         embedded: Sequence[str],
         config: str | None,
+        model: str | None,
         assignments: list[str] | None,
         **sampling: Any,
     ) -> None:
         self._file = config
-        self._assignments = assignments or []
-        named = any(text.startswith("model_path") for text in self._assignments)
-        if config is None and not named:
-            self._assignments = [*embedded, *self._assignments]
+        self._overrides = parse_assignments(assignments or [])
+        if model is not None:
+            if "model_path" in self._overrides:
+                raise ConfigError("--model: --set model_path is given too; leave one of them out.")
+            self._overrides["model_path"] = model
+        if config is None and "model_path" not in self._overrides:
+            self._overrides = parse_assignments([*embedded, *(assignments or [])])
         self.params = {name: value for name, value in sampling.items() if value not in (None, [])}
 
     def load(self) -> Config:
         """Load the config, and refuse wrong parameters before an engine starts."""
-        config = read_config(self._file, parse_assignments(self._assignments))
+        config = read_config(self._file, self._overrides)
         check_params(self.params, config.rollout)
         return config
 

@@ -134,13 +134,15 @@ def test_version_is_the_packages(command: Command) -> None:
     [
         (["-c", "no/such.yaml", "Hello"], ["no/such.yaml", "no such config file"]),
         (["--set", "model_path=/no/such/model", "Hello"], ["model_path", "/no/such/model"]),
+        (["Hello", "--model", "/no/such/model"], ["model_path", "/no/such/model"]),
+        (["Hello", "-m", "/no: such"], ["model_path", "/no: such"]),
         ([""], ["prompt 0", "empty"]),
     ],
 )
 def test_config_model_or_prompt_that_cannot_be_used_is_one_line(
     arguments: list[str], words: list[str], command: Command, request: pytest.FixtureRequest
 ) -> None:
-    if arguments[0] not in ("-c", "--set"):  # before any engine
+    if not {"-c", "--set", "--model", "-m"} & {*arguments}:  # before any engine
         request.getfixturevalue("on_tiny")
     code, out, err = command(*arguments)
     assert (code, out) == (2, "")
