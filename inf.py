@@ -33,7 +33,7 @@ from _inf.errors import (
     Refusals,
     ToolError,
 )
-from _inf.request.keywords import GenerateParams, names_keywords
+from _inf.request.keywords import GenerateParams, names_keywords, refuse_positional
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
 from _inf.request.template import escaped_json
@@ -52,7 +52,7 @@ from _inf.types import ContinuedRow, Scored, SleepResult, ToolCall
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Never, Self, Unpack
     from verl import DataProto
 
     from _inf.apps.check.measure import check as check
@@ -134,7 +134,9 @@ class InferenceEngine:
         self.tokenizer: Any = self.model.tokenizer
 
     @names_keywords
-    def generate(self, prompts: object, **params: Unpack[GenerateParams]) -> GenerationOutput:
+    def generate(
+        self, prompts: object, *others: Never, **params: Unpack[GenerateParams]
+    ) -> GenerationOutput:
         """Answer `prompts`; rows are returned in order, prompt-major.
 
         prompts: one or a list (an array, a Series, a column) of these forms, in any mixture:
@@ -149,11 +151,15 @@ class InferenceEngine:
         Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
         anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.
         """
+        refuse_positional("generate()", others)
         return self._generate(prompts, params, CancelToken())
 
     @names_keywords
-    async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
+    async def agenerate(
+        self, prompts: Any, *others: Never, **params: Unpack[GenerateParams]
+    ) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts the requests in the engine."""
+        refuse_positional("agenerate()", others)
         self._backend.check_process()  # a fork lacks the threads
         return await self._awaited.run(lambda cancel: self._generate(prompts, params, cancel))
 
@@ -200,17 +206,23 @@ class InferenceEngine:
         return decode(outputs, call.prompts, call.sampling, self.tokenizer, width, thoughts)
 
     @names_keywords
-    def stream(self, prompt: object, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
+    def stream(
+        self, prompt: object, *others: Never, **params: Unpack[GenerateParams]
+    ) -> Iterator[StreamChunk]:
         """Answer one prompt in chunks, with `generate`'s keywords (n is 1).
 
         The chunks join to the row's text and token ids. Closing the iterator aborts the request.
         A wrong call raises here, not at the first chunk.
         """
+        refuse_positional("stream()", others)
         return self._stream(prompt, params).chunks()
 
     @names_keywords
-    def astream(self, prompt: Any, **params: Unpack[GenerateParams]) -> AsyncIterator[StreamChunk]:
+    def astream(
+        self, prompt: Any, *others: Never, **params: Unpack[GenerateParams]
+    ) -> AsyncIterator[StreamChunk]:
         """`stream` for async code: `async for chunk in engine.astream(...)`."""
+        refuse_positional("astream()", others)
         return self._stream(prompt, params).achunks()
 
     def _stream(self, prompt: object, params: GenerateParams) -> Stream:
@@ -283,7 +295,12 @@ class InferenceEngine:
 
     @names_keywords
     def rollout_batch(
-        self, prompts: Any, *, uid: Any = None, extra: Any = None, **params: Unpack[GenerateParams]
+        self,
+        prompts: Any,
+        *others: Never,
+        uid: Any = None,
+        extra: Any = None,
+        **params: Unpack[GenerateParams],
     ) -> DataProto:
         """`generate` for a verl trainer: returns a `DataProto` with `n` rows per prompt, whose
         columns docs/training.md lists.
@@ -295,6 +312,7 @@ class InferenceEngine:
         Raises what `generate` does, and `ConfigError` about `uid`, `extra`, `max_tokens` above
         `rollout.response_length`, and rows of one prompt that would be the same.
         """
+        refuse_positional("rollout_batch()", others)
         self._offering("rollout_batch()")
         require_verl("rollout_batch()")
         from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch

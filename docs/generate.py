@@ -130,6 +130,8 @@ def _code(found: Any) -> str:
     """The signature of a class or a function."""
     if found.is_function:
         signature = found.signature(name=("async " if "async" in found.labels else "") + found.name)
+        # They are there to be refused.
+        signature = signature.replace("*others: Never, **", "**").replace("*others: Never", "*")
         code = _in_lines(signature)
     elif init := found.all_members.get("__init__"):
         code = _in_lines(_target(init).signature(name=found.name).removesuffix(" -> None"))

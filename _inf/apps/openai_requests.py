@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
+from _inf.config.other_names import named
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.keywords import KEYWORDS
 
@@ -204,8 +205,8 @@ def read(form: type[FormT], value: object) -> FormT:
         case "extra_forbidden":
             word = str(error["loc"][-1])
             key = ".".join([*path, word])
-            hint = INSTEAD.get(word) or did_you_mean(word, known)
-            raise UnknownKeyError.of(key, f"unknown{hint}")
+            instead = INSTEAD.get(word) or named(word, known) or did_you_mean(word, known)
+            raise UnknownKeyError.of(key, f"unknown{instead}")
         case "value_error":  # of a validator: a `ConfigError`
             fault, above = error["ctx"]["error"], f"{key}." if key else ""
             raise ConfigError(f"{above}{fault}", key=f"{above}{fault.key}")

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ValidationError
 
+from _inf.config.other_names import hint, named
 from _inf.config.schema import Config, RolloutConfig
 from _inf.config.source import ABSENT, Source, at, first_line, not_yaml, plain, read_source
 from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY, RENAMED
@@ -233,12 +234,19 @@ def _wording(path: str, kind: str, detail: Mapping[str, Any]) -> str:
     return f"{rule.split(' or instance of ')[0]}, not {shown(detail['input'])}"
 
 
+def config_paths() -> Collection[str]:
+    """All keys, by their dotted paths."""
+    return _KEYS
+
+
 def _unknown(path: str) -> str:
     section, _, key = path.rpartition(".")
     if key in _PLACES:
         return f"unknown key; it belongs at {_PLACES[key]}"
+    if instead := named(key, _KEYS):
+        return f"unknown key{instead}"
     siblings = [other.rpartition(".")[2] for other in _KEYS if other.rpartition(".")[0] == section]
-    if hint := did_you_mean(key, siblings):
-        return f"unknown key{hint}"
+    if instead := hint(key, siblings):
+        return f"unknown key{instead}"
     nearest = difflib.get_close_matches(key, list(_PLACES), n=1, cutoff=0.7)
     return f"unknown key; did you mean {_PLACES[nearest[0]]!r}?" if nearest else "unknown key"

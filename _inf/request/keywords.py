@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
+from _inf.config import other_names
 from _inf.config.schema import MAX_SAMPLES
-from _inf.errors import at_fault
+from _inf.errors import ConfigError, at_fault, shown
 from _inf.request import values
 from _inf.request.keyword import Keyword
 from _inf.request.seeds import MAX_SEED
@@ -309,11 +310,26 @@ def first_sentences() -> dict[str, str]:
     return {name: " ".join(help.split()) for names, help in entries for name in names.split(", ")}
 
 
+def refuse_positional(call: str, others: Sequence[object]) -> None:
+    """Refuse what stands after a call's prompts, such as a dict or an object of parameters."""
+    if not others:
+        return
+    given = others[0] if isinstance(others[0], Mapping) else {}
+    words = [f"{other_names.KEYWORDS.get(name, name)}={value!r}" for name, value in given.items()]
+    example = ", ".join(words) if words and len(others) == 1 else "temperature=0, max_tokens=64"
+    raise ConfigError(
+        f"{call}: only the prompts are given by position, and parameters as keywords, such as "
+        f"{call[:-1]}prompts, {example}); {shown(others[0])} is in second place."
+    )
+
+
 def names_keywords(method: Method) -> Method:
     """Add `GenerateParams`, which type checkers read, to the signature and the docstring, which
     help(), Jupyter and IPython read."""
     signature = inspect.signature(method)
-    declared = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    declared = [
+        p for p in signature.parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
     keyword_only = inspect.Parameter.KEYWORD_ONLY
     named = [inspect.Parameter(name, keyword_only, default=None) for name in KEYWORDS]
     keywords = inspect.cleandoc(GenerateParams.__doc__ or "")

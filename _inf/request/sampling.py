@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.config import RolloutConfig
-from _inf.errors import RAISED, ConfigError, Refusals, did_you_mean
+from _inf.config.other_names import hint
+from _inf.errors import RAISED, ConfigError, Refusals
 from _inf.request.combinations import refuse_beside_agent_loop, refuse_contradictions
 from _inf.request.keywords import FILTERS, KEYWORDS, NEUTRAL, PER_PROMPT, checked
 from _inf.request.seeds import prompt_seed, sample_seed
@@ -141,8 +142,8 @@ def resolve(
     """
     for name in params:
         if name not in KEYWORDS:
-            hint = did_you_mean(name, KEYWORDS) or "."
-            raise ConfigError.of(name, f"generate() has no such parameter{hint}")
+            instead = hint(name, KEYWORDS) or "."
+            raise ConfigError.of(name, f"generate() has no such parameter{instead}")
     given = {name: _given(name, value) for name, value in params.items() if value is not None}
     listed = _listed(given, prompts)
     vocabulary = model.limits.vocabulary

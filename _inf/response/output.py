@@ -9,8 +9,9 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
+from _inf.config.other_names import no_attribute
 from _inf.errors import ConfigError, shown
 from _inf.response.row import GenerationRow, html_table
 from _inf.types import Message, ToolCall
@@ -133,6 +134,10 @@ class GenerationOutput:
     routed_experts = Column[list[Any] | None]("routed_experts")
     prompt_token_ids = Column[list[list[int]] | None]("prompt_token_ids")
     top_prompt_logprobs = Column[list[list[dict[int, float] | None]] | None]("top_prompt_logprobs")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        of_class = [field for field in vars(type(self)) if not field.startswith("_")]
+        raise no_attribute(self, name, ["rows", *of_class])
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -7,8 +7,9 @@ import functools
 import html
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+from _inf.config.other_names import no_attribute
 from _inf.errors import shown
 from _inf.types import Message, ToolCall, Transcript
 
@@ -31,6 +32,9 @@ ALWAYS_THERE = (
     "prompt_index sample_index cumulative_logprob weight_version "
     "weight_versions"
 ).split()
+
+
+OF_ROWS = ("messages", "response", "metadata")  # properties of a row that are no fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,9 @@ class GenerationRow:
     padded_to: int = 0
     pad_token_id: int | None = None
     whole_text: str | None = None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise no_attribute(self, name, [*type(self).__dataclass_fields__, *ALWAYS_THERE, *OF_ROWS])
 
     @property
     def messages(self) -> list[Message] | None:

@@ -131,6 +131,11 @@ def test_load_formats_and_dtypes_are_sglangs() -> None:
         ("rollout.sglang_rollout_mode", "it belongs at rollout.sglang_engine_mode"),
         ("tool_config_path", "it belongs at rollout.multi_turn.tool_config_path"),
         ("tempratur", "did you mean 'rollout.temperature'?"),
+        ("torch_dtype", "here it is rollout.dtype"),
+        ("rollout.torch_dtype", "here it is rollout.dtype"),
+        ("model_name_or_path", "here it is model_path"),
+        ("tp_size", "here it is rollout.tensor_model_parallel_size"),
+        ("rollout.stop_strings", "here it is generate()'s keyword stop"),
         ("rollout.xyzzy", ""),
     ],
 )

@@ -227,7 +227,6 @@ def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None
     ("name", "nearest"),
     [
         ("temprature", "temperature"),
-        ("max_new_tokens", "max_tokens"),
         ("stop_token_id", "stop_token_ids"),
         ("do sample", "do_sample"),
         ("xyzzy", None),

@@ -20,7 +20,7 @@ from _inf.apps.cli.chat import chat
 from _inf.apps.cli.check import check_app
 from _inf.apps.cli.evaluate import eval_app
 from _inf.apps.cli.lm_eval import PASSED_ON, lm_eval
-from _inf.apps.cli.options import DefaultCommand, Options
+from _inf.apps.cli.options import DefaultCommand, Options, option_instead
 from _inf.apps.cli.serve import serve
 from _inf.apps.cli.show import show
 from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
@@ -137,5 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
         show_usage = getattr(failure, "show", None)  # click's, for a wrong call; else it is a bug
         if show_usage is None:
             raise
+        if instead := option_instead(getattr(failure, "option_name", "")):
+            vars(failure).update(message=f"{failure}; {instead}", possibilities=None)
         show_usage(sys.stderr)
         return int(getattr(failure, "exit_code", 2))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.apps.serve.error_responses import by_field
-from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.config.other_names import hint
+from _inf.errors import ConfigError, shown
 from _inf.request.keywords import PER_PROMPT, checked
 
 # The parameters that a session may set for all of its requests.
@@ -41,8 +42,8 @@ class SessionSettings:
             raise ConfigError.of("sampling", f"{shown(self.sampling)} is no mapping")
         for name in self.sampling:
             if name not in PINNABLE:
-                hint = did_you_mean(str(name), PINNABLE)
-                raise ConfigError.of(f"sampling.{name}", f"a session cannot set it{hint}")
+                instead = hint(str(name), PINNABLE)
+                raise ConfigError.of(f"sampling.{name}", f"a session cannot set it{instead}")
         with by_field({name: f"sampling.{name}" for name in self.sampling}):
             sampling = {
                 name: checked(name, value, vocabulary) for name, value in self.sampling.items()

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.config.other_names import hint
+from _inf.errors import ConfigError, shown
 from _inf.request.bad_words import bad_word_ids
 from _inf.request.combinations import REFUSED
 from _inf.request.keywords import KEYWORDS, checked
@@ -44,9 +45,9 @@ def request_params(
             continue
         name = ENGINES.get(key, key)
         if name not in TAKEN and key != "logprobs":
-            hint = did_you_mean(name, TAKEN) or f"; there are {', '.join(TAKEN)}."
+            instead = hint(name, TAKEN) or f"; there are {', '.join(TAKEN)}."
             raise ConfigError.of(
-                f"sampling_params.{key}", f"a request of an agent loop cannot have it{hint}"
+                f"sampling_params.{key}", f"a request of an agent loop cannot have it{instead}"
             )
         if key != "logprobs" and value is not None:
             values[name] = checked(name, value, model.limits.vocabulary)
