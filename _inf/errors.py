@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 SHOWN_CHARACTERS = 80
 
@@ -153,6 +153,30 @@ def error_text(failure: BaseException) -> str:
         return f"{kind}: {strip_punctuation(failure)}".removesuffix(": ")
     except Exception:  # its __str__ raises
         return kind
+
+
+# What pydantic's types of faults mean, and its bounds.
+_KINDS = {"float": "a number", "int": "an int", "bool": "a bool; use True or False"}
+_KINDS |= {"string": "text", "dict": "a mapping", "model": "an object", "list": "a list"}
+_BOUNDS = {"greater_than_equal": "at least", "greater_than": "above"}
+_BOUNDS |= {"less_than_equal": "at most", "less_than": "below"}
+
+
+def value_fault(detail: Mapping[str, Any]) -> str:
+    """Word what pydantic found, an item of `ValidationError.errors()`, as a keyword's fault."""
+    value, fault = shown(detail["input"]), str(detail["type"])
+    kind, _, how = fault.partition("_")
+    if kind in _KINDS and how in ("type", "parsing", "from_float"):
+        return f"{value} is not {_KINDS[kind]}"
+    if fault == "finite_number":
+        return f"{value} is not a finite number"
+    if fault in _BOUNDS:
+        [bound] = detail["ctx"].values()
+        return f"{value} is out of range; it must be {_BOUNDS[fault]} {bound:g}"
+    rule = strip_punctuation(detail["msg"]).split(" or instance of ")[0]
+    if rule.startswith("Input should be "):
+        return f"{rule.replace('Input should', 'must')}, not {value}"
+    return f"{value}: {rule}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from _inf.config.other_names import named
-from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.errors import ConfigError, did_you_mean, shown, value_fault
 from _inf.request.keywords import KEYWORDS
 
 FormT = TypeVar("FormT", bound="RequestBody")
@@ -212,10 +212,8 @@ def read(form: type[FormT], value: object) -> FormT:
             raise ConfigError(f"{above}{fault}", key=f"{above}{fault.key}")
         case "missing":
             reason = "it is missing"
-        case "model_type":
-            reason = f"{shown(error['input'])} is not an object"
         case _:
-            reason = f"{shown(error['input'])}: {error['msg']}"
+            reason = value_fault(error)
     raise ConfigError.of(key, reason)
 
 

@@ -18,7 +18,7 @@ from _inf.config.other_names import hint, named
 from _inf.config.schema import Config, RolloutConfig
 from _inf.config.source import ABSENT, Source, at, first_line, not_yaml, plain, read_source
 from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY, RENAMED
-from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.errors import ConfigError, did_you_mean, shown, value_fault
 
 Faults = Iterator[tuple[str, str]]  # the path of a key, and what is wrong there
 
@@ -229,9 +229,7 @@ def _wording(path: str, kind: str, detail: Mapping[str, Any]) -> str:
         return _unknown(path)
     if kind == "value_error":
         return str(detail["ctx"]["error"])
-    rule = detail["msg"].removeprefix("Input ").replace("should", "must")
-    rule = rule.replace("a valid dictionary", "a mapping")
-    return f"{rule.split(' or instance of ')[0]}, not {shown(detail['input'])}"
+    return value_fault(detail)
 
 
 def config_paths() -> Collection[str]:

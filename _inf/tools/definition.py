@@ -11,7 +11,15 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from _inf.errors import ToolError, at_fault, did_you_mean, error_text, shown, strip_punctuation
+from _inf.errors import (
+    ToolError,
+    at_fault,
+    did_you_mean,
+    error_text,
+    shown,
+    strip_punctuation,
+    value_fault,
+)
 from _inf.tools.json_schemas import argument_fault, schema_fault
 from _inf.types import Tool, ToolCall, as_list, python_value
 
@@ -230,8 +238,7 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
         raise ToolError(f"{path}: {said}{'' if said.endswith('?') else '.'}")
     field = kind.model_fields.get(str(first["loc"][0])) if first["loc"] else None
     hidden = first["type"] == "missing" or (field is not None and not field.repr)
-    shown_value = "" if hidden else f"{shown(first['input'])}: "
-    raise ToolError(f"{path}: {shown_value}{strip_punctuation(first['msg'])}.")
+    raise ToolError(f"{path}: {strip_punctuation(first['msg']) if hidden else value_fault(first)}.")
 
 
 def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:

@@ -61,7 +61,7 @@ def test_row_without_an_id_has_its_line(tmp_path: Path) -> None:
         ({**ROW, "reward": True}, "reward: True"),
         ({**ROW, "response_ids": [7, 8.0, 9]}, "response_ids.1: 8.0"),
         ({**ROW, "messages": ["hi"]}, "messages.0: 'hi'"),
-        ({**ROW, "reward": float("nan")}, "reward: nan: Input should be a finite number"),
+        ({**ROW, "reward": float("nan")}, "reward: nan is not a finite number"),
         ({**ROW, "row_id": 5}, "row_id: 5"),
         ({**ROW, "logprobs": [-0.1]}, "logprobs: 1 values for 3 response_ids; give one each"),
         ({**ROW, "prompt_texts": ["a"]}, "prompt_texts: 1 values for 2 prompt_token_ids"),

@@ -10,6 +10,7 @@ from _inf.apps.cli import main
 from _inf.apps.cli.chat import assigned
 from _inf.apps.openai_requests import ChatRequest, read
 from _inf.apps.serve.session_settings import SessionSettings
+from _inf.backends.registry import read_config
 from _inf.config import other_names
 from _inf.config.other_names import ATTRIBUTES, KEYS, KEYWORDS, SENTENCES, hint
 from _inf.errors import ConfigError
@@ -126,3 +127,25 @@ def test_parameters_in_second_place_are_refused_with_the_call_to_write(call: str
 def test_nearest_name_is_found_where_no_library_has_it() -> None:
     assert hint("temprature", keywords.KEYWORDS) == "; did you mean 'temperature'?"
     assert hint("xyzzy", keywords.KEYWORDS) == other_names.named("xyzzy", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("temperature", "hot", "temperature: 'hot' is not a number"),
+        ("temperature", True, "temperature: True is not a number"),
+        ("top_k", 1.5, "top_k: 1.5 is not an int"),
+        ("do_sample", "no", "do_sample: 'no' is not a bool; use True or False"),
+    ],
+)
+def test_call_config_and_body_word_a_mistake_alike(name: str, value: object, says: str) -> None:
+    said = []
+    for refused in (
+        lambda: check_params({name: value}, Config().rollout),
+        lambda: read_config({"rollout": {name: value}}, {}),
+        lambda: read(ChatRequest, {"messages": [], name: value}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            refused()
+        said.append(str(caught.value).removeprefix("rollout.").removesuffix("."))
+    assert said == [says] * 3

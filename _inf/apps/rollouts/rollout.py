@@ -12,7 +12,7 @@ from typing import Any
 import pydantic
 
 from _inf.apps.rollouts.page import frame
-from _inf.errors import ConfigError, shown
+from _inf.errors import ConfigError, shown, value_fault
 from _inf.response.trainer_batch import data_proto
 from _inf.runtime.extras import require_verl
 
@@ -154,7 +154,7 @@ class Rollout:
 def first_fault(failure: pydantic.ValidationError) -> str:
     """The key of the first wrong value, the value, and what is wrong with it."""
     error = failure.errors()[0]
-    return f"{'.'.join(map(str, error['loc']))}: {shown(error['input'])}: {error['msg']}"
+    return f"{'.'.join(map(str, error['loc']))}: {value_fault(error)}"
 
 
 @functools.cache
