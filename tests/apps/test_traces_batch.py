@@ -105,6 +105,14 @@ def test_trace_whose_rollout_has_two_rewards_or_tasks_is_refused(name: str) -> N
 
 
 @pytest.mark.verl
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), True, "x", [1.0]])
+def test_reward_that_is_no_finite_number_is_refused_by_its_index(reward: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^rewards\[1\]: ") as caught:
+        batch_of([trace("a"), trace("b")], rewards=[0.5, reward])
+    assert caught.value.key == "rewards[1]"
+
+
+@pytest.mark.verl
 def test_advantages_of_grpo_count_each_rollout_once() -> None:
     import numpy as np
     import torch

@@ -282,8 +282,9 @@ class Sessions:
     def open(self, session: Session | None) -> None:
         """Open a request's session, if it is new: the engine has begun to answer."""
         with self._lock:
-            if session is not None and self._new.pop(session.name, None) is session:
-                self._open[session.name] = session
+            # A deleted session's request may end after the next session of its name has begun.
+            if session is not None and self._new.get(session.name) is session:
+                self._open[session.name] = self._new.pop(session.name)
 
     def get(self, name: str) -> Session:
         with self._lock:

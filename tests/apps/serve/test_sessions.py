@@ -422,6 +422,18 @@ def test_session_deleted_while_a_request_runs_stays_deleted() -> None:
     assert sessions.names() == []
 
 
+def test_request_of_a_deleted_session_leaves_the_next_one_of_its_name_alone() -> None:
+    sessions = Sessions()
+    deleted = sessions.of_request("a")
+    sessions.open(deleted)
+    sessions.delete("a")
+    successor = sessions.of_request("a")
+    sessions.open(deleted)  # its request ends only now
+    assert sessions.names() == []
+    sessions.open(successor)
+    assert sessions.get("a") is successor
+
+
 def test_open_sessions_are_bounded_in_number_and_age() -> None:
     now = 0.0
     sessions = Sessions(clock=lambda: now)

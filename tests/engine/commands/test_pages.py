@@ -66,9 +66,14 @@ def test_python_of_the_page_on_serving_runs(
 def test_program_of_the_page_on_agents_makes_a_batch(
     tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each rollout has the two answers of a process of its own."""
+    """Each rollout has the two answers of a process of its own. One agent asks nothing at first,
+    and one does not end."""
     program, agent = blocks("docs/train_any_agent.md", "python")
-    (tmp_path / "agent.py").write_text(agent)
+    first = "import os, pathlib, sys, time\nurl = os.environ['OPENAI_BASE_URL']\n"
+    first += "if 'france-0-0' in url: sys.exit()\n"
+    last = "\nif 'sky-1-' in url: time.sleep(600)\n"
+    (tmp_path / "agent.py").write_text(first + agent + last)
+    program = program.replace("SECONDS = 600", "SECONDS = 20")
     monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
