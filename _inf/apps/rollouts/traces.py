@@ -22,7 +22,7 @@ import pydantic
 from _inf.apps.json_lines import json_lines, json_text
 from _inf.apps.rollouts.rollout import Rollout, first_fault, rollouts_to_data_proto
 from _inf.errors import ConfigError, InferenceError, shown
-from _inf.request import values
+from _inf.request.values import number as checked_number
 from _inf.response.decode import decoded_text
 from _inf.response.trainer_batch import OTHER_LOGPROBS
 from _inf.types import Message, Tokenizer
@@ -172,10 +172,10 @@ def traces_to_data_proto(
     for name, values in (("rewards", rewards), ("uid", uid)):
         if values is not None and len(values) != len(traces):
             raise ConfigError.of(name, f"{len(values)} for {len(traces)} traces; give one each.")
-    rewards = _of_rollouts(traces, "reward") if rewards is None else _checked(rewards)
+    scores = _of_rollouts(traces, "reward") if rewards is None else _checked(rewards)
     uid = _of_rollouts(traces, "task") if uid is None else uid
     rollouts = []
-    for index, (trace, reward) in enumerate(zip(traces, rewards, strict=True)):
+    for index, (trace, reward) in enumerate(zip(traces, scores, strict=True)):
         for ids, most, name in (
             (trace.prompt_token_ids, widths[0], "rollout.prompt_length"),
             (trace.token_ids, widths[1], "rollout.response_length"),
@@ -206,7 +206,7 @@ def traces_to_data_proto(
 def _checked(rewards: Sequence[float | None]) -> list[float | None]:
     """Refuse what is no number: one such reward would spoil the advantages of its whole group."""
     return [
-        None if reward is None else values.number(f"rewards[{index}]", reward)
+        None if reward is None else checked_number(f"rewards[{index}]", reward)
         for index, reward in enumerate(rewards)
     ]
 

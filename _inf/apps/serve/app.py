@@ -156,7 +156,7 @@ class Service:
             output = await self._answered(request, call)
         self.sessions.open(session)
         text = await asyncio.to_thread(responses.whole, list(output))
-        responses.record()
+        call.record(responses.choices)
         return Response(text, headers=dict(responses.headers), media_type="application/json")
 
     async def _answered(self, request: Request, call: ServedCall) -> GenerationOutput:
@@ -176,10 +176,12 @@ class Service:
             async with contextlib.aclosing(merged(streams)) as chunks:
                 async for row, chunk in chunks:
                     events = [] if begun else responses.first_events()
-                    events += responses.events(responses.choices[row], chunk)
+                    events += responses.events(choice := responses.choices[row], chunk)
                     begun = True
                     if chunk.metadata is not None:
                         self.keeper.answered()
+                        # Many clients read no further than its finish reason.
+                        responses.call.record([choice])
                     if events:
                         yield "".join(events)
         except Exception as failure:
@@ -189,7 +191,6 @@ class Service:
                 raise
             yield responses.failed(error_of(failure, path)[1])
             return
-        responses.record()
         yield "".join(responses.last_events())
 
     # ─── The tokenizer ───

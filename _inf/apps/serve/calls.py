@@ -38,8 +38,9 @@ class ServedCall(RenderedCall):
     def record(self, choices: Sequence[Choice]) -> None:
         """Add the finished choices to the session, if there is one."""
         if self.session is not None:
-            for row, choice in enumerate(choices):
-                self.session.add(self.starts[row // self.n], self.prompt_ids(row), choice)
+            for choice in choices:
+                start = self.starts[choice.index // self.n]
+                self.session.add(start, self.prompt_ids(choice.index), choice)
 
 
 def served_call(

@@ -109,10 +109,6 @@ class Responses(Generic[BodyT]):
         """The last event of a stream that fails. error: the body of an error's response."""
         return event_text(json.dumps(error))
 
-    def record(self) -> None:
-        """Add the finished choices to the session, if there is one."""
-        self.call.record(self.choices)
-
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         """Add a chunk to a choice; return what it says of the choice."""
         raise NotImplementedError

@@ -6,12 +6,14 @@ import concurrent.futures
 import dataclasses
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
+from _inf.apps.rollouts.traces import TraceFile
 from _inf.apps.serve.connections import MAX_BODY_BYTES
 from _inf.apps.serve.error_responses import RequestError
 from _inf.apps.serve.server import InferenceServer
@@ -55,6 +57,51 @@ def sessions_of_the_test_alone(request: pytest.FixtureRequest) -> Iterator[None]
     for server in servers:
         for name in server.sessions():
             httpx.delete(server.session_url(name).removesuffix("/v1")).raise_for_status()
+
+
+# ─── Streams ───
+
+
+FORMS: dict[str, tuple[dict[str, Any], str]] = {  # a stream's body, and what its end says
+    "/chat/completions": ({"messages": [user("Hi")], "max_tokens": 6}, '"finish_reason":"'),
+    "/completions": ({"prompt": "Hi", "max_tokens": 6}, '"finish_reason":"'),
+    "/messages": ({"messages": [user("Hi")], "max_tokens": 6}, '"stop_reason":"'),
+    "/responses": ({"input": "Hi", "max_output_tokens": 16}, '"response.incomplete"'),
+}
+
+
+def lines_of(server: InferenceServer, name: str, route: str) -> Generator[str, None, None]:
+    """The lines of a stream, as they come."""
+    body, _ = FORMS[route]
+    [model] = client(server).models.list().data
+    asked = {"model": model.id, "stream": True, **body}
+    with httpx.stream("POST", server.session_url(name) + route, json=asked, timeout=60) as answer:
+        yield from answer.iter_lines()
+
+
+@pytest.mark.parametrize("route", FORMS)
+def test_stream_that_says_that_it_ended_is_recorded(
+    route: str, tiny_server: InferenceServer
+) -> None:
+    for index in range(5):
+        lines = lines_of(tiny_server, f"s{index}", route)
+        assert next(line for line in lines if FORMS[route][1] in line.replace(": ", ":"))
+        assert len(tiny_server.traces(f"s{index}")) == 1  # and the client reads no further
+        lines.close()
+
+
+@pytest.mark.parametrize("route", FORMS)
+def test_stream_whose_trace_cannot_be_written_ends_with_an_error(
+    route: str, tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise InferenceError("traces: there is no space left for it.")
+
+    with tiny.serve(traces=tmp_path / "traces.jsonl") as server:
+        monkeypatch.setattr(TraceFile, "write", full)
+        lines = [*lines_of(server, "full", route)]
+        assert any('"error"' in line and "no space left" in line for line in lines)
+        assert not any(FORMS[route][1] in line.replace(": ", ":") for line in lines)
 
 
 # ─── Recorded ids ───
