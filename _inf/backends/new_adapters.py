@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ from _inf.models.adapters import adapter_folder, lora_config, read_adapter
 if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedModel
+
+_MODEL = "base_model.model."  # where the model is in PEFT's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +38,13 @@ def checked(
     peft_config: object,
     known: AdapterForm | None,
     build: Callable[[], PreTrainedModel],
+    own: Mapping[str, torch.Tensor] | None = None,
 ) -> NewAdapter:
     """Return an adapter's form and its tensors; raises `ConfigError` about `adapters.NAME`.
 
     weights: a folder, or as in `update_weights`. known: the form of the adapter that it replaces.
-    build: returns the engine's model without weights.
+    build: returns the engine's model without weights. own: its weights by name: PEFT saves those
+    that an adapter of the embeddings or the head is added to, beside the adapter.
     """
     key = f"adapters.{name}"
     try:
@@ -52,9 +56,19 @@ def checked(
         if failure.key is not None:
             raise
         raise ConfigError.of(key, str(failure)) from failure.__cause__
-    tensors = new_weights.checked(weights, form.expected, key)
+    expected = dataclasses.replace(form.expected, own=_as_saved(own or {}))
+    tensors = new_weights.checked(weights, expected, key)
     whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in tensors}
     return NewAdapter(form, {name: tensor.detach() for name, tensor in whole.items()})
+
+
+def _as_saved(own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A model's weights by the names that PEFT saves them with."""
+    saved = {}
+    for name, tensor in own.items():
+        module, _, leaf = name.rpartition(".")
+        saved[f"{_MODEL}{name}"] = saved[f"{_MODEL}{module}.base_layer.{leaf}"] = tensor
+    return saved
 
 
 def _read(

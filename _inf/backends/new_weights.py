@@ -34,12 +34,13 @@ DDP_NAMES = (
 class ExpectedWeights:
     """A model's weights. `shapes`: by name, one name per tensor. `tied`: other names of a tensor,
     to its name in `shapes`. `computed`: names of buffers that no checkpoint holds. `what`: what
-    messages call it."""
+    messages call it. `own`: the engine's, which may come too if they are the same."""
 
     shapes: Mapping[str, tuple[int, ...]]
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     computed: frozenset[str] = frozenset()
     what: str = "this model"
+    own: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
 
 
 def expected_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> ExpectedWeights:
@@ -82,6 +83,10 @@ def checked(weights: object, model: ExpectedWeights, key: str = "weights") -> Na
     for name, tensor in _pairs(weights, key):
         if name in model.computed or _ROTARY.fullmatch(name):
             continue
+        if name in model.own:
+            if not _same(tensor, model.own[name]):
+                faults.append(f"{name} differs from the model's own: only a merge serves it")
+            continue
         fault = f"{name} comes twice" if name in tensors else _fault(name, tensor, model)
         if fault is not None:
             faults.append(fault)
@@ -122,6 +127,15 @@ def _pairs(weights: Any, key: str) -> Iterator[tuple[str, Any]]:
         if not (isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], str)):
             raise ConfigError.of(f"{key}[{index}]", f"expected (name, tensor), got {shown(item)}")
         yield item[0], item[1]
+
+
+def _same(tensor: Any, own: torch.Tensor) -> bool:
+    """Whether a tensor is a weight of the engine's, perhaps rounded to the dtype of either."""
+    if not isinstance(tensor, torch.Tensor) or tensor.is_meta or tensor.shape != own.shape:
+        return False
+    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    whole = whole.detach().to(own.device)
+    return bool(torch.equal(whole.to(own.dtype), own) or torch.equal(own.to(whole.dtype), whole))
 
 
 def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:

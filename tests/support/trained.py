@@ -54,8 +54,17 @@ def save_as_verl_does(model: Any, tokenizer: Any, folder: Path, fsdp: int) -> No
     manager.save_checkpoint(str(folder), global_step=7)
 
 
-def adapter(base: Path, folder: Path, *, seed: int = 5, scale: float = 0.2, **how: Any) -> Path:
-    """Write a LoRA adapter with nonzero weights, of that standard deviation."""
+def adapter(
+    base: Path,
+    folder: Path,
+    *,
+    seed: int = 5,
+    scale: float = 0.2,
+    save: dict[str, Any] | None = None,
+    **how: Any,
+) -> Path:
+    """Write a LoRA adapter with nonzero weights, of that standard deviation. save: keywords of
+    `save_pretrained`."""
     settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
     from peft import LoraConfig, get_peft_model
 
@@ -65,5 +74,5 @@ def adapter(base: Path, folder: Path, *, seed: int = 5, scale: float = 0.2, **ho
         for name, parameter in model.named_parameters():
             if "lora_" in name:
                 parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, **save or {})
     return folder

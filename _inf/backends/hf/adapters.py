@@ -64,6 +64,7 @@ class PeftAdapters(LoadedAdapters):
             peft_config,
             known.form if known else None,
             lambda: type(model)(copy.deepcopy(model.config)),
+            self.own_weights(),
         )
 
     async def _load(self, name: str, new: NewAdapter) -> str:

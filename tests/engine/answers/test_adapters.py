@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -293,6 +294,26 @@ def test_beams_are_searched_with_the_adapter_beside_rows_without_one(
         beside.join(60)
     alone = merged[None].generate(as_ids(PROMPTS[:1]), **GREEDY)
     assert rows and all(row.token_ids == alone.token_ids for row in rows)
+
+
+@pytest.mark.parametrize("how", [{}, {"save_embedding_layers": True}])
+def test_adapters_of_head_and_embeddings_are_loaded_as_peft_saves_them(
+    how: dict[str, Any], tmp_path: Path
+) -> None:
+    modules = ["q_proj"] if how else ["q_proj", "lm_head", "embed_tokens"]
+    folder = adapter(tiny_model(), tmp_path / "ends", save=how, target_modules=modules)
+    saved = load_peft_weights(str(folder), device="cpu")
+    head = next(name for name in saved if re.search(r"lm_head(\.base_layer)?\.weight", name))
+    config = json.loads((folder / "adapter_config.json").read_text())
+    with started() as engine:
+        engine.load_adapter(NAME, folder)
+        half = {name: tensor.bfloat16() for name, tensor in saved.items()}
+        engine.load_adapter("half", half, peft_config=config)
+        engine.load_adapter(NAME, folder)  # beside PEFT's layers
+        assert_answers(engine, with_merged(tiny_model(), folder), 1)
+        other = saved | {head: saved[head] + 1}
+        with refused(ConfigError, f"{re.escape(head)} differs .* only a merge"):
+            engine.load_adapter(NAME, other, peft_config=config)
 
 
 @pytest.mark.verl
