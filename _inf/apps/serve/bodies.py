@@ -138,10 +138,10 @@ class ServedKeywords(Keywords):
         return given
 
 
-# What clients add to an answer's message, and send back with it: `parsed` and in its calls
-# `parsed_arguments`, which repeat its texts (openai 3.54.0, `.parse()` and `.stream()`), and the
-# response's other fields (litellm 1.106.2).
-ADDITIONS = ("parsed", "provider_specific_fields")
+# What clients add to an answer's message, and send back with it: `parsed`, which repeats its text
+# (openai 3.54.0, `.parse()` and `.stream()`), the response's other fields (litellm 1.106.2), places
+# in a stream, and what other providers answer.
+ADDITIONS = "parsed provider_specific_fields thinking_blocks extra_content id index".split()
 
 
 def _as_answered(message: dict[str, Any]) -> dict[str, Any]:
@@ -149,16 +149,18 @@ def _as_answered(message: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in message.items() if key not in ADDITIONS}
     calls = kept.get("tool_calls")
     if isinstance(calls, list):
-        kept["tool_calls"] = [_without_parsed(call) for call in calls]
+        kept["tool_calls"] = [_call_as_answered(call) for call in calls]
     return kept
 
 
-def _without_parsed(call: Any) -> Any:
+def _call_as_answered(call: Any) -> Any:
+    """The call without what is no part of an answer, such as `index` and `parsed_arguments`."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call
-    named = {key: value for key, value in function.items() if key != "parsed_arguments"}
-    return {**call, "function": named}
+    kept = {key: call[key] for key in ("id", "type") if key in call}
+    named = {key: function[key] for key in ("name", "arguments") if key in function}
+    return {**kept, "function": named}
 
 
 class ChatBody(ServedKeywords, ChatRequest):

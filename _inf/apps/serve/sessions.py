@@ -15,11 +15,11 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from _inf.apps.rollouts.traces import Trace
 from _inf.apps.serve.error_responses import RequestError
-from _inf.apps.serve.forks import RETRIED, TRUNCATED, Fork, fork_of
+from _inf.apps.serve.forks import RETRIED, THOUGHTS, TRUNCATED, Fork, fork_of
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
@@ -120,7 +120,8 @@ class Session:
 
     def chat(self, messages: list[Message], context: str, template: Template) -> Start:
         """Find the answer that a conversation continues, and the ids of its prompt."""
-        recorded = self._newest_first()
+        recorded, shown = self._newest_first(), messages
+        messages = _compared(messages)
         found = [
             (answer, trace)
             for answer, trace in recorded
@@ -132,7 +133,7 @@ class Session:
             answer, trace = max(found, key=lambda pair: pair[0].messages)
             # An exception of the template's code: it cannot show what follows.
             with contextlib.suppress(Exception):
-                ids = _ids_to(answer, trace) + _ids_after(answer, messages, template)
+                ids = _ids_to(answer, trace) + _ids_after(answer, shown, template)
                 return Start(messages, context, ids, answer)
         fork = fork_of(messages, context, [(one.context, trace) for one, trace in recorded])
         return Start(messages, context, fork=fork)
@@ -152,8 +153,9 @@ class Session:
         """Record an answer: at the end of its trace, or in a new one if that has gone on."""
         output = choice.output
         assert choice.finish_reason is not None
-        answer: list[Any] = [*normalize([[choice.message]])[0]] if start.messages else []
-        messages, sampled = [*start.messages, *answer], output.token_ids
+        answer = normalize([[choice.message]])[0] if start.messages else []
+        messages = [*start.messages, *_compared(cast("list[Message]", answer))]
+        sampled = output.token_ids
         mask = [int(place not in output.forced_at) for place in range(len(sampled))]
         with self._lock:
             trace = self._continued(start, prompt_ids)
@@ -208,6 +210,14 @@ class Session:
                 raise ConfigError.of("trace", f"this session has no trace {shown(trace)}")
             for name in [*self._traces] if trace is None else [trace]:
                 self._replace(self._traces[name], reward=reward)
+
+
+def _compared(messages: list[Message]) -> list[Message]:
+    """The messages without empty thoughts, which clients add or leave out."""
+    return [
+        {key: value for key, value in message.items() if value or key not in THOUGHTS}
+        for message in messages
+    ]
 
 
 def _size(trace: Trace) -> int:

@@ -193,8 +193,13 @@ def test_what_clients_add_to_an_answer_does_not_fork(caller_server: InferenceSer
     messages: list[Any] = [user(question("12 * 7"))]
     message = said(ask(openai, messages, temperature=0, tools=[CALCULATOR])).to_dict()
     [call] = message["tool_calls"]
-    call["function"]["parsed_arguments"] = {"expression": "12 * 7"}  # openai's `.parse()`
+    call["function"] |= {"parsed_arguments": {"expression": "12 * 7"}}  # openai's `.parse()`
+    signed = {"extra_content": {"google": {"thought_signature": "x"}}}
+    call |= {"index": 0, "provider_specific_fields": {"a": 1}, **signed}
+    call["function"] |= {"provider_specific_fields": {"a": 1}, **signed}
     message |= {"parsed": {"a": 1}, "provider_specific_fields": {"refusal": None}}  # and litellm
+    message |= {"id": "msg_1", "index": 0, "thinking_blocks": [{"type": "thinking"}], **signed}
+    message |= {"reasoning_content": ""}
     messages += [message, {"role": "tool", "tool_call_id": call["id"], "content": "84"}]
     last = said(ask(openai, messages, temperature=0, tools=[CALCULATOR]))
     assert last.content == answer("84")
