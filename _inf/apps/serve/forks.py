@@ -59,6 +59,8 @@ def _reason(messages: Sequence[Message], recorded: Sequence[Message], count: int
     if new["role"] == old["role"] == "assistant":
         return THINKING if _lacks_thought(new, old) else ANSWER
     answered = any(message["role"] == "assistant" for message in messages[:count])
+    if answered and count == len(messages) - 1 == len(recorded) - 2:  # in place of the last one
+        return MESSAGE
     if new in recorded[count + 1 :] or (answered and len(messages) <= len(recorded)):
         return SHORTENED
     return MESSAGE if answered else OTHER

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from _inf.apps.rollouts.traces import Trace
 from _inf.apps.serve.error_responses import RequestError
-from _inf.apps.serve.forks import RETRIED, THOUGHTS, TRUNCATED, Fork, fork_of
+from _inf.apps.serve.forks import MESSAGE, RETRIED, THOUGHTS, TRUNCATED, Fork, fork_of
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
@@ -54,13 +54,13 @@ class Answer:
 @dataclasses.dataclass(frozen=True)
 class Start:
     """Where a request's answers belong. ids: the prompt's, None if its messages are to be rendered.
-    answer: the one they continue. fork: of a new trace."""
+    answer: the one they continue. traces: the ids of those that its answers are in, so far."""
 
     messages: list[Message] = dataclasses.field(default_factory=list)
     context: str = ""
     ids: list[int] | None = None
     answer: Answer | None = None
-    fork: Fork | None = None
+    traces: list[str] = dataclasses.field(default_factory=list)
 
 
 class Session:
@@ -135,8 +135,7 @@ class Session:
             with contextlib.suppress(Exception):
                 ids = _ids_to(answer, trace) + _ids_after(answer, shown, template)
                 return Start(messages, context, ids, answer)
-        fork = fork_of(messages, context, [(one.context, trace) for one, trace in recorded])
-        return Start(messages, context, fork=fork)
+        return Start(messages, context)
 
     def completion(self, ids: list[int]) -> Start:
         """Find the answer that a prompt of ids continues."""
@@ -175,18 +174,19 @@ class Session:
             self._sampled += len(sampled)
             end = len(trace.token_ids)
             self._answers.append(Answer(trace.id, start.context, len(messages), end, choice.ended))
+            start.traces.append(trace.id)
 
     def _continued(self, start: Start, prompt_ids: list[int]) -> Trace:
         """Return the trace that an answer continues, or a new one: a prompt may have been cut."""
-        fork = start.fork
+        fork = None
         if start.answer is not None:
             trace = self._traces[start.answer.trace]
-            whole = prompt_ids[: start.answer.ids + len(trace.prompt_token_ids)] == _ids_to(
-                start.answer, trace
-            )
-            if whole and start.answer.ids == len(trace.token_ids):
+            recorded = _ids_to(start.answer, trace)
+            if prompt_ids[: len(recorded)] != recorded:
+                fork = Fork(trace.id, start.answer.messages, TRUNCATED)
+            elif start.answer.ids == len(trace.token_ids):
                 return trace
-            fork = Fork(trace.id, start.answer.messages, RETRIED if whole else TRUNCATED)
+        fork = fork or self._fork(start, prompt_ids)
         return Trace(
             uuid.uuid4().hex,
             prompt_ids,
@@ -195,6 +195,20 @@ class Session:
             task=self.settings.task,
             rollout=self._rollout,
         )
+
+    def _fork(self, start: Start, prompt_ids: list[int]) -> Fork | None:
+        """Of a new trace, from one that has other messages, or ids, or another choice."""
+        if start.traces:
+            return Fork(start.traces[0], len(start.messages), RETRIED)
+        if start.messages:
+            contexts = {answer.trace: answer.context for answer in reversed(self._answers)}
+            traces = [(context, self._traces[name]) for name, context in contexts.items()]
+            return fork_of(start.messages, start.context, traces)
+        if start.answer is None:
+            return None
+        trace = self._traces[start.answer.trace]
+        same = (trace.prompt_token_ids + trace.token_ids)[: len(prompt_ids)] == prompt_ids
+        return Fork(trace.id, 0, RETRIED if same else MESSAGE)
 
     def _replace(self, trace: Trace, **changes: Any) -> Trace:
         """Change a trace, or add a new one; the caller has the lock."""

@@ -32,6 +32,7 @@ FORKS: list[tuple[list[Any], int, str]] = [
     ([SYSTEM, user("One"), said("7"), *RECORDED[3:], user("Four")], 2, "edited_answer"),
     ([*RECORDED[:6], said("3"), user("Four")], 6, "edited_answer"),
     ([*RECORDED[:3], user("2?"), *RECORDED[4:], user("Four")], 3, "edited_message"),
+    ([*RECORDED[:5], user("3?")], 5, "edited_message"),
     ([*RECORDED[:3], *RECORDED[5:], user("Four"), user("Five"), user("Six")], 3, "shortened"),
     ([SYSTEM, *RECORDED[3:], user("Four")], 1, "shortened"),
     ([*RECORDED[:3], user("So far: 1, 2, 3. Go on.")], 3, "shortened"),

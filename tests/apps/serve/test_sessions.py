@@ -233,10 +233,33 @@ def test_second_answer_to_the_same_history_keeps_the_recorded_ids(
     for seed in range(2):
         ask(openai, messages, max_tokens=6, temperature=1.0, seed=seed)
     first, second = tiny_server.traces("again")
-    assert (second.forked_from, second.fork_reason) == ((first.id, 2), "retried")
+    assert (second.forked_from, second.fork_reason) == ((first.id, 3), "retried")
     recorded = first.prompt_token_ids + first.token_ids
     assert recorded[: len(second.prompt_token_ids)] == second.prompt_token_ids
     assert second.response_mask == [1] * len(second.token_ids)
+
+
+def test_history_that_leaves_its_trace_after_an_answer_says_why(
+    tiny_server: InferenceServer,
+) -> None:
+    openai = session(tiny_server, "left")
+    told: list[Any] = []
+    for turn in range(3):
+        told.append(user(f"Turn {turn}"))
+        told.append(said(ask(openai, told, max_tokens=6, **SAMPLED)))
+    other: Any = {"role": "assistant", "content": "Something else."}
+    asked: dict[str, tuple[list[Any], int]] = {
+        "retried": (told[:5], 5),
+        "edited_message": ([*told[:2], user("No"), *told[3:], user("On")], 2),
+        "edited_answer": ([*told[:3], other, *told[4:], user("On")], 3),
+        "shortened": ([*told[:2], told[4]], 2),
+        "truncated": ([*told, user("word " * 2000)], 6),
+    }
+    for reason, (messages, count) in asked.items():
+        ask(openai, messages, max_tokens=2, extra_body={"truncate_prompt": "left"})
+        new = tiny_server.traces("left")[-1]
+        assert new.forked_from and (new.fork_reason, new.forked_from[1]) == (reason, count)
+    assert len(tiny_server.traces("left")) == 1 + len(asked)
 
 
 def test_choices_of_one_request_are_traces_of_their_own(tiny_server: InferenceServer) -> None:
@@ -245,6 +268,10 @@ def test_choices_of_one_request_are_traces_of_their_own(tiny_server: InferenceSe
     choices, prompt = whole_chat(answer)
     traces = tiny_server.traces("choices")
     assert [trace.token_ids for trace in traces] == [choice.ids for choice in choices]
+    assert traces[0].forked_from is None
+    assert [(t.forked_from, t.fork_reason) for t in traces[1:]] == [
+        ((traces[0].id, 1), "retried")
+    ] * 2
     messages = [user("One"), answer.choices[1].message, user("Two")]
     ask(openai, messages, max_tokens=4)
     counts = [len(trace.finish_reasons) for trace in tiny_server.traces("choices")]
@@ -273,6 +300,17 @@ def test_prompts_of_ids_go_on_too(tiny: InferenceEngine, tiny_server: InferenceS
     assert trace.prompt_token_ids == [10, 11, 12] and trace.messages == []
     assert trace.prompt_token_ids + trace.token_ids == ids[:-2]
     assert trace.response_mask == ([1] * 4 + [0] * 2) * 2 + [1] * 4
+    more = {"model": tiny.config.model_name, "max_tokens": 4, **whole}
+    for prompt, n in ((ids[:9], 1), ([*ids[:9], 5], 1), ([5, 6], 2)):
+        openai.completions.create(prompt=prompt, n=n, **SAMPLED, **more)
+    reasons = [(t.fork_reason, t.forked_from) for t in tiny_server.traces("tokens")]
+    new = tiny_server.traces("tokens")[-2].id
+    assert reasons[1:] == [
+        ("retried", (trace.id, 0)),
+        ("edited_message", (trace.id, 0)),
+        (None, None),
+        ("retried", (new, 0)),
+    ]
 
 
 def test_forced_end_of_a_thought_is_no_sampled_part_of_its_trace(
