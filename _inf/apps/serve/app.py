@@ -140,9 +140,11 @@ class Service:
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
         keywords = body.keywords() | ({} if adapter is None else {"adapter": adapter})
+        prompts = body.prompts()
         if session is not None:
-            keywords = session.keywords(keywords, self.engine.config.rollout.response_length)
-        asked = (body.prompts(), keywords, body.tool_choice, session)
+            most = self.engine.config.rollout.response_length
+            keywords = session.keywords(keywords, most, len(prompts))
+        asked = (prompts, keywords, body.tool_choice, session)
         about = {"parallel": body.parallel_tool_calls, "fits": body.fits}
         with by_field(body.fields):
             call = await asyncio.to_thread(served_call, self.engine, *asked, **about)

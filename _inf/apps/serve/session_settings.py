@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,18 @@ class SessionSettings:
                 name: checked(name, value, vocabulary) for name, value in self.sampling.items()
             }
         return dataclasses.replace(self, sampling=sampling)
+
+    @property
+    def size(self) -> int:
+        """In bytes of memory."""
+        size, values = 0, [self.task, self.rollout, self.sampling]
+        while values:
+            size += sys.getsizeof(value := values.pop())
+            if isinstance(value, Mapping):
+                values += [*value, *value.values()]
+            elif isinstance(value, list | tuple | set | frozenset):
+                values += value
+        return size
 
     def pinned(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
         """Return a request's keywords, with the session's parameters in place of the same ones."""

@@ -79,7 +79,7 @@ class Session:
         self._traces: dict[str, Trace] = {}
         self._answers: list[Answer] = []
         self._sampled = 0  # tokens
-        self.size = 0  # in bytes, estimated
+        self.size = settings.size  # in bytes, estimated
         self._lock = threading.Lock()
         self.used = time.monotonic()
 
@@ -95,21 +95,31 @@ class Session:
 
     # ─── A request begins ───
 
-    def keywords(self, asked: Mapping[str, Any], most: int) -> dict[str, Any]:
+    def keywords(self, asked: Mapping[str, Any], most: int, prompts: int) -> dict[str, Any]:
         """Return a request's keywords with the session's parameters and at most the tokens that it
-        has left. Requests that run at once have what was left when they began.
+        has left, in equal parts for its answers. Requests that run at once have what was left when
+        they began.
 
-        most: the `max_tokens` of a request without one. Raises `RequestError` if nothing is left.
+        most: the `max_tokens` of a request without one. prompts: the number of its prompts. Raises
+        `RequestError` if not enough is left.
         """
         settings, keywords = self.settings, self.settings.pinned(asked)
-        if settings.max_turns is not None and len(self._answers) >= settings.max_turns:
-            self._end("max_turns", settings.max_turns)
+        answers = prompts * (keywords.get("n") or 1)
+        if settings.max_turns is not None:
+            self._left("max_turns", settings.max_turns, len(self._answers), answers)
         if settings.max_tokens is not None:
-            left = settings.max_tokens - self._sampled
-            if left <= 0:
-                self._end("max_tokens", settings.max_tokens)
-            keywords["max_tokens"] = min(keywords.get("max_tokens", most), left)
+            left = self._left("max_tokens", settings.max_tokens, self._sampled, answers)
+            keywords["max_tokens"] = min(keywords.get("max_tokens", most), left // answers)
         return keywords
+
+    def _left(self, limit: str, most: int, used: int, answers: int) -> int:
+        """Return what is left of a limit; refuse more answers than that."""
+        if (left := most - used) <= 0:
+            self._end(limit, most)
+        if answers > left:
+            reason = f"session: {left} of its {limit} of {most} are left, for {answers} answers"
+            raise RequestError(400, f"{reason}; ask for fewer.", key=limit, code="length")
+        return left
 
     def _end(self, limit: str, most: int) -> NoReturn:
         with self._lock:

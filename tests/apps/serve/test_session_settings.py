@@ -81,6 +81,42 @@ def test_session_ends_after_its_last_token(server: InferenceServer) -> None:
     assert server.traces("tokens")[0].limit == "max_tokens"
 
 
+def test_limits_count_every_choice_of_every_prompt(server: InferenceServer) -> None:
+    url, whole = server.session("shared", max_tokens=10, max_turns=5), {"ignore_eos": True}
+    body = {"prompt": [[5, 6], [7, 8]], "n": 2, "max_tokens": 6, **whole}
+    answer = httpx.post(f"{url}/completions", json=body, timeout=60).json()
+    assert answer["usage"]["completion_tokens"] == 8  # 10 // 4 each
+    for more, limit in (({"n": 1}, "1 of its max_turns of 5"), ({"n": 3}, "1 of its max_turns")):
+        refused = httpx.post(f"{url}/completions", json=body | more, timeout=60)
+        assert refused.status_code == 400 and limit in refused.json()["error"]["message"]
+    one = {"prompt": [5, 6], "n": 1}
+    last = httpx.post(f"{url}/completions", json=body | one, timeout=60).json()
+    assert last["usage"]["completion_tokens"] == 2
+    assert {trace.limit for trace in server.traces("shared")} == {None}
+    url = server.session("few", max_tokens=3)
+    refused = httpx.post(f"{url}/completions", json=body, timeout=60)
+    assert "3 of its max_tokens of 3 are left, for 4 answers" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task": "x" * 60_000},
+        {"rollout": "x" * 60_000},
+        {"sampling": {"stop": ["x" * 600] * 100}},
+        {"sampling": {"stop_token_ids": [*range(300, 360)] * 30}},
+    ],
+)
+def test_fields_of_sessions_count_as_memory(
+    settings: Any, server: InferenceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("_inf.apps.serve.sessions.MAX_BYTES", 100_000)
+    for name in "ab":
+        server.session(name, **settings)
+    with pytest.raises(InferenceError, match="hold 100000 bytes"):
+        server.session("c", **settings)
+
+
 def test_messages_cut_by_the_sessions_limit_say_max_tokens(server: InferenceServer) -> None:
     url = server.session("messages", sampling={"ignore_eos": True}, max_tokens=4)
     answer = httpx.post(f"{url}/messages", json={"messages": ONE, "max_tokens": 50}).json()
