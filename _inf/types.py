@@ -180,10 +180,11 @@ class Transcript:
 
     messages: None after an agent loop, which does not report them. mask, logprobs: one per id after
     the prompt; 1 and a log prob for an id that the model sampled, 0 and 0.0 for an id of a tool, a
-    user or the template. answer_ids: the ids of the last turn. pending: calls that the caller must
-    run. reward_scores: by tool, and `user_turn_rewards`. limit: the limit that ended the
-    conversation or kept calls from running; None if the model ended it. agent_loop: its name, if
-    one ran; unsampled: positions where its mask is wrong; extra_fields: as in its output.
+    user or the template. answers: where each answer stands in the ids, forced tokens included;
+    after an agent loop only the last; none if a server gives only text. pending: calls that the
+    caller must run. reward_scores: by tool, and `user_turn_rewards`. limit: the limit that ended
+    the conversation or kept calls from running; None if the model ended it. agent_loop: its name,
+    if one ran; unsampled: positions where its mask is wrong; extra_fields: as in its output.
     environment: that of a row which `pause` ended, as `environments.Kept`.
     """
 
@@ -191,7 +192,7 @@ class Transcript:
     ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    answer_ids: list[int] = field(default_factory=list)
+    answers: list[range] = field(default_factory=list)
     pending: list[ToolCall] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     num_turns: int = 0
@@ -201,6 +202,11 @@ class Transcript:
     unsampled: Sequence[int] = ()
     extra_fields: Mapping[str, Any] = field(default_factory=dict)
     environment: Any = None
+
+    @property
+    def answer_ids(self) -> list[int]:
+        """The ids of the last answer."""
+        return self.ids[self.answers[-1].start : self.answers[-1].stop] if self.answers else []
 
 
 GRAMMARS = ("json_schema", "regex")  # the keywords of which one makes a row's whole answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator
 
 from _inf.conversation.episode import Episode
@@ -29,29 +28,24 @@ def take_up(episode: Episode, so_far: RequestOutput) -> None:
 def _sampled(
     prompt: list[int], row: Transcript, versions: list[tuple[int, int]], ends: Collection[int]
 ) -> Iterator[Sampled]:
-    """The row's answers: what was sampled between two texts of the template."""
-    for bit, places in itertools.groupby(range(len(row.ids)), row.mask.__getitem__):
-        first, *others = places
-        last = [first, *others][-1]
-        if bit:
-            ids = row.ids[first : last + 1]
-            yield Sampled(
-                [*prompt, *row.ids[:first]],
-                RequestOutput(
-                    token_ids=ids,
-                    logprobs=row.logprobs[first : last + 1],
-                    finish_reason="stop",
-                    matched_stop=ids[-1] if ids[-1] in ends else None,
-                    prompt_tokens=len(prompt) + first,
-                    completion_tokens=len(ids),
-                    weight_versions=_within(versions, first, last),
-                ),
-            )
+    """The row's answers."""
+    for places in row.answers:
+        ids = row.ids[places.start : places.stop]
+        yield Sampled(
+            [*prompt, *row.ids[: places.start]],
+            RequestOutput(
+                token_ids=ids,
+                logprobs=row.logprobs[places.start : places.stop],
+                finish_reason="stop",
+                matched_stop=ids[-1] if ids[-1] in ends else None,
+                prompt_tokens=len(prompt) + places.start,
+                completion_tokens=len(ids),
+                weight_versions=_within(versions, places.start, places.stop),
+            ),
+        )
 
 
-def _within(versions: list[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+def _within(versions: list[tuple[int, int]], first: int, end: int) -> list[tuple[int, int]]:
     """The versions that sampled these places, each with its first one counted from `first`."""
     before = [(version, 0) for version, place in versions if place <= first][-1:]
-    return before + [
-        (version, place - first) for version, place in versions if first < place <= last
-    ]
+    return before + [(version, place - first) for version, place in versions if first < place < end]

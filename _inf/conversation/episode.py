@@ -273,7 +273,7 @@ class Episode:
             ids=self.ids,
             mask=[int(place in logprobs) for place in range(len(self.ids))],
             logprobs=[logprobs.get(place, 0.0) for place in range(len(self.ids))],
-            answer_ids=list(last.token_ids),
+            answers=self.recorder.places(self.prompt_ids, self.ids),
             reward_scores=reward_scores,
         )
         row = self.recorder.row(self.prompt_ids, ended, transcript, rendered=self._rendered)

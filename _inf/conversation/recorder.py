@@ -9,7 +9,7 @@ returns is compared with this one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from _inf.types import Request, RequestOutput, Transcript, Turn, joined_versions
 
@@ -62,26 +62,35 @@ class Recorder:
     def logprobs(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> dict[int, float]:
         """The places in `ids`, which follow the row's prompt, that were sampled there, each with
         its log prob."""
-        whole, start = [*prompt_ids, *ids], len(prompt_ids)
         found: dict[int, float] = {}
-        for request in self.sampled:
-            answer = request.answer
-            pairs = zip(request.kept_in(whole), answer.logprobs, strict=False)
+        for answer, places in self._kept(prompt_ids, ids):
             found |= {
-                place - start: logprob
-                for number, (place, logprob) in enumerate(pairs)
+                place: logprob
+                for number, (place, logprob) in enumerate(
+                    zip(places, answer.logprobs, strict=False)
+                )
                 if number not in answer.forced_at
             }
         return found
 
+    def places(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> list[range]:
+        """Where the answers that `ids` has stand in it."""
+        return [places for _, places in self._kept(prompt_ids, ids) if places and places.start >= 0]
+
+    def _kept(
+        self, prompt_ids: Sequence[int], ids: Sequence[int]
+    ) -> Iterator[tuple[RequestOutput, range]]:
+        """All answers, each with the places in `ids` where it stands."""
+        whole, start = [*prompt_ids, *ids], len(prompt_ids)
+        for request in self.sampled:
+            kept = request.kept_in(whole)
+            yield request.answer, range(kept.start - start, kept.stop - start)
+
     def versions(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> list[tuple[int, int]]:
         """The versions of the weights that sampled `ids`, as in `RequestOutput`."""
-        whole, start = [*prompt_ids, *ids], len(prompt_ids)
         found: list[tuple[int, int]] = []
-        for request in self.sampled:
-            places = request.kept_in(whole)
-            begin = max(0, places.start - start)
-            found = joined_versions(found, request.answer.weight_versions, begin)
+        for answer, places in self._kept(prompt_ids, ids):
+            found = joined_versions(found, answer.weight_versions, max(0, places.start))
         return found or [(self._weight_version, 0)]
 
     def row(

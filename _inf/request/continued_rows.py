@@ -28,10 +28,16 @@ def continued_row(row: Any, index: int) -> ContinuedRow:
         raise PromptError(f"{where} without token ids of its prompt; a server gave only text.")
     transcript = _transcript(row, where)
     ids, mask, logprobs = _response(row)
-    if transcript is None and 0 in mask:
+    answers = [range(len(ids))] if transcript is None else transcript.answers
+    if any(0 in mask[places.start : places.stop] for places in answers):
         raise PromptError(
             f"{where} with ids that were not sampled: thinking_token_budget forced them, or its "
             "messages are missing; send its prompt again."
+        )
+    if sum(map(len, answers)) != sum(mask):
+        raise PromptError(
+            f"{where} with turns that does not say where its answers are (answer_places); give the "
+            "row that generate returned, or one that inf.save_rollouts saved of it."
         )
     sampled = [place for place, bit in enumerate(mask) if bit]
     values = logprobs or [math.nan] * len(ids)
@@ -85,6 +91,7 @@ def _of_rollout(row: Any) -> Transcript:
         ids=ids,
         mask=mask,
         logprobs=logprobs or [math.nan] * len(ids),
+        answers=[range(first, end) for first, end in row.answer_places or ()],
         calls=row.tool_calls or [],
         num_turns=row.num_turns or 0,
         agent_loop=row.agent_loop,

@@ -107,10 +107,9 @@ def _split(
 def _ids_before(row: GenerationRow) -> Sequence[int]:
     """Return the ids that a row's last answer followed."""
     before = row.prompt_token_ids or []
-    if (transcript := row.transcript) is None or not transcript.answer_ids:
+    if (transcript := row.transcript) is None or not transcript.answers:
         return before
-    end = len(transcript.mask) - transcript.mask[::-1].index(1) if 1 in transcript.mask else 0
-    return [*before, *transcript.ids[: max(0, end - len(transcript.answer_ids))]]
+    return [*before, *transcript.ids[: transcript.answers[-1].start]]
 
 
 def _asked_for(

@@ -67,6 +67,8 @@ def test_row_without_an_id_has_its_line(tmp_path: Path) -> None:
         ({**ROW, "prompt_texts": ["a"]}, "prompt_texts: 1 values for 2 prompt_token_ids"),
         ({**ROW, "response_mask": None}, "response_mask is missing"),
         ({**ROW, "unsampled_at": [0, 3]}, "unsampled_at: 3 is no place among 3 response_ids"),
+        ({**ROW, "answer_places": [[0, 2], [1, 3]]}, "answer_places: pairs of a first place and"),
+        ({**ROW, "answer_places": [[0, 4]]}, "answer_places: pairs of a first place and an end"),
         ({**ROW, "response_mask": [1, 2, 1]}, "response_mask: its values are 0 and 1"),
         (b'{"completion": "\xff"}\n', "it is not JSON: "),
         (b'{"completion": "a', "it is not JSON (the file ends inside it)"),

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from _inf.conversation.continued import take_up
 from _inf.conversation.episode import Episode
 from _inf.conversation.recorder import Recorder
+from _inf.request.continued_rows import continued_row
 from _inf.request.template import Template
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, TurnOptions
+from inf import GenerationRow, PromptError, as_rollouts
 from tests.support.conversation_rules import rules
+from tests.support.refusals import refused
 from tests.support.tiny import IM_END, VOCABULARY, tiny_model
 
 TEMPLATE = """{% for m in messages %}{% if loop.index0 %}{{ mark }}{% endif %}{{ m['role'] }}:
@@ -43,3 +53,86 @@ def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only(
         row.add_user_message("Go on.")
         assert row.error == error and row.over is (error is not None)
         assert (len(row.ids) > 2) is (error is None) and row.ids[:2] == [70, end]
+
+
+PROMPT, END = [5, 6], 7
+
+
+async def unasked(request: Request) -> RequestOutput:
+    raise AssertionError
+
+
+def ended(template: Any, *answers: RequestOutput) -> RequestOutput:
+    """A row of these answers, with a user's message after each but the last."""
+    given = iter(answers)
+
+    async def turn(request: Request) -> RequestOutput:
+        return next(given)
+
+    asked = Prompt(PROMPT, messages=[{"role": "user", "content": "hi"}])
+    tokenizer = SimpleNamespace(decode=lambda ids, **kwargs: str(ids))
+    recorder = Recorder(turn, 0)
+    row = Episode(
+        asked, SamplingParams(max_tokens=50), TurnOptions(), rules(template, tokenizer), recorder
+    )
+    for number in range(len(answers)):
+        if number:
+            row.add_user_message("Go on.")
+        row.add_answer(asyncio.run(recorder.sample(row.next_request())))
+    return row.output({})
+
+
+def answered(ids: list[int], reason: str, forced: Sequence[int] = ()) -> RequestOutput:
+    logprobs = [0.0 if place in forced else -1.0 for place in range(len(ids))]
+    matched = END if reason == "stop" else None
+    count = len(ids)
+    return RequestOutput(
+        ids, logprobs, [], reason, matched, 2, count, 0, [(0, 0)], forced_at=forced
+    )
+
+
+def as_row(output: RequestOutput) -> GenerationRow:
+    of_output = {"token_ids": output.token_ids, "logprobs": output.logprobs}
+    row = GenerationRow("", **of_output, finish_reason="abort", transcript=output.transcript)
+    return dataclasses.replace(row, prompt_token_ids=PROMPT, weight_versions=[(0, 0)])
+
+
+def between(*ids: int) -> Any:
+    return SimpleNamespace(after=lambda *_, **about: list(ids), escape_special_tokens=str)
+
+
+@pytest.mark.parametrize("forced", [[0], [1, 2], [3]])
+def test_answer_with_forced_tokens_is_one_answer_and_its_row_is_not_continued(
+    forced: list[int],
+) -> None:
+    row = as_row(
+        ended(between(9, 9), answered([1, 2, 3, END], "stop", forced), answered([4, 5], "abort"))
+    )
+    assert row.transcript is not None and row.transcript.num_turns == 2
+    assert row.transcript.answers == [range(0, 4), range(6, 8)]
+    [saved] = as_rollouts([row])
+    assert saved.answer_places == [[0, 4], [6, 8]]
+    for each in (row, saved):
+        with refused(PromptError, "prompt 0 is a row with ids that .* thinking_token_budget"):
+            continued_row(each, 0)
+
+
+@pytest.mark.parametrize("template", [between(9, 9), between()])
+def test_row_is_continued_with_the_answers_that_it_has(template: Any) -> None:
+    """Also if nothing stands between two of them."""
+    row = as_row(ended(template, answered([1, END], "stop"), answered([4, 5], "abort")))
+    [saved] = as_rollouts([row])
+    for each in (row, saved):
+        form = continued_row(each, 0)
+        asked = Prompt([*form], messages=form.messages, so_far=form.so_far)
+        own = rules(template, SimpleNamespace())
+        recorder = Recorder(unasked, 0)
+        again = Episode(asked, SamplingParams(max_tokens=50), TurnOptions(), own, recorder)
+        take_up(again, form.so_far)
+        [first] = recorder.sampled
+        assert first.prompt_ids == PROMPT and first.answer.token_ids == [1, END]
+        request = again.next_request()
+        assert request.so_far is not None and request.so_far.token_ids == [4, 5]
+        assert request.token_ids == [*PROMPT, 1, END, *template.after()]
+    with refused(PromptError, "answer_places"):
+        continued_row(dataclasses.replace(saved, answer_places=None), 0)

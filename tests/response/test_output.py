@@ -374,7 +374,7 @@ def conversation(**changed: Any) -> Any:
         ids=[10, 11, 12],
         mask=[1, 1, 0],
         logprobs=[-0.5, -0.5, 0.0],
-        answer_ids=[10, 11],
+        answers=[range(2)],
         pending=[],
         calls=[{**call, "reward": np.float32(0.5), "truncated": False}],
         num_turns=1,

@@ -9,10 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from _inf.config import ReasoningMarks, load_config
+from _inf.request.keywords import GenerateParams
+from _inf.request.sampling import Sampling, resolve
 from _inf.response.decode import answer_text, decode
 from _inf.response.streaming import TextStream
 from _inf.response.thoughts import Thoughts, ThoughtStream
-from _inf.types import Prompt, RequestOutput
+from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, Transcript
 from inf import ConfigError
 
 THINK = ReasoningMarks(start="<think>", end="</think>")
@@ -75,6 +77,11 @@ def row(tokenizer: Any, text: str, **fields: Any) -> RequestOutput:
     return RequestOutput(ids, finish_reason="stop", completion_tokens=len(ids), **fields)
 
 
+def sampling(tokenizer: Any) -> Sampling:
+    model = ModelInfo(tokenizer, frozenset([2]), Limits(99, 99, 384))
+    return resolve(GenerateParams(), load_config({}, {}).rollout, 1, model)
+
+
 @pytest.mark.parametrize(
     ("prompt", "unopened", "inside"),
     [
@@ -122,19 +129,26 @@ def test_marks_that_are_special_tokens_are_found(tokenizer: Any) -> None:
 
 
 def test_row_without_a_parser_is_not_split(tokenizer: Any) -> None:
-    from _inf.request.keywords import GenerateParams
-    from _inf.request.sampling import resolve
-    from _inf.types import Limits, ModelInfo
-
     text = "<think>a</think>b"
-    model = ModelInfo(tokenizer, frozenset([2]), Limits(99, 99, 384))
-    sampling = resolve(GenerateParams(), load_config({}, {}).rollout, 1, model)
     for thoughts, said in ((None, (None, text)), (Thoughts(THINK, tokenizer), ("a", "b"))):
         output = row(tokenizer, text)
-        [made] = decode([output], [Prompt([5])], sampling, tokenizer, 99, thoughts)
+        [made] = decode([output], [Prompt([5])], sampling(tokenizer), tokenizer, 99, thoughts)
         assert (made.reasoning, made.completion) == said
         assert made.token_ids == output.token_ids
         assert ("reasoning_tokens" in made.metadata) is (thoughts is not None)
+
+
+def test_thought_of_an_answer_that_ends_in_forced_tokens_is_split(tokenizer: Any) -> None:
+    """Forced tokens are part of the answer, whatever their mask is."""
+    before = tokenizer("<|im_start|>assistant\n<think>\n")["input_ids"]
+    said, end = (tokenizer(text)["input_ids"] for text in ("So it is", "</think>"))
+    ids, mask = said + end, [1] * len(said) + [0] * len(end)
+    turns = Transcript([], ids, mask, [0.0] * len(ids), [range(len(ids))])
+    output = RequestOutput(said, finish_reason="length", transcript=turns)
+    [made] = decode(
+        [output], [Prompt(before)], sampling(tokenizer), tokenizer, 99, Thoughts(THINK, tokenizer)
+    )
+    assert (made.reasoning, made.completion) == ("So it is", "")
 
 
 # ─── The config ───

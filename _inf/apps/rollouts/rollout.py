@@ -48,6 +48,8 @@ class Rollout:
     prompt_texts, response_texts: the text of each id; joined, the whole text.
     completion: the text of the last answer; reasoning: its thought. messages: the conversation.
     tool_calls: the calls that were run, each with its result and its seconds.
+    answer_places: of a conversation, for each answer the place of its first id in the response,
+        and the place after its last one.
     agent_loop: the name of the agent loop that answered. unsampled_at: the places in the response
         where its mask is not that of the ids that were sampled; unsampled_ids: how many.
         extra_fields: of its output.
@@ -79,6 +81,7 @@ class Rollout:
     adapter: str | None = None
     seed: int | None = None
     num_turns: int | None = None
+    answer_places: list[list[int]] | None = None
     agent_loop: str | None = None
     unsampled_ids: int | None = None
     unsampled_at: list[int] | None = None
@@ -129,6 +132,13 @@ class Rollout:
         if wrong := [place for place in self.unsampled_at or () if place not in places]:
             raise ConfigError(
                 f"{where}: unsampled_at: {wrong[0]} is no place among {len(places)} response_ids."
+            )
+        bounds = [place for pair in self.answer_places or () for place in pair]
+        pairs = all(len(pair) == 2 for pair in self.answer_places or ())
+        if not pairs or [0, *bounds, len(places)] != sorted([0, *bounds, len(places)]):
+            raise ConfigError(
+                f"{where}: answer_places: pairs of a first place and an end, in order, among "
+                f"{len(places)} response_ids, not {shown(self.answer_places)}."
             )
 
     def row(self) -> dict[str, Any]:

@@ -135,6 +135,7 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
         row = answer.to_dict()  # tools and loops may have put anything into a row; this is JSON
         fields |= {name: row.get(name) for name in OF_TURNS}
         if answer.transcript.agent_loop is None:  # which does not say its calls
+            fields["answer_places"] = [[at.start, at.stop] for at in answer.transcript.answers]
             calls = row["executed_tool_calls"]
             fields["tool_calls"] = calls
             fields["timings"] = {"tools": sum(c["seconds"] for c in calls)} if calls else None

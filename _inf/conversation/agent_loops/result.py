@@ -33,13 +33,13 @@ def answered_row(
     logprobs = [sampled.get(place, math.nan) for place in range(len(ids))]
     if given is not None:
         logprobs = list(map(float, given))
-    answer_ids, ended = _last_answer([*prompt, *ids], len(prompt), mask, recorder.sampled)
+    last, ended = _last_answer([*prompt, *ids], len(prompt), mask, recorder.sampled)
     reward = returned.reward_score
     transcript = Transcript(
         ids=ids,
         mask=mask,
         logprobs=[value if bit else 0.0 for value, bit in zip(logprobs, mask, strict=True)],
-        answer_ids=answer_ids,
+        answers=[last] if last else [],
         num_turns=_turns(returned.num_turns),
         reward_scores={} if reward is None else {"reward_score": reward},
         agent_loop=loop,
@@ -90,16 +90,17 @@ def _check_lengths(
 
 def _last_answer(
     whole: list[int], start: int, mask: list[int], requests: Sequence[Sampled]
-) -> tuple[list[int], RequestOutput]:
-    """The ids of the last answer in a row, and how it ended: as its request did, or by `length` if
-    the loop has cut it. Where no request is found, it is the last run of ids with mask 1."""
+) -> tuple[range, RequestOutput]:
+    """Where a row's last answer stands, and how it ended: as its request did, or by `length` if the
+    loop has cut it. Where no request is found, it is the last run of ids with mask 1."""
     end = start + max((n + 1 for n, bit in enumerate(mask) if bit), default=0)
     for request in reversed(requests):
         kept = request.kept_in(whole)
         if kept and kept.stop >= end:
             whole_answer = len(kept) == len(request.answer.token_ids)
             cut = RequestOutput(finish_reason="length")
-            return whole[kept.start : kept.stop], request.answer if whole_answer else cut
+            places = range(kept.start - start, kept.stop - start)
+            return places, request.answer if whole_answer else cut
     begin = max((n + 1 for n, bit in enumerate(mask[: end - start]) if not bit), default=0)
     ended = requests[-1].answer.finish_reason if requests else "stop"
-    return whole[start + begin : end], RequestOutput(finish_reason=ended)
+    return range(begin, end - start), RequestOutput(finish_reason=ended)
