@@ -92,11 +92,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class ThoughtMarks:
-    """The config's `reasoning_parser` as token ids."""
+    """The config's `reasoning_parser` as token ids. turn_ends: the tokens that end a message."""
 
     start: list[int]
     end: list[int]
     unopened: bool
+    turn_ends: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,8 @@ def with_thought_marks(model: ModelInfo, config: Config) -> ModelInfo:
         list(tokenizer(mark, add_special_tokens=False)["input_ids"])
         for mark in (marks.start, marks.end)
     )
-    return dataclasses.replace(model, thought_marks=ThoughtMarks(start, end, marks.unopened))
+    ends = sorted(model.eos_token_ids)
+    return dataclasses.replace(model, thought_marks=ThoughtMarks(start, end, marks.unopened, ends))
 
 
 def tokenizer_only(key: str, path: str, config: Config) -> ModelInfo:

@@ -38,7 +38,7 @@ class Rules:
             return None
         from _inf.response.thoughts import Thoughts
 
-        return Thoughts(marks, self.model.tokenizer)
+        return Thoughts(marks, self.model.tokenizer, self.model.eos_token_ids)
 
     def escape_special_tokens(self, text: str) -> str:
         """Break the special tokens in a tool's or a user's text; those of a server that renders are

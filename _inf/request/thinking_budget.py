@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from _inf.types import Request, ThoughtMarks
 
-TAIL = 16  # tokens at the end of a prompt, among which an end mark closes a thought
+TAIL = 16  # tokens at the end of a prompt, among which an end mark closes a thought in vLLM
 
 
 @dataclasses.dataclass
@@ -41,13 +40,7 @@ class ThinkingBudget:
 
     def __init__(self, prompt_ids: Sequence[int], budget: int, marks: ThoughtMarks) -> None:
         self._budget, self._marks = budget, marks
-        prompt = list(prompt_ids)
-        opened, closed = _last(prompt, marks.start), _last(prompt, marks.end)
-        self._first: int | None = None  # where the thought starts that the prompt opens
-        if opened > closed:
-            self._first = opened + len(marks.start) - len(prompt)
-        elif marks.unopened and _last(prompt[-TAIL:], marks.end) < 0:
-            self._first = 0
+        self._first = opened(prompt_ids, marks)
         self._reached = _Reached(self._first)
 
     def token(self, generated: Sequence[int]) -> int | None:
@@ -61,8 +54,12 @@ class ThinkingBudget:
 
     def forced(self, answer: Sequence[int]) -> list[int]:
         """The places of an answer's tokens that were forced."""
-        places = itertools.chain.from_iterable(self._places(answer, _Reached(self._first)))
-        return [place for place in places if place < len(answer)]
+        return [
+            place
+            for places in self._places(answer, _Reached(self._first))
+            for place, token in zip(places, self._marks.end, strict=True)
+            if answer[place : place + 1] == [token]
+        ]
 
     def _places(self, generated: Sequence[int], reached: _Reached) -> Iterator[range]:
         """Where the end mark is forced: once in each thought that lasts until there."""
@@ -80,6 +77,26 @@ class ThinkingBudget:
                 places = range(first, first + len(self._marks.end))
                 yield places
                 reached.start, reached.searched = None, places.stop
+
+
+def opened(prompt_ids: Sequence[int], marks: ThoughtMarks) -> int | None:
+    """Where the thought starts in which an answer to a prompt begins, 0 or below; None: in none.
+
+    Only what follows the last message that has ended counts: the last start mark opens a thought if
+    no end mark follows it. Where the tokens that end messages are unknown, it is as in vLLM.
+    """
+    own = own_part(prompt_ids, marks.turn_ends)
+    start, end = _last(own, marks.start), _last(own, marks.end)
+    if start > end:
+        return start + len(marks.start) - len(own)
+    searched = own if marks.turn_ends else own[-TAIL:]
+    return 0 if marks.unopened and _last(searched, marks.end) < 0 else None
+
+
+def own_part(ids: Sequence[int], turn_ends: Collection[int]) -> list[int]:
+    """The ids after the last one that ends a message."""
+    ends = (place for place in range(len(ids), 0, -1) if ids[place - 1] in turn_ends)
+    return list(ids[next(ends, 0) :])
 
 
 def budget_of(request: Request) -> ThinkingBudget | None:

@@ -8,13 +8,12 @@ the answer. Under a grammar a prompt opens none, because the grammar holds from 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from _inf.config import ReasoningMarks
+from _inf.request.thinking_budget import own_part
 from _inf.response.decode import overlap
 from _inf.types import Tokenizer
-
-TAIL = 16  # tokens at the end of a prompt, among which a mark is looked for
 
 
 class ThoughtStream:
@@ -73,12 +72,15 @@ class ThoughtStream:
 
 class Thoughts:
     """How the thoughts of one model are found. tokenizer: None if a server takes and gives text.
+    turn_ends: the tokens that end a message.
 
     shown: the marks that are special tokens, by their ids; they are decoded where others are not.
     """
 
-    def __init__(self, marks: ReasoningMarks, tokenizer: Tokenizer | None) -> None:
-        self.marks, self._tokenizer = marks, tokenizer
+    def __init__(
+        self, marks: ReasoningMarks, tokenizer: Tokenizer | None, turn_ends: Collection[int] = ()
+    ) -> None:
+        self.marks, self._tokenizer, self._turn_ends = marks, tokenizer, turn_ends
         self.shown: Mapping[int, str] = {}
         self._end_id: int | None = None
         if tokenizer is not None:
@@ -92,13 +94,14 @@ class Thoughts:
             }
 
     def inside(self, before: Sequence[int], *, constrained: bool) -> bool:
-        """Whether an answer to these ids begins in a thought. constrained: a grammar makes it."""
+        """Whether an answer to these ids begins in a thought: by the rule of
+        `thinking_budget.opened`, but in text, whose tokens may join a mark with what is beside it.
+        constrained: a grammar makes it."""
         if self._tokenizer is None or constrained:
             return False
-        text = self._text(before[-TAIL:]).rstrip()
-        if text.endswith(self.marks.start):
-            return True
-        return self.marks.unopened and not text.endswith(self.marks.end)
+        text = self._text(own_part(before, self._turn_ends))
+        closed = text.rfind(self.marks.end)
+        return text.rfind(self.marks.start) > closed or (self.marks.unopened and closed < 0)
 
     def stream(self, *, inside: bool) -> ThoughtStream:
         return ThoughtStream(self.marks, inside=inside)

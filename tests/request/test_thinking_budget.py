@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from _inf.request.repetition import repeats
-from _inf.request.thinking_budget import ThinkingBudget
+from _inf.request.thinking_budget import ThinkingBudget, opened
 from _inf.types import ThoughtMarks
 from inf import ConfigError
 from tests.support.refusals import refused
@@ -80,6 +80,15 @@ def test_unopened_answer_is_a_thought_unless_the_prompt_ends_one() -> None:
     assert answered(2, [5], [], unopened=True)[1] == [2, 3]
     assert answered(2, [5, *END, 9], [], unopened=True)[1] == []
     assert answered(2, [*END, *[9] * 16], [], unopened=True)[1] == [2, 3]
+
+
+def test_mark_in_a_message_that_has_ended_opens_and_closes_nothing() -> None:
+    marks = ThoughtMarks(START, END, False, turn_ends=[9, 8])
+    assert opened([5, *START, 1, 9, 5], marks) is None
+    assert opened([5, *START, 1, 9, *START, 1, 1], marks) == -2
+    unopened = ThoughtMarks(START, END, True, turn_ends=[9, 8])
+    assert opened([5, *END, 8, 5], unopened) == 0
+    assert opened([8, *END, *[5] * 50], unopened) is None
 
 
 @pytest.mark.parametrize("budget", [5, 100_000])

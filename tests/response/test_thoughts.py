@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from _inf.config import ReasoningMarks, load_config
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import Sampling, resolve
+from _inf.request.thinking_budget import opened
 from _inf.response.decode import answer_text, decode
 from _inf.response.streaming import TextStream
 from _inf.response.thoughts import Thoughts, ThoughtStream
-from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, Transcript
+from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ThoughtMarks, Transcript
 from inf import ConfigError
+from tests.support.tiny import IM_END, IM_START, PAD
 
 THINK = ReasoningMarks(start="<think>", end="</think>")
 PIECES = st.sampled_from(["<think>", "</think>", "<th", "</", ">", "a", " ", "\n", "<", "think>"])
@@ -89,15 +91,31 @@ def sampling(tokenizer: Any) -> Sampling:
         ("<|im_start|>assistant\n<think>\n", False, True),
         ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False, False),
         ("<|im_start|>user\n<think><|im_end|>\n<|im_start|>assistant\n", False, False),
+        ("<|im_start|>assistant\n<think>\nOkay, so first", False, True),  # to be continued
+        (f"<|im_start|>assistant\n<think>\nIs it? </think>\n{'It is. ' * 20}", False, False),
+        (f"<|im_start|>assistant\n{'It is. ' * 20}", True, True),
+        (f"<|im_start|>assistant\nIs it? </think>\n{'It is. ' * 20}", True, False),
+        ("<|im_start|>user\n</think><|im_end|>\n<|im_start|>assistant\n", True, True),
         ("<|im_start|>assistant\n", True, True),
         ("<|im_start|>assistant\n<think>\n\n</think>\n\n", True, False),
     ],
 )
 def test_prompt_opens_a_thought(tokenizer: Any, prompt: str, unopened: bool, inside: bool) -> None:
-    thoughts = Thoughts(THINK.model_copy(update={"unopened": unopened}), tokenizer)
-    ids = tokenizer(prompt)["input_ids"]
+    ids, ends = tokenizer(prompt)["input_ids"], [tokenizer.convert_tokens_to_ids(IM_END)]
+    thoughts = Thoughts(THINK.model_copy(update={"unopened": unopened}), tokenizer, ends)
     assert thoughts.inside(ids, constrained=False) is inside
     assert not thoughts.inside(ids, constrained=True)  # the grammar's text is the answer
+
+
+@given(ids=st.lists(st.sampled_from([1, 2, 3, 40, 41]), max_size=40), unopened=st.booleans())
+def test_budget_counts_the_thoughts_that_are_split(
+    tokenizer: Any, ids: list[int], unopened: bool
+) -> None:
+    marks = ReasoningMarks(start=IM_START, end=PAD, unopened=unopened)
+    start, end, ends = tokenizer.convert_tokens_to_ids([IM_START, PAD, IM_END])
+    thoughts = Thoughts(marks, tokenizer, [ends])
+    counted = opened(ids, ThoughtMarks([start], [end], unopened, [ends]))
+    assert thoughts.inside(ids, constrained=False) is (counted is not None)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ class TokenAnswer(OpenAIAnswer):
             cached_tokens=self.cached_tokens,
             weight_versions=list(self.weight_versions),
         )
-        if budget := budget_of(self.request):
+        if budget := budget_of(_as_vllm_reads(self.request)):
             row = _with_forced(row, budget.forced(ids))
         return self._with_prompt(row) if params.prompt_logprobs else row
 
@@ -163,6 +163,15 @@ class TokenAnswer(OpenAIAnswer):
             logprobs.append(-math.inf if impossible else logprob)
             tops.append(_likeliest(named, most) if entry else None)
         return dataclasses.replace(row, prompt_logprobs=logprobs, top_prompt_logprobs=tops)
+
+
+def _as_vllm_reads(request: Request) -> Request:
+    """The request with the thoughts that vLLM sees: any mark of its prompt counts."""
+    params = request.params
+    if params.thought_marks is None:
+        return request
+    marks = dataclasses.replace(params.thought_marks, turn_ends=())
+    return dataclasses.replace(request, params=dataclasses.replace(params, thought_marks=marks))
 
 
 def _with_forced(row: RequestOutput, places: Sequence[int]) -> RequestOutput:
