@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -27,6 +28,8 @@ from _inf.runtime.calls import CancelToken, current_call
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Scored
+
+T = TypeVar("T")
 
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
 
@@ -191,6 +194,7 @@ class HfBackend(OnHost):
         tensors = new_weights.checked(weights, expected)
 
         async def load() -> int:
+            self.decoder.forget_prompts()
             state = adapters.own_weights()
             for name, tensor in tensors:
                 whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
@@ -202,6 +206,10 @@ class HfBackend(OnHost):
             return self.weight_version
 
         return self.change(load(), keep=keep)
+
+    async def _of_adapter(self, name: str, change: Coroutine[Any, Any, T]) -> T:
+        self.decoder.forget_prompts()
+        return await super()._of_adapter(name, change)
 
     def _version(self, adapter: str | None) -> int:
         """The version of the weights of a row with this adapter."""

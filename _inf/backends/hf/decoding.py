@@ -79,6 +79,10 @@ class Decoder:
         finally:
             self._ending = False
 
+    def forget_prompts(self) -> None:
+        """Compute the prompts of waiting rows again, with other weights than until now."""
+        self._prompts.clear()
+
     def compute_again(self) -> None:
         """Compute the keys and values of all running rows again, while they stand still."""
         for batch in self._batches:

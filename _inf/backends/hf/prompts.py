@@ -16,17 +16,15 @@ from _inf.backends.hf.next_token import Row
 
 @dataclasses.dataclass
 class Computed:
-    """logits: of the token that follows a prompt, 1 x vocabulary. cache: of its tokens, one row.
-    version: of the weights that computed it."""
+    """logits: of the token that follows a prompt, 1 x vocabulary. cache: of its tokens, one row."""
 
-    version: int
     logits: torch.Tensor
     cache: DynamicCache
 
 
 class Prompts:
     """The prompts of rows that wait, each of which is kept from its first row's begin to its last
-    row's."""
+    row's, or to the next change of weights."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
@@ -41,11 +39,6 @@ class Prompts:
             row.prompt = row
         self._waiting[row.prompt] += 1
 
-    def _computed(self, row: Row) -> Computed | None:
-        """What is kept of its prompt, unless other weights computed it."""
-        computed = self._kept.get(row.prompt)
-        return computed if computed is not None and computed.version == row.version() else None
-
     def remove(self, row: Row) -> None:
         """Count a row that begins next, or was cancelled."""
         self._waiting[row.prompt] -= 1
@@ -57,9 +50,13 @@ class Prompts:
         for prompt in self._kept.keys() - self._waiting.keys():
             del self._kept[prompt]
 
+    def clear(self) -> None:
+        """Free all that was computed."""
+        self._kept.clear()
+
     def new_tokens(self, row: Row, others: Container[Hashable]) -> int:
         """How many tokens of its prompt are computed if the row begins beside these prompts."""
-        known = self._computed(row) is not None or row.prompt in others
+        known = row.prompt in self._kept or row.prompt in others
         return 0 if known else len(row.request.known_ids)
 
     def grouped(self, rows: Sequence[Row], most_tokens: int) -> Iterator[list[Row]]:
@@ -78,11 +75,10 @@ class Prompts:
         prompts. rows: a group of `grouped`."""
         firsts: dict[Hashable, Row] = {}
         for row in rows:
-            if row.prompt in firsts or self._computed(row) is not None:
+            if row.prompt in firsts or row.prompt in self._kept:
                 row.cached_tokens = len(row.request.known_ids)
             firsts.setdefault(row.prompt, row)
-        known = {prompt: self._computed(row) for prompt, row in firsts.items()}
-        kept = {prompt: computed for prompt, computed in known.items() if computed is not None}
+        kept = {prompt: self._kept[prompt] for prompt in firsts if prompt in self._kept}
         parts = [(each.logits, row_of(each.cache)) for each in kept.values()]
         new = {prompt: row for prompt, row in firsts.items() if prompt not in kept}
         if new:
@@ -107,6 +103,5 @@ class Prompts:
         for index, prompt in enumerate(firsts):
             if cache is not None and prompt in self._waiting:
                 kept = row_of(cache, index, len(ids[index]))
-                version = firsts[prompt].version()
-                self._kept[prompt] = Computed(version, logits[index : index + 1].clone(), kept)
+                self._kept[prompt] = Computed(logits[index : index + 1].clone(), kept)
         return logits, cache

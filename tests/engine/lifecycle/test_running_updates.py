@@ -85,6 +85,12 @@ def by_hand(
     return torch.cat(rows)
 
 
+def same(row: Any, prompt: list[int], model: Any) -> bool:
+    """Whether one model sampled all of a row."""
+    computed = logprobs(by_hand([model], prompt, row.token_ids, [0], again=False), row.token_ids)
+    return bool(row.logprobs == pytest.approx(computed, abs=1e-3))
+
+
 def assert_by_hand(
     row: Any, prompt: list[int], models: Sequence[Any], *, again: bool, greedy: bool = True
 ) -> None:
@@ -137,6 +143,24 @@ def test_no_new_row_rests_on_keys_and_values_of_the_old_weights(
     for prompt, row in [*zip(PROMPTS, during, strict=True), *zip(mixed, after, strict=True)]:
         assert [*map(tuple, row.weight_versions)] == [(new, 0)]
         assert_by_hand(row, prompt, models[1:2], again=False)
+
+
+def test_row_that_waits_begins_with_new_weights_of_the_same_version(models: list[Any]) -> None:
+    """Also if its prompt was computed for a row that began before."""
+    folder = tiny_model(layers=12, tied=True, initializer_range=0.15)
+    settings = {"name": "hf", "dtype": "float32", "max_num_seqs": 1, "response_length": 256}
+    with InferenceEngine(model_path=str(folder), rollout=settings) as engine:
+        for attempt in range(1, 20):  # the first row may not have begun, or have ended
+            engine.update_weights(models[0], version=7)
+            asked = {"temperature": 0, "max_tokens": [120, 20], "ignore_eos": True}
+            call = begun(lambda: engine.generate(as_ids(PROMPTS[:1] * 2), **asked))  # noqa: B023
+            wait([call], 0.03 * attempt)
+            engine.update_weights(models[1], version=7, running="keep")
+            first, second = call.result(60)
+            if not same(first, PROMPTS[0], models[1]) and not same(second, PROMPTS[0], models[0]):
+                break
+        assert second.cached_tokens == 0 and not same(first, PROMPTS[0], models[0])
+        assert_by_hand(second, PROMPTS[0], models[1:2], again=False)
 
 
 @pytest.mark.verl
