@@ -38,12 +38,22 @@ class Batch:
         return self.rows[0].params.adapter
 
     def leave(self) -> None:
+        """Let the rows go that are done; all of them if memory runs out."""
         kept = [index for index, row in enumerate(self.rows) if not row.done.done()]
         if len(kept) == len(self.rows):
             return
         self.rows = [self.rows[index] for index in kept]
         if self.rows and self.cache is not None:
-            selected(self.cache, kept, max(self.lengths) - 1)
+            with failing(self.rows):
+                selected(self.cache, kept, max(self.lengths) - 1)
+                return
+            self.rows = []
+
+    def may_join(self, other: Batch) -> bool:
+        """Whether another batch, of no shorter rows, may be computed with this one."""
+        near = max(other.lengths) <= 2 * max(self.lengths) + 64
+        kept = self.cache is not None and other.cache is not None
+        return near and kept and self.adapter == other.adapter
 
 
 @dataclasses.dataclass
@@ -89,17 +99,21 @@ class Decoder:
             batch.leave()
             if not batch.rows or batch.cache is None:
                 continue
-            adapter, caches, rows = batch.adapter, [], list[Row]()
-            groups = self.forward.grouped(
-                batch.lengths, self.most_new_tokens, [adapter] * len(batch.rows)
-            )
-            for group in groups:
-                same = [batch.rows[index] for index in group]
-                caches.append(DynamicCache())
-                known = [(row.request.token_ids + row.token_ids)[:-1] for row in same]
-                self.forward(known, caches[-1], adapter=adapter)
-                rows += same
-            batch.rows, batch.cache = rows, joined(caches)
+            with failing(batch.rows):
+                self._compute_again(batch)
+
+    def _compute_again(self, batch: Batch) -> None:
+        adapter, caches, rows = batch.adapter, list[DynamicCache](), list[Row]()
+        groups = self.forward.grouped(
+            batch.lengths, self.most_new_tokens, [adapter] * len(batch.rows)
+        )
+        for group in groups:
+            same = [batch.rows[index] for index in group]
+            caches.append(DynamicCache())
+            known = [(row.request.token_ids + row.token_ids)[:-1] for row in same]
+            self.forward(known, caches[-1], adapter=adapter)
+            rows += same
+        batch.rows, batch.cache = rows, joined(caches)
 
     async def between_steps(self) -> None:
         """Let calls begin, end and be cancelled, and tools run."""
@@ -187,16 +201,16 @@ class Decoder:
             (batch for batch in self._batches if batch.rows),
             key=lambda batch: (batch.adapter or "", max(batch.lengths)),
         )
-        self._batches = batches[:1]
-        for batch in batches[1:]:
-            last = self._batches[-1]
-            near = max(batch.lengths) <= 2 * max(last.lengths) + 64
-            same = batch.adapter == last.adapter
-            if same and near and last.cache is not None and batch.cache is not None:
-                cache = joined([last.cache, batch.cache])
-                self._batches[-1] = Batch([*last.rows, *batch.rows], cache)
-            else:
+        self._batches = []
+        for batch in batches:
+            if not self._batches or not self._batches[-1].may_join(batch):
                 self._batches.append(batch)
+                continue
+            both = [self._batches.pop(), batch]
+            rows = [row for each in both for row in each.rows]
+            with failing(rows):
+                cache = joined([each.cache for each in both if each.cache is not None])
+                self._batches.append(Batch(rows, cache))
 
 
 @contextlib.contextmanager
