@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -162,10 +163,12 @@ def decoded_text(
     """Decode token ids without changing any spaces. shown: the texts of special tokens that are
     not skipped."""
     if skip_special_tokens and not shown.keys().isdisjoint(ids):
-        [place, *_] = [place for place, token in enumerate(ids) if token in shown]
-        before = decoded_text(ids[:place], tokenizer, skip_special_tokens=True)
-        after = decoded_text(ids[place + 1 :], tokenizer, skip_special_tokens=True, shown=shown)
-        return f"{before}{shown[ids[place]]}{after}"
+        marks = [place for place, token in enumerate(ids) if token in shown]
+        parts = list[str]()
+        for before, place in itertools.pairwise([-1, *marks, len(ids)]):
+            parts += decoded_text(ids[before + 1 : place], tokenizer, skip_special_tokens=True)
+            parts += [shown[token] for token in ids[place : place + 1]]
+        return "".join(parts)
     if _only_wraps(tokenizer):
         return str(tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
     return str(

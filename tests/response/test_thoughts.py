@@ -12,7 +12,7 @@ from _inf.config import ReasoningMarks, load_config
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import Sampling, resolve
 from _inf.request.thinking_budget import opened
-from _inf.response.decode import answer_text, decode
+from _inf.response.decode import answer_text, decode, decoded_text
 from _inf.response.streaming import TextStream
 from _inf.response.thoughts import Thoughts, ThoughtStream
 from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ThoughtMarks, Transcript
@@ -144,6 +144,13 @@ def test_marks_that_are_special_tokens_are_found(tokenizer: Any) -> None:
         said += chunk.text if chunk else ""
     assert said == text
     assert thoughts.tokens(output.token_ids, "So") == 4
+
+
+def test_any_number_of_shown_marks_is_decoded(tokenizer: Any) -> None:
+    mark, end, word = tokenizer.convert_tokens_to_ids([IM_START, IM_END, "a"])
+    ids = [word, mark, mark, word, end] * 1500 + [mark]
+    text = decoded_text(ids, tokenizer, skip_special_tokens=True, shown={mark: "<think>"})
+    assert text == "a<think><think>a" * 1500 + "<think>"
 
 
 def test_row_without_a_parser_is_not_split(tokenizer: Any) -> None:
