@@ -211,8 +211,8 @@ class InferenceEngine:
     ) -> Iterator[StreamChunk]:
         """Answer one prompt in chunks, with `generate`'s keywords (n is 1).
 
-        The chunks join to the row's text and token ids. Closing the iterator aborts the request.
-        A wrong call raises here, not at the first chunk.
+        The chunks join to the row's text and token ids; a reader who lags gets larger ones. Closing
+        the iterator aborts the request. A wrong call raises here, not at the first chunk.
         """
         refuse_positional("stream()", others)
         return self._stream(prompt, params).chunks()

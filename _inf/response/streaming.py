@@ -91,19 +91,22 @@ class Stream:
 
     def chunks(self) -> Iterator[StreamChunk]:
         """Yield the chunks; may be called on any thread."""
-        rows: queue.SimpleQueue[RequestOutput | None] = queue.SimpleQueue()
-        with self._running(rows.put):
-            while (row := rows.get(timeout=self._seconds_left())) is not None:
-                if (chunk := self._chunk(row)) is not None:
+        wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        newest = Newest(lambda: wakes.put(None))
+        with self._running(newest.put):
+            while not newest.ended:
+                wakes.get(timeout=self._seconds_left())
+                if (row := newest.take()) is not None and (chunk := self._chunk(row)) is not None:
                     yield chunk
 
     async def achunks(self) -> AsyncIterator[StreamChunk]:
         """Yield the chunks to async code."""
-        rows: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
-        deliveries = Deliveries.to(asyncio.get_running_loop())
-        with self._running(partial(deliveries.put, rows)):
-            while (row := await asyncio.wait_for(rows.get(), self._seconds_left())) is not None:
-                if (chunk := self._chunk(row)) is not None:
+        wakes: asyncio.Queue[None] = asyncio.Queue()
+        newest = Newest(partial(Deliveries.to(asyncio.get_running_loop()).wake, wakes))
+        with self._running(newest.put):
+            while not newest.ended:
+                await asyncio.wait_for(wakes.get(), self._seconds_left())
+                if (row := newest.take()) is not None and (chunk := self._chunk(row)) is not None:
                     yield chunk
 
     @contextlib.contextmanager
@@ -156,10 +159,40 @@ class Stream:
         return dataclasses.replace(chunk, text=content, reasoning=thought, whole_text=chunk.text)
 
 
+class Newest:
+    """Hands the newest row of a stream from the engine's thread to its reader. Each row has all
+    tokens so far, so a reader who lags needs none of those before.
+
+    wake: called when a row comes, or the end, and the reader has taken what came before.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake, self._waking = wake, False
+        self._row: deque[RequestOutput] = deque(maxlen=1)
+        self._no_more = False
+        self.ended = False  # all was taken
+
+    def put(self, row: RequestOutput | None) -> None:
+        """Take the place of the row before; None: no more come."""
+        if row is None:
+            self._no_more = True
+        else:
+            self._row.append(row)
+        if not self._waking:
+            self._waking = True
+            self._wake()
+
+    def take(self) -> RequestOutput | None:
+        """The newest row; None: it was taken before."""
+        self._waking = False  # before it looks: what comes now wakes it again
+        self.ended = self._no_more
+        return self._row.pop() if self._row else None
+
+
 class Deliveries:
-    """Hands rows from an engine's thread to the streams of one event loop, which wakes up once for
-    all that have come since: a step has a row for each stream, and each wake-up takes the
-    interpreter from the engine's thread."""
+    """Wakes the streams of one event loop from an engine's thread, all at once for what has come
+    since: a step has a row for each stream, and each wake-up of the loop takes the interpreter from
+    the engine's thread."""
 
     _of_loops: ClassVar[weakref.WeakKeyDictionary[Any, Deliveries]] = weakref.WeakKeyDictionary()
     _making: ClassVar[threading.Lock] = threading.Lock()
@@ -173,22 +206,21 @@ class Deliveries:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.proxy(loop)
-        self._rows: deque[tuple[asyncio.Queue[Any], RequestOutput | None]] = deque()
+        self._wakes: deque[asyncio.Queue[None]] = deque()
         self._waking = False
 
-    def put(self, queue: asyncio.Queue[Any], row: RequestOutput | None) -> None:
+    def wake(self, stream: asyncio.Queue[None]) -> None:
         """May be called on any thread."""
-        self._rows.append((queue, row))
+        self._wakes.append(stream)
         if not self._waking:
             self._waking = True
             with contextlib.suppress(RuntimeError, ReferenceError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        self._waking = False  # before the rows are taken: one that comes now wakes it again
-        while self._rows:
-            queue, row = self._rows.popleft()
-            queue.put_nowait(row)
+        self._waking = False  # before they are taken: one that comes now wakes it again
+        while self._wakes:
+            self._wakes.popleft().put_nowait(None)
 
 
 class TextStream:

@@ -114,8 +114,8 @@ def test_newer_name_of_max_tokens_is_used_where_the_server_asks_for_it(
 def test_chunks_of_a_stream_are_the_answer(server: ScriptedServer) -> None:
     with connected(server) as engine:
         chunks = list(engine.stream("hello"))
-        assert "".join(chunk.text for chunk in chunks) == "HELLO" and len(chunks) > 2
-        assert [chunk.finish_reason for chunk in chunks[-2:]] == [None, "stop"]
+        assert "".join(chunk.text for chunk in chunks) == "HELLO"
+        assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
         assert all(chunk.token_ids == [] for chunk in chunks)
         assert engine.stats()["completion_tokens"] == 3
 

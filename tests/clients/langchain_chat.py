@@ -35,7 +35,7 @@ for chunk in bound.stream(asked):
 equal([(each["name"], each["args"]) for each in joined.tool_calls], [(call["name"], call["args"])])
 chunks = [chunk.content for chunk in bound.stream(later)]
 equal("".join(chunks), QUESTION["text"])
-assert len(chunks) > 2
+assert len(chunks) > 1
 
 said = model.bind(logprobs=True, top_logprobs=2).invoke(GREETING["prompt"])
 equal(said.content, GREETING["text"])

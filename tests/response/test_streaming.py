@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import weakref
 from collections.abc import Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +17,9 @@ from hypothesis import strategies as st
 
 from _inf.response import streaming
 from _inf.response.decode import answer_text, decoded_text
-from _inf.response.streaming import Deliveries, StreamChunk, TextStream
-from _inf.types import RequestOutput
+from _inf.response.stats import Stats
+from _inf.response.streaming import Deliveries, Newest, Stream, StreamChunk, TextStream
+from _inf.types import Request, RequestOutput, SamplingParams
 from tests.support.tiny import tiny_model
 
 HALF = "\N{REPLACEMENT CHARACTER}"
@@ -215,32 +219,71 @@ def test_cost_of_a_chunk_does_not_grow_with_the_answer(monkeypatch: pytest.Monke
 
 
 def test_loop_wakes_up_once_for_the_rows_of_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def received() -> list[tuple[int, list[list[Any]]]]:
-        loop, wakes = asyncio.get_running_loop(), []
+    async def received() -> list[tuple[int, list[Any]]]:
+        loop, calls = asyncio.get_running_loop(), []
         call_soon = loop.call_soon_threadsafe
 
         def counted(*args: Any) -> Any:
-            wakes.append(args)
+            calls.append(args)
             return call_soon(*args)
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
         deliveries = Deliveries.to(loop)
         assert Deliveries.to(loop) is deliveries
-        queues: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in range(8)]
+        wakes: list[asyncio.Queue[None]] = [asyncio.Queue() for _ in range(8)]
+        streams = [Newest(functools.partial(deliveries.wake, each)) for each in wakes]
 
         def send() -> None:
             for number in range(3):
-                for queue in queues:
-                    deliveries.put(queue, RequestOutput(token_ids=[number]))
+                for stream in streams:
+                    stream.put(RequestOutput(token_ids=[number]))
 
         found = []
         for _ in range(2):  # the loop sleeps again in between
             engine = threading.Thread(target=send)
             engine.start()
             engine.join()  # the loop is busy meanwhile
-            rows = [[(await queue.get()).token_ids for _ in range(3)] for queue in queues]
-            found.append((len(wakes), rows))
+            for each in wakes:
+                await each.get()
+            rows = [stream.take() for stream in streams]
+            found.append((len(calls), [row and row.token_ids for row in rows]))
+            assert all(each.empty() for each in wakes)
         return found
 
-    in_order = [[[0], [1], [2]]] * 8
-    assert asyncio.run(received()) == [(1, in_order), (2, in_order)]
+    newest = [[2]] * 8
+    assert asyncio.run(received()) == [(1, newest), (2, newest)]
+
+
+async def all_chunks(stream: Stream, *, within_a_loop: bool) -> list[StreamChunk]:
+    return [each async for each in stream.achunks()] if within_a_loop else [*stream.chunks()]
+
+
+@pytest.mark.parametrize("within_a_loop", [False, True])
+def test_rows_that_a_slow_reader_has_not_taken_are_not_kept(within_a_loop: bool) -> None:
+    ids = tokenizer("qwen").encode("The capital of France is Paris, é 🙂. " * 20)
+    rows: list[weakref.ref[RequestOutput]] = []
+
+    def begin(request: Any, put: Any, cancel: Any) -> Future[None]:
+        for count in range(1, len(ids) + 1):
+            ended = "stop" if count == len(ids) else None
+            each = RequestOutput(ids[:count], [-1.0 * n for n in range(count)], finish_reason=ended)
+            rows.append(weakref.ref(each))
+            put(each)
+        del each
+        assert len([each for each in rows if each() is not None]) == 1
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    sampling: Any = SimpleNamespace(text_options={}, timeout=None)
+    request = Request([5], SamplingParams(max_tokens=len(ids)))
+    stream = Stream(
+        begin, request, sampling, lambda row: row.finish_reason, tokenizer("qwen"), Stats()
+    )
+    chunks = asyncio.run(all_chunks(stream, within_a_loop=within_a_loop))
+    assert [token for chunk in chunks for token in chunk.token_ids] == ids
+    assert [value for chunk in chunks for value in chunk.logprobs] == [
+        -1.0 * n for n in range(len(ids))
+    ]
+    assert "".join(chunk.text for chunk in chunks) == tokenizer("qwen").decode(ids)
+    assert chunks[-1].finish_reason == "stop" and chunks[-1].metadata is not None

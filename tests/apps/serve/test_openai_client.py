@@ -113,7 +113,7 @@ def test_stream_joins_to_the_whole_response(
     answer = tiny_client.chat.completions.create(**body)
     chunks = list(tiny_client.chat.completions.create(**body, stream=True))
     assert joined_chat(chunks) == whole_chat(answer)
-    assert len(chunks) > 2
+    assert len(chunks) > 1
     choices, _ = whole_chat(answer)
     assert len(choices) == params.get("n", 1)
     for choice in choices:

@@ -153,7 +153,7 @@ def test_sglang_stream_has_all_tokens_so_far_in_each_event(http: httpx.Client) -
     body = of_sglang(sampling_seed=7) | {"return_logprob": True}
     whole = http.post("/generate", json=body).json()
     chunks = events(http, "/generate", body)
-    assert len(chunks) >= 2
+    assert chunks
     for chunk in chunks:
         ids = chunk["output_ids"]
         assert whole["output_ids"][: len(ids)] == ids and whole["text"].startswith(chunk["text"])
