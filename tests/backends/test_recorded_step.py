@@ -192,6 +192,22 @@ def test_model_that_changes_from_step_to_step_runs_as_before(
     assert not steps._possible
 
 
+def test_steps_of_broken_numbers_are_not_compared(compiled_kernels: Any) -> None:
+    """Neither are they taken for those of another model."""
+    model = Model(compiled_kernels, unchanged)
+    steps = steps_of(model)
+    norm, broken = model.norm.clone(), batch_of(model, 2, 1)
+    model.norm[3] = torch.nan
+    for _ in range(3):
+        assert steps.replay(broken).next_token_logits.isnan().any()
+    model.norm.copy_(norm)
+    model.caches.zero_()
+    for tokens in range(1, 6):
+        batch = batch_of(model, 2, tokens)
+        assert torch.equal(*logits(steps, model, batch)) and steps._possible
+    assert model.computed == 1 + 3 + 2  # a recording, the broken ones, and two steps to compare
+
+
 def test_input_that_is_none_of_the_known_ones_is_not_recorded(
     compiled_kernels: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
