@@ -151,13 +151,13 @@ static int64_t draw_row(const float *probs, long width, uint32_t first, uint32_t
         best = scores[i] > best ? scores[i] : best;
     }
     const float near = best * NEAR;
-    int32_t close = 0, place = 0;
+    uint32_t close = 0, place = 0; /* unsigned: their sums may wrap */
 #pragma omp simd reduction(+ : close, place)
     for (int32_t i = 0; i < (int32_t)width; i++) {
         close += scores[i] >= near;
         place += scores[i] >= near ? i : 0;
     }
-    return close == 1 ? place : -1;
+    return close == 1 ? (int64_t)place : -1;
 }
 
 /* keys: two numbers of each row. Returns 0 if there is no memory. */
