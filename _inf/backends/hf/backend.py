@@ -60,6 +60,7 @@ class HfBackend(OnHost):
     async def _generate(
         self, requests: Sequence[Request], report: Report | None
     ) -> list[RequestOutput]:
+        scores = await self._scores_of_prompts(requests)  # by the weights with which rows begin
         rows = [self._row(request) for request in requests]
         searching = asyncio.ensure_future(self._search([r for r in rows if r.params.num_beams > 1]))
         self._searches.add(searching)
@@ -71,22 +72,26 @@ class HfBackend(OnHost):
             searching.cancel()
             for row in rows:
                 row.done.cancel()
+        for index, scored in scores.items():
+            if outputs[index].error is None:
+                whole = _with_scores(outputs[index], scored, requests[index].row)
+                outputs[index] = await row_or_failure(requests[index], whole)
+        return outputs
+
+    async def _scores_of_prompts(self, requests: Sequence[Request]) -> dict[int, RequestOutput]:
+        """The `prompt_logprobs` of the requests that ask for them, by their places."""
         asked = {
-            index: (tuple(row.request.token_ids), row.params.adapter)
-            for index, row in enumerate(rows)
-            if row.params.prompt_logprobs and outputs[index].error is None
+            index: (tuple(request.token_ids), request.params.adapter)
+            for index, request in enumerate(requests)
+            if request.params.prompt_logprobs
         }
-        likeliest = max((rows[index].params.top_prompt_logprobs for index in asked), default=0)
+        likeliest = max((requests[index].params.top_prompt_logprobs for index in asked), default=0)
         prompts = [*dict.fromkeys(asked.values())]  # equal ones once
         scores = await self._score(
             [(list(ids), 1) for ids, _ in prompts], likeliest, [adapter for _, adapter in prompts]
         )
         scored = dict(zip(prompts, scores, strict=True))
-        for index, prompt in asked.items():
-            row = rows[index]
-            whole = _with_scores(outputs[index], scored[prompt], row.request.row)
-            outputs[index] = await row_or_failure(row.request, whole)
-        return outputs
+        return {index: scored[prompt] for index, prompt in asked.items()}
 
     def _row(self, request: Request, put: Put | None = None) -> Row:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()

@@ -145,22 +145,51 @@ def test_no_new_row_rests_on_keys_and_values_of_the_old_weights(
         assert_by_hand(row, prompt, models[1:2], again=False)
 
 
-def test_row_that_waits_begins_with_new_weights_of_the_same_version(models: list[Any]) -> None:
-    """Also if its prompt was computed for a row that began before."""
+@pytest.fixture(scope="module")
+def one_by_one() -> Iterator[InferenceEngine]:
+    """One on `hf` that computes a row at a time."""
     folder = tiny_model(layers=12, tied=True, initializer_range=0.15)
     settings = {"name": "hf", "dtype": "float32", "max_num_seqs": 1, "response_length": 256}
     with InferenceEngine(model_path=str(folder), rollout=settings) as engine:
-        for attempt in range(1, 20):  # the first row may not have begun, or have ended
-            engine.update_weights(models[0], version=7)
-            asked = {"temperature": 0, "max_tokens": [120, 20], "ignore_eos": True}
-            call = begun(lambda: engine.generate(as_ids(PROMPTS[:1] * 2), **asked))  # noqa: B023
-            wait([call], 0.03 * attempt)
-            engine.update_weights(models[1], version=7, running="keep")
-            first, second = call.result(60)
-            if not same(first, PROMPTS[0], models[1]) and not same(second, PROMPTS[0], models[0]):
-                break
-        assert second.cached_tokens == 0 and not same(first, PROMPTS[0], models[0])
-        assert_by_hand(second, PROMPTS[0], models[1:2], again=False)
+        yield engine
+
+
+def updated_meanwhile(
+    engine: InferenceEngine, models: Sequence[Any], attempt: int, version: int, **asked: Any
+) -> list[Any]:
+    """Two rows of one prompt, which begin with the first weights and have the second ones later."""
+    engine.update_weights(models[0], version=7)
+    call = begun(lambda: engine.generate(as_ids(PROMPTS[:1] * 2), **asked, ignore_eos=True))
+    wait([call], 0.03 * attempt)
+    engine.update_weights(models[1], version=version, running="keep")
+    return [*call.result(60)]
+
+
+def test_row_that_waits_begins_with_new_weights_of_the_same_version(
+    one_by_one: InferenceEngine, models: list[Any]
+) -> None:
+    """Also if its prompt was computed for a row that began before."""
+    asked = {"temperature": 0, "max_tokens": [120, 20]}
+    for attempt in range(1, 20):  # the first row may not have begun, or have ended
+        first, second = updated_meanwhile(one_by_one, models, attempt, 7, **asked)
+        if not same(first, PROMPTS[0], models[1]) and not same(second, PROMPTS[0], models[0]):
+            break
+    assert second.cached_tokens == 0 and not same(first, PROMPTS[0], models[0])
+    assert_by_hand(second, PROMPTS[0], models[1:2], again=False)
+
+
+def test_prompt_is_scored_by_the_weights_with_which_its_row_begins(
+    one_by_one: InferenceEngine, models: list[Any]
+) -> None:
+    asked = {"temperature": 0, "max_tokens": 120, "prompt_logprobs": True}
+    for attempt in range(1, 20):
+        first, _ = updated_meanwhile(one_by_one, models, attempt, 8, **asked)
+        if [version for version, _ in first.weight_versions] == [7, 8]:
+            break
+    assert [version for version, _ in first.weight_versions] == [7, 8]
+    before, after = PROMPTS[0][:1], PROMPTS[0][1:]
+    expected = logprobs(by_hand(models[:1], before, after, [0], again=False), after)
+    assert first.prompt_logprobs[1:] == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.verl
