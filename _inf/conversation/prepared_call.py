@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from _inf.conversation.row import Loop
 
 
+LOGPROB_BYTES = 200  # some, of a token's number and its log prob in a dict, while they are made
+
+
 @dataclasses.dataclass(frozen=True)
 class PreparedCall:
     """A completely checked call; nothing in it is refused after the first request is sent.
@@ -31,7 +34,8 @@ class PreparedCall:
     refusals: Refusals = RAISED
 
     def __post_init__(self) -> None:
-        """Refuse token ids and plain text in a call whose loops add messages to them."""
+        """Refuse token ids and plain text in a call whose loops add messages to them, and more log
+        probs than there is memory for."""
         for index, prompt in enumerate(self.prompts):
             if index not in self.refusals:
                 with self.refusals.of(index):
@@ -39,6 +43,31 @@ class PreparedCall:
                         self._check_continued(prompt.so_far, index)
                     if self.plan.loops:
                         _check_prompt(index, prompt, self.plan.loops[index])
+
+        for name in ("logprobs", "prompt_logprobs"):
+            self._check_memory(name)
+
+    def _check_memory(self, name: str) -> None:
+        """Refuse lists of likeliest tokens that may not fit into the memory that is left."""
+        both = zip(self.prompts, self.sampling.params, strict=True)
+        of_answers = name == "logprobs"
+        count = self.sampling.n * sum(
+            params.logprobs * params.max_tokens
+            if of_answers
+            else params.top_prompt_logprobs * len(prompt.token_ids)
+            for prompt, params in both
+        )
+        if (needed := count * LOGPROB_BYTES) < 2**30:
+            return
+        from _inf.runtime.free_memory import free_bytes
+
+        if needed > (free := free_bytes()):
+            fewer = "fewer of them, or of max_tokens," if of_answers else "fewer of them"
+            raise ConfigError.of(
+                name,
+                f"the call may list {count:,} log probs, some {needed / 2**30:.0f} GiB, and "
+                f"{free / 2**30:.1f} GiB of memory are free; ask for {fewer} or send fewer rows.",
+            )
 
     def _check_continued(self, so_far: RequestOutput, index: int) -> None:
         """Refuse a row with turns without its tools, or with tools whose state is gone."""

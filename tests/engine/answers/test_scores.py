@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
-from inf import PromptError, Score
+from inf import ConfigError, InferenceEngine, PromptError, Score
 from tests.support.prompts import PROMPTS
 from tests.support.reference import Reference, ids_of, logprobs
+from tests.support.refusals import refused
+from tests.support.tiny import VOCABULARY
 
 
 def test_scores_of_text_equal_transformers(engine, reference):
@@ -95,6 +97,15 @@ def test_only_prompt_and_response_together_have_a_limit(tiny, wanderer):
             call(["a", asked], [[5], [*answer, 5]])
     with pytest.raises(PromptError, match="^prompt 0 has 641 tokens; "):
         tiny.score({"prompt_token_ids": [5] * 641}, "")
+
+
+def test_log_probs_that_memory_cannot_hold_are_refused(tiny: InferenceEngine) -> None:
+    prompts = [{"prompt_token_ids": [5, 6, 7]}] * 1000
+    for name in ("logprobs", "prompt_logprobs"):
+        with refused(ConfigError, "GiB of memory are free; ask for fewer", key=name):
+            tiny.generate(prompts, n=10_000, temperature=1.0, max_tokens=100, **{name: -1})
+    [row] = tiny.generate(prompts[:1], max_tokens=3, ignore_eos=True, logprobs=-1)
+    assert [len(top) for top in row.top_logprobs or ()] == [VOCABULARY] * 3
 
 
 def test_prompt_logprobs_equal_transformers_and_begin_with_none(engine, reference):
