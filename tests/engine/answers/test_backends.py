@@ -640,7 +640,7 @@ def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(
     with started(tiny_model()) as engine:
         stream = engine.stream("a", max_tokens=500, ignore_eos=True)
         next(stream)
-        monkeypatch.setattr(decoding, "joined", full)
+        monkeypatch.setattr(decoding.Decoder, "_admitted", full)
         for call in (lambda: engine.generate("a", ignore_eos=True), lambda: list(stream)):
             with pytest.raises(EngineDeadError, match="decoding ended with MemoryError: full"):
                 call()
