@@ -28,6 +28,11 @@ def begun(work: Callable[[], T]) -> Future[T]:
     return future
 
 
+def calls_run(engine: InferenceEngine) -> bool:
+    """Whether a call has begun and not ended; one that waits for `resume` has not begun."""
+    return bool(engine._backend.host.lock._calls)
+
+
 class RunningRow:
     """One streamed row."""
 

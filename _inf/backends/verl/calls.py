@@ -59,8 +59,11 @@ class Call:
 
     def run_until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
         """In place of an event loop's: run `work` on the engine's; a failure is kept for
-        `broadcast`, where the other ranks wait."""
-        if self.failure is not None:
+        `broadcast`, where the other ranks wait. Only the first work is run: verl's second is a
+        flush of the prefix cache, which `Engine.async_generate` has done (0.6.1,
+        `_batch_level_generate_sequences`). It would be a call of its own, which a pause or a change
+        of the weights holds back after the rows have ended."""
+        if self.failure is not None or self.rows:
             work.close()
             return None
         try:

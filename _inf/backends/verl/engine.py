@@ -145,6 +145,7 @@ class Engine(sglang_rollout.AsyncEngine):
         outputs = await run_rows(rows, call.report, sampled)
         for row, (output, params) in enumerate(zip(outputs, per_row, strict=True)):
             call.rows.append(call.made_row(output, params, row))
+        await self.empty_after_call()
         return outputs if call.requests is None else [ONE_TOKEN] * len(outputs)
 
     @contextlib.contextmanager
@@ -243,11 +244,8 @@ class Engine(sglang_rollout.AsyncEngine):
         return self.update_failure is None, str(self.update_failure)
 
     async def flush_cache(self) -> None:
-        """verl's, after every call, where `free_cache_engine` decides, and after new weights."""
-        if current_call.get(None) is None:
-            await self.prefix_cache.empty()
-        else:
-            await self.empty_after_call()
+        """verl's, after new weights; after a call `Call.run_until_complete` leaves it out."""
+        await self.prefix_cache.empty()
 
     async def empty_after_call(self) -> None:
         """Empty the prefix cache if `free_cache_engine` is on. While other calls run SGLang cannot;
