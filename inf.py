@@ -378,7 +378,8 @@ class InferenceEngine:
         """Hold back every later call until `resume`; returns when no token is computed any more.
 
         mode: what happens to running rows. `wait`: they end first. `abort`: they end with what they
-            have (`finish_reason` `abort`). `keep`: they stand still between two tokens.
+            have (`finish_reason` `abort`); `score` ends first, whole. `keep`: they stand still
+            between two tokens.
 
         New weights, adapters, `sleep` and `shutdown` work meanwhile (docs/training.md). If it is
         interrupted, nothing is paused. Raises `InferenceError` in a tool.

@@ -116,16 +116,18 @@ def _ids_before(row: GenerationRow) -> Sequence[int]:
 def _asked_for(
     output: RequestOutput, prompt: Prompt, asks: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """The fields that keywords ask for; none of a row that failed at once."""
+    """The fields that keywords ask for; none of a row that failed at once. A row that `pause` ended
+    before its prompt was computed has no log probs of it."""
     fields: dict[str, Any] = {}
     if output.error and output.transcript is None:
         return fields
-    if asks("prompt_logprobs"):
+    whole = output.finish_reason != "abort"
+    if asks("prompt_logprobs") and (whole or len(output.prompt_logprobs) == len(prompt.token_ids)):
         fields["prompt_logprobs"] = output.prompt_logprobs
-    if asks("top_prompt_logprobs"):
-        from _inf.response.scores import scored_tokens
+        if asks("top_prompt_logprobs"):
+            from _inf.response.scores import scored_tokens
 
-        fields["top_prompt_logprobs"] = [None, *scored_tokens(output, prompt.token_ids[1:])[1]]
+            fields["top_prompt_logprobs"] = [None, *scored_tokens(output, prompt.token_ids[1:])[1]]
     if asks("logprobs") or asks("logprob_token_ids"):
         fields["top_logprobs"] = output.top_logprobs or []
     if asks("return_routed_experts"):

@@ -73,10 +73,11 @@ class GenerationOutput:
     routed_experts: only with `return_routed_experts=True`: an int32 array per row, tokens x layers
         x k, for all tokens of prompt and answer but the last, which was not computed.
     prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
-        temperature; None for the first token.
+        temperature; None for the first token; None for a row that failed, or that `pause` ended
+        before its prompt was computed.
     top_prompt_logprobs: only with `prompt_logprobs=k`: a dict per prompt token, from the k
         likeliest ids at its position and its own id to their log probs, the likeliest first; None
-        for the first token.
+        for the first token, and for a row that has no `prompt_logprobs`.
     prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
     metadata: a dict per row, built at first use:
         response_ids, response_mask: the row padded to the rollout's width, and its mask: 1 for each
@@ -125,7 +126,7 @@ class GenerationOutput:
     logprobs = Column[list[list[float] | None]]("logprobs", always=True)
     metadata = Column[list[dict[str, Any]]]("metadata", always=True)
     reasoning = Column[list[str | None] | None]("reasoning")
-    prompt_logprobs = Column[list[list[float | None]] | None]("prompt_logprobs")
+    prompt_logprobs = Column[list[list[float | None] | None] | None]("prompt_logprobs")
     messages = Column[list[list[Message]] | None]("messages")
     tool_calls = Column[list[list[ToolCall]] | None]("tool_calls")
     top_logprobs = Column[list[list[dict[int, float]]] | None]("top_logprobs")
@@ -133,7 +134,9 @@ class GenerationOutput:
     sampling_logprobs = Column[list[list[float]] | None]("sampling_logprobs")
     routed_experts = Column[list[Any] | None]("routed_experts")
     prompt_token_ids = Column[list[list[int]] | None]("prompt_token_ids")
-    top_prompt_logprobs = Column[list[list[dict[int, float] | None]] | None]("top_prompt_logprobs")
+    top_prompt_logprobs = Column[list[list[dict[int, float] | None] | None] | None](
+        "top_prompt_logprobs"
+    )
 
     def __getattr__(self, name: str) -> NoReturn:
         of_class = [field for field in vars(type(self)) if not field.startswith("_")]

@@ -86,10 +86,12 @@ class EndedBefore(Exception):
 
 @dataclasses.dataclass
 class RunningRow:
-    """prompt_tokens: of its prompt. adapter: its name. versions: each with the index of the first
-    token that it computed."""
+    """prompt_tokens: of its prompt. scored: whether it is only scored: ended early it would have
+    nothing, so it is not. adapter: its name. versions: each with the index of the first token that
+    it computed."""
 
     prompt_tokens: int
+    scored: bool
     adapter: str | None = None
     versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
@@ -104,8 +106,8 @@ class RunningRows:
         self._ending = False
 
     @contextlib.contextmanager
-    def expected(self, rid: str, prompt_tokens: int) -> Iterator[None]:
-        self._rows[rid] = RunningRow(prompt_tokens)
+    def expected(self, rid: str, prompt_tokens: int, *, scored: bool) -> Iterator[None]:
+        self._rows[rid] = RunningRow(prompt_tokens, scored)
         try:
             yield
         finally:
@@ -116,7 +118,7 @@ class RunningRows:
         """Note that the request goes out now. Raises `EndedBefore` instead while rows end."""
         if (row := self._rows.get(rid)) is not None:
             row.adapter, row.versions = adapter, [(self._version_of(adapter), 0)]
-            if self._ending:
+            if self._ending and not row.scored:
                 raise EndedBefore
 
     def changed(self, tokens: Mapping[str, int]) -> None:
@@ -134,9 +136,13 @@ class RunningRows:
         finally:
             self._ending = False
 
-    def end(self, rids: Iterable[str], failure: Exception | None) -> None:
-        """Note that these are aborted: with what they have, or with a failure."""
-        self._failures |= {rid: failure for rid in rids if rid in self._rows}
+    def end(self, rids: Iterable[str], failure: Exception | None) -> list[str]:
+        """Note that these are aborted: with what they have, or with a failure. Returns those that
+        are to be."""
+        rows = self._rows
+        ended = [rid for rid in rids if failure or rid not in rows or not rows[rid].scored]
+        self._failures |= {rid: failure for rid in ended if rid in rows}
+        return ended
 
     def output(self, output: dict[str, Any], rid: str) -> dict[str, Any]:
         """Complete SGLang's answer, which lacks the counts of a request that was aborted before it
@@ -155,5 +161,5 @@ class RunningRows:
 
     def nothing(self, rid: str) -> dict[str, Any]:
         """The answer, in SGLang's form, to a request that was not sent."""
-        about = {"finish_reason": ENDED, "output_token_logprobs": []}
+        about = {"finish_reason": ENDED, "output_token_logprobs": [], "output_top_logprobs": []}
         return self.output({"output_ids": [], "meta_info": about}, rid)

@@ -125,9 +125,7 @@ def ending(engine: Engine) -> Iterator[None]:
 
 
 def _end_rows(engine: Engine, failure: Exception | None) -> None:
-    rids = list(engine.tokenizer_manager.rid_to_state)
-    engine.rows.end(rids, failure)
-    for rid in rids:
+    for rid in engine.rows.end(list(engine.tokenizer_manager.rid_to_state), failure):
         engine.tokenizer_manager.abort_request(rid)
 
 

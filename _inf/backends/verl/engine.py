@@ -149,11 +149,11 @@ class Engine(sglang_rollout.AsyncEngine):
         return outputs if call.requests is None else [ONE_TOKEN] * len(outputs)
 
     @contextlib.contextmanager
-    def _sending(self, rid: str, prompt_tokens: int) -> Iterator[None]:
+    def _sending(self, rid: str, prompt_tokens: int, *, scored: bool = False) -> Iterator[None]:
         """Refuse a request while requests are refused; abort it if its caller ends or is gone."""
         if self.refusal is not None:
             raise EngineRefusal(self.refusal)
-        with self.rows.expected(rid, prompt_tokens):
+        with self.rows.expected(rid, prompt_tokens, scored=scored):
             try:
                 yield
             except BaseException:
@@ -163,9 +163,11 @@ class Engine(sglang_rollout.AsyncEngine):
             # (tokenizer_manager.py, `_handle_abort_req`).
             self.tokenizer_manager.rid_to_state.pop(rid, None)
 
-    async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+    async def _request(
+        self, ids: list[int], params: dict[str, Any], rid: str, *, scored: bool = False
+    ) -> dict[str, Any]:
         known = params.get("custom_params", {}).get(SO_FAR, 0)
-        with self._sending(rid, len(ids) - known):
+        with self._sending(rid, len(ids) - known, scored=scored):
             try:
                 output = dict(await super().async_generate(**request_arguments(ids, params, rid)))
             except EndedBefore:
@@ -202,7 +204,8 @@ class Engine(sglang_rollout.AsyncEngine):
 
         async def score_row(row: int, ids: list[int], start: int) -> RequestOutput:
             params = score_params(start, likeliest, adapter)
-            return output_row(await self._request(ids, params, call.rid(row)), params, row)
+            output = await self._request(ids, params, call.rid(row), scored=True)
+            return output_row(output, params, row)
 
         rows = (score_row(row, ids, start) for row, (ids, start) in enumerate(sequences))
         outputs = await run_rows(rows)

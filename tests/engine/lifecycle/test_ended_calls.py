@@ -18,10 +18,10 @@ from tests.support.running import begun, calculator_until_paused, calls_run
 from tests.support.scripts import until
 from tests.support.tool_calling import TOOL_MODEL, question
 
-SECONDS = 20
-PROMPTS = as_ids(token_prompts(4, longest=40, seed=47))
-RESPONSES = token_prompts(4, longest=400, shortest=300, seed=5)
-LONG: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True, "temperature": 1.0, "seed": 7}
+SECONDS = 60
+PROMPTS = as_ids(token_prompts(3, longest=40, seed=47))
+RESPONSES = token_prompts(3, longest=400, shortest=300, seed=5)
+LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True, "temperature": 1.0, "seed": 7}
 ENGINES = ["hf", *(pytest.param(name, marks=pytest.mark.verl) for name in ("serial", "overlapped"))]
 
 
@@ -33,14 +33,26 @@ def with_tools(engine: InferenceEngine) -> Any:
 
 CALLS: dict[str, Callable[[InferenceEngine], Any]] = {
     "generate": lambda engine: engine.generate(PROMPTS, **LONG),
-    "generate with a timeout": lambda engine: engine.generate(PROMPTS, timeout=30, **LONG),
     "samples": lambda engine: engine.generate(PROMPTS, n=4, **LONG),
-    "prompt_logprobs": lambda engine: engine.generate(PROMPTS, n=4, prompt_logprobs=2, **LONG),
+    "prompt_logprobs": lambda engine: engine.generate(PROMPTS, n=20, prompt_logprobs=2, **LONG),
     "stream": lambda engine: [*engine.stream(PROMPTS[0], **LONG)],
     "tools": with_tools,
-    "score": lambda engine: engine.score(PROMPTS * 40, RESPONSES * 40),
-    "get_logits": lambda engine: engine.get_logits(PROMPTS * 10, RESPONSES * 10),
+    "score": lambda engine: engine.score(PROMPTS * 20, RESPONSES * 20),
+    "get_logits": lambda engine: engine.get_logits(PROMPTS * 5, RESPONSES * 5),
     "rollout_batch": lambda engine: engine.rollout_batch(PROMPTS, n=4, **LONG),
+}
+# Keywords whose fields a row has that was ended before it began.
+FIELDS: dict[str, dict[str, Any]] = {
+    "prompt_logprobs": {"prompt_logprobs": True},
+    "top_prompt_logprobs": {"prompt_logprobs": 2},
+    "logprobs": {"logprobs": 2},
+    "logprob_token_ids": {"logprob_token_ids": [5, 6]},
+    "sampling_mask": {"sampling_mask": True, "top_k": 5},
+    "regex": {"regex": "[ab]+"},
+    "stop": {"stop": ["a"], "ignore_eos": False},
+    "bad_words": {"bad_words": ["a"]},
+    "on_error": {"on_error": "row", "prompt_logprobs": 2},
+    "samples": {"n": 3, "logprobs": 1, "prompt_logprobs": 1},
 }
 
 
@@ -79,20 +91,50 @@ def test_call_has_returned_before_resume(served: InferenceEngine, kind: str, mod
     if kind == "rollout_batch" and not has_verl():
         pytest.skip("rollout_batch() needs verl")
     expected = served.generate(PROMPTS, **LONG)
-    for seconds in (0.0, 0.1, 0.2):
+    for seconds in {"abort": (0.0, 0.1), "wait": (0.0,)}[mode]:
         call = runs(served, lambda: CALLS[kind](served))
         wait([call], seconds)
         served.pause(mode)
         rows = call.result(SECONDS)
         assert served.paused
         served.resume()
-        if kind.startswith("generate"):
+        if kind == "generate":
             for row, other in zip(rows, expected, strict=True):
                 assert row.token_ids == other.token_ids[: len(row.token_ids)]
                 whole = row.token_ids == other.token_ids
                 assert row.finish_reason == ("length" if whole else "abort")
                 assert whole or mode == "abort"
-    assert served.generate(PROMPTS, **LONG).token_ids == expected.token_ids
+        elif kind == "prompt_logprobs":
+            for row in rows:
+                assert row.prompt_logprobs is not None or row.finish_reason == "abort"
+        elif kind == "score":
+            assert [len(row.logprobs) for row in rows] == [*map(len, RESPONSES * 20)]
+
+
+@pytest.mark.parametrize("asked", FIELDS)
+@pytest.mark.parametrize("served", ENGINES, indirect=True)
+def test_row_that_never_began_has_its_fields_without_values(
+    served: InferenceEngine, asked: str
+) -> None:
+    with served._backend.ending():
+        rows = served.generate(PROMPTS, **{**LONG, **FIELDS[asked]})
+    for row in rows:
+        assert (row.finish_reason, row.token_ids, row.logprobs) == ("abort", [], [])
+        assert row.error is None and row.completion == "" and row.prompt_tokens
+        assert not (row.top_logprobs or row.sampling_mask or row.sampling_logprobs)
+        for values in (row.prompt_logprobs, row.top_prompt_logprobs):  # computed on `hf`
+            assert values is None or len(values) == len(row.prompt_token_ids)
+
+
+@pytest.mark.parametrize("served", ENGINES, indirect=True)
+def test_scores_are_whole_while_rows_are_ended(served: InferenceEngine) -> None:
+    expected = served.score(PROMPTS, RESPONSES, top_logprobs=2)
+    with served._backend.ending():
+        for row, other in zip(
+            served.score(PROMPTS, RESPONSES, top_logprobs=2), expected, strict=True
+        ):
+            assert row.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+            assert row.top_logprobs is not None and len(row.top_logprobs) == len(row.token_ids)
 
 
 @pytest.mark.parametrize("served", ENGINES, indirect=True)
