@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -257,23 +257,22 @@ class OnHost(Pausing):
         self.check_alive()
         with quiet.third_party():
             new = self.loaded.checked(name, weights, peft_config)
-        return self.host.run_alone(self._of_adapter(name, self.loaded.load(name, new, version)))
+        loaded = self.loaded
+        return self.host.run_alone(self._of_adapter(name, lambda: loaded.load(name, new, version)))
 
     def unload_adapter(self, name: str) -> None:
         assert self.loaded is not None
-        self.host.run_alone(self._of_adapter(name, self.loaded.unload(name)))
+        loaded = self.loaded
+        self.host.run_alone(self._of_adapter(name, lambda: loaded.unload(name)))
 
-    async def _of_adapter(self, name: str, change: Coroutine[Any, Any, T]) -> T:
+    async def _of_adapter(self, name: str, change: Callable[[], Awaitable[T]]) -> T:
         """Refuse to take an adapter away from frozen rows."""
-        try:
-            if self.host.lock.frozen and name in self.adapters:
-                raise InferenceError(
-                    f"adapters.{name}: rows that pause('keep') holds may use it; resume() first, "
-                    "or end them with pause('abort')."
-                )
-            return await change
-        finally:
-            change.close()  # if it never began
+        if self.host.lock.frozen and name in self.adapters:
+            raise InferenceError(
+                f"adapters.{name}: rows that pause('keep') holds may use it; resume() first, "
+                "or end them with pause('abort')."
+            )
+        return await change()
 
     def score(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

@@ -49,27 +49,40 @@ class Pausing:
                 await self._thaw()
                 with self.ending() if mode == "abort" else contextlib.nullcontext():
                     await lock.calls_ended()
-            except BaseException:  # interrupted, or the engine is dead
-                lock.paused = False
+            except BaseException:  # interrupted, or rows cannot go on, or the engine is dead
+                lock.paused = lock.frozen
                 raise
 
     def resume(self) -> None:
         self.host.run_beside(self._resume())
 
     async def _resume(self) -> None:
-        async with self.host.lock.changing():
-            await self._thaw()
-            self.host.lock.paused = False
+        lock = self.host.lock
+        async with lock.changing():
+            try:
+                await self._thaw()
+            finally:
+                lock.paused = lock.frozen
 
     async def _freeze(self) -> None:
-        if not self.host.lock.frozen:
-            await self.freeze()
-            self.host.lock.frozen = True
+        """Noted before it begins, and undone if it fails or is interrupted: rows that stand still
+        and are not known to would do so for good."""
+        if self.host.lock.frozen:
+            return
+        self.host.lock.frozen = True
+        try:
+            await finished(self.freeze())
+        except BaseException:
+            await self._thaw()
+            raise
 
     async def _thaw(self) -> None:
         if self.host.lock.frozen:
-            await self.thaw()
-            self.host.lock.frozen = False
+            await finished(self._go_on())
+
+    async def _go_on(self) -> None:
+        await self.thaw()
+        self.host.lock.frozen = False
 
     def change(self, work: Coroutine[Any, Any, T], *, keep: bool) -> T:
         """Do `work` while no call runs; keep: while the running rows stand still."""

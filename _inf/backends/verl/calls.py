@@ -105,6 +105,9 @@ class RunningRows:
         self._failures: dict[str, Exception | None] = {}  # of those that were ended
         self._ending = False
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     @contextlib.contextmanager
     def expected(self, rid: str, prompt_tokens: int, *, scored: bool) -> Iterator[None]:
         self._rows[rid] = RunningRow(prompt_tokens, scored)

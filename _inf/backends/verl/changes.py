@@ -92,7 +92,7 @@ async def thaw(engine: Engine) -> None:
     """Let frozen rows go on; if their weights are broken, they fail."""
     from sglang.srt.managers.io_struct import ContinueGenerationReqInput
 
-    if engine.refusal == ASLEEP:
+    if engine.refusal == ASLEEP and (engine.rows or engine.tokenizer_manager.rid_to_state):
         raise InferenceError(ASLEEP)
     if engine.refusal is not None:
         _end_rows(engine, EngineRefusal(engine.refusal))

@@ -93,7 +93,10 @@ class Engine(sglang_rollout.AsyncEngine):
         return self.tokenizer_manager, templates
 
     async def _before_sending(self, request: Any) -> None:
-        """Name a request's adapter by its key (`_inf.backends.verl.adapters`)."""
+        """Name a request's adapter by its key (`_inf.backends.verl.adapters`). A request that frozen
+        rows held back is refused where all are by now."""
+        if self.refusal is not None:
+            raise EngineRefusal(self.refusal)
         name = request.lora_path
         if isinstance(request.rid, str):  # else a batch that none of our calls sent
             self.rows.sent(request.rid, name)

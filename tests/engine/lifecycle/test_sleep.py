@@ -17,6 +17,7 @@ from _inf.backends.verl.changes import PrefixCache
 from inf import ConfigError, InferenceEngine, InferenceError
 from tests.support.pages import blocks
 from tests.support.refusals import refused
+from tests.support.running import running
 from tests.support.schedulers import in_flight
 from tests.support.scripts import GONE_SECONDS, until
 
@@ -62,6 +63,40 @@ def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
     after = mortal.generate("Hi", **GREEDY)
     assert after.token_ids == before.token_ids
     assert after.metadata[0]["weight_version"] == before.metadata[0]["weight_version"]
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["", "paused"])
+def test_what_an_engine_refuses_in_its_sleep_leaves_nothing_held_up(
+    mortal: InferenceEngine, held: bool
+) -> None:
+    before = mortal.generate("Hi", **GREEDY).token_ids
+    weights = engine_weights(mortal)
+    mortal.sleep()
+    if held:
+        mortal.pause("keep")
+    with pytest.raises(InferenceError, match="asleep; wake_up"):
+        mortal.update_weights(weights, running="keep")
+    mortal.reset_prefix_cache()
+    assert mortal.paused == held
+    mortal.resume()  # no row is there that would need the memory
+    assert not mortal.paused
+    with pytest.raises(InferenceError, match="asleep; wake_up"):
+        mortal.generate("Hi", timeout=30, **GREEDY)
+    mortal.wake_up()
+    assert mortal.generate("Hi", timeout=30, **GREEDY).token_ids == before
+
+
+def test_rows_that_sleep_stay_held_until_the_engine_is_awake(mortal: InferenceEngine) -> None:
+    [row] = running(mortal, ["Hi"], 5, max_tokens=1000, ignore_eos=True)
+    mortal.pause("keep")
+    mortal.sleep()
+    for ask in (mortal.resume, mortal.pause, lambda: mortal.pause("abort")):
+        with pytest.raises(InferenceError, match="asleep; wake_up"):
+            ask()
+        assert mortal.paused and not row.ended
+    mortal.wake_up()
+    mortal.resume()
+    assert len(row.end(60).token_ids) == 1000
 
 
 def test_engine_killed_in_its_sleep_is_dead_at_once_and_leaves_its_log_to_the_user_alone(
