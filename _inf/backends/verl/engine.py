@@ -93,8 +93,9 @@ class Engine(sglang_rollout.AsyncEngine):
         return self.tokenizer_manager, templates
 
     async def _before_sending(self, request: Any) -> None:
-        """Name a request's adapter by its key (`_inf.backends.verl.adapters`). A request that frozen
-        rows held back is refused where all are by now."""
+        """Refuse a request while requests are refused; name its adapter by its key
+        (`_inf.backends.verl.adapters`). Those that come under frozen rows, also while new weights
+        are sent, have waited until the rows go on."""
         if self.refusal is not None:
             raise EngineRefusal(self.refusal)
         name = request.lora_path
@@ -153,9 +154,7 @@ class Engine(sglang_rollout.AsyncEngine):
 
     @contextlib.contextmanager
     def _sending(self, rid: str, prompt_tokens: int, *, scored: bool = False) -> Iterator[None]:
-        """Refuse a request while requests are refused; abort it if its caller ends or is gone."""
-        if self.refusal is not None:
-            raise EngineRefusal(self.refusal)
+        """Abort a request whose caller ends or is gone."""
         with self.rows.expected(rid, prompt_tokens, scored=scored):
             try:
                 yield

@@ -3,6 +3,9 @@ trainer collects the rows, sends new weights, and only then resumes."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -11,12 +14,12 @@ from typing import Any
 import pytest
 
 from _inf.runtime.extras import has_verl
-from inf import InferenceEngine
+from inf import InferenceEngine, InferenceError
 from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.running import begun, calculator_until_paused, calls_run
 from tests.support.scripts import until
-from tests.support.tool_calling import TOOL_MODEL, question
+from tests.support.tool_calling import TOOL_MODEL, answer, question
 
 SECONDS = 60
 PROMPTS = as_ids(token_prompts(3, longest=40, seed=47))
@@ -145,6 +148,53 @@ def test_rows_of_ended_calls_are_not_lost_to_a_timeout_that_passes_during_the_pa
     served.pause("abort")
     time.sleep(3)
     assert len(call.result(SECONDS)) == len(PROMPTS)
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize("fails", [False, True], ids=["whole", "half way"])
+@pytest.mark.parametrize("served", ["serial"], indirect=True)
+def test_turn_that_begins_while_weights_are_sent_waits_for_all_of_them(
+    served: InferenceEngine, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(TOOL_MODEL)
+    engine, entered, sending = served.rollout.engine(), threading.Event(), threading.Event()
+    upstream = engine.update_weights_from_tensor
+
+    async def slow(request: Any) -> Any:
+        sending.set()
+        await asyncio.sleep(1)
+        if fails:
+            raise OSError("no shared memory left")
+        return await upstream(request)
+
+    def calculator(expression: str) -> str:
+        """Compute.
+
+        Args:
+            expression: what to compute
+        """
+        entered.set()
+        assert sending.wait(SECONDS)
+        return "84"
+
+    asked: dict[str, Any] = {"tools": [calculator], "max_tokens": 200, "temperature": 0}
+    call = begun(lambda: served.generate(question("12 * 7"), **asked))
+    assert entered.wait(SECONDS)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "update_weights_from_tensor", slow)
+        with pytest.raises(InferenceError, match="half") if fails else contextlib.nullcontext():
+            served.update_weights(model, running="keep")
+    if fails:
+        with pytest.raises(InferenceError, match="half way.*call update_weights"):
+            call.result(SECONDS)
+        served.update_weights(model)
+        return
+    [row] = call.result(SECONDS)
+    assert row.completion == answer("84")
+    [_, (version, first)] = row.weight_versions
+    assert version == served.weight_version and row.response[1][first - 1] == 0
 
 
 @pytest.mark.parametrize("served", ENGINES, indirect=True)

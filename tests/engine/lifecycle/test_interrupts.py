@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inf import InferenceEngine, InferenceError
+from inf import InferenceEngine
 from tests.support.interrupts import interrupted
 from tests.support.prompts import as_ids, token_prompts
-from tests.support.running import RunningRow, begun, running
+from tests.support.running import begun, running
 from tests.support.scripts import until
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter, loaded
