@@ -24,6 +24,7 @@ from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.next_token import Row, top_tokens
+from _inf.errors import error_text
 from _inf.runtime.calls import CancelToken, current_call
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
@@ -201,9 +202,14 @@ class HfBackend(OnHost):
         async def load() -> int:
             self.decoder.forget_prompts()
             state = adapters.own_weights()
-            for name, tensor in tensors:
-                whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-                state[name].detach().copy_(whole.detach())
+            try:
+                for name, tensor in tensors:
+                    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+                    state[name].detach().copy_(whole.detach())
+            except BaseException as failure:  # some weights are new, and the others are not
+                what = f"An update of the weights ended half way with {error_text(failure)}"
+                self.host.declare_dead(what)
+                raise
             self.weight_version = self.weight_version + 1 if version is None else version
             adapters.count_up()
             if recompute:

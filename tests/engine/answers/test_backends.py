@@ -605,8 +605,19 @@ def test_new_weights_are_served_whole_or_not_at_all() -> None:
         assert output.token_ids != before.token_ids
         assert_greedy(other, PROMPTS, output, 32)
         assert {row["weight_version"] for row in output.metadata} == {9}
+        half = {name: tensor.as_subclass(Unreadable) for name, tensor in model.state_dict().items()}
+        with pytest.raises(EngineDeadError, match="half way.*out of memory.*restart"):
+            engine.update_weights(half)
+        assert engine.dead
         engine.restart()
         assert engine.generate(as_ids(PROMPTS), **GREEDY).token_ids == before.token_ids
+
+
+class Unreadable(torch.Tensor):
+    """A part of a tensor whose other parts do not come."""
+
+    def full_tensor(self) -> torch.Tensor:
+        raise RuntimeError("out of memory")
 
 
 def test_calls_after_shutdown_say_so() -> None:

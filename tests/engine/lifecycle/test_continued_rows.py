@@ -21,7 +21,7 @@ from inf import (
 )
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.refusals import refused
-from tests.support.running import begun, calculator_until_paused
+from tests.support.running import begun, calculator_until_paused, calls_run
 from tests.support.scripts import until
 from tests.support.tool_calling import question
 
@@ -47,10 +47,11 @@ def aborted(engine: InferenceEngine, ask: Callable[[], GenerationOutput]) -> Gen
     """What `ask` returns whose rows are ended while they run, each with a token at least."""
     for attempt in range(1, 30):
         call = begun(ask)
+        assert until(lambda: calls_run(engine) or call.done(), 60)
         wait([call], 0.02 * attempt)
         engine.pause("abort")
-        engine.resume()
         output = call.result(60)
+        engine.resume()
         if all(row.finish_reason == "abort" and row.token_ids for row in output):
             return output
     pytest.fail("no call was ended while all of its rows ran")

@@ -141,7 +141,6 @@ def test_rows_whose_grammars_are_being_compiled_are_ended_too(tiny: InferenceEng
     sent = tiny.rollout.engine().tokenizer_manager.rid_to_state
     assert until(lambda: bool(sent), 60)
     tiny.pause("abort")
-    tiny.resume()
     assert "abort" in {row.finish_reason for row in call.result(60)}
     assert not in_flight(tiny)
 
@@ -152,8 +151,8 @@ def test_aborted_conversation_keeps_its_turns_and_its_mask(caller: InferenceEngi
     call = begun(lambda: caller.generate(question("12 * 7"), **asked))
     assert entered.wait(30)
     caller.pause("abort")
-    caller.resume()
     [row] = call.result(10)
+    caller.resume()
     assert (row.finish_reason, row.metadata["limit"]) == ("abort", "pause")
     assert [message["role"] for message in row.messages] == ["user", "assistant", "tool"]
     ids, mask, _ = row.response
