@@ -28,9 +28,12 @@ def begun(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def calls_run(engine: InferenceEngine) -> bool:
-    """Whether a call has begun and not ended; one that waits for `resume` has not begun."""
-    return bool(engine._backend.host.lock._calls)
+def under_way(engine: InferenceEngine, ask: Callable[[], T]) -> Future[T]:
+    """What a call will return; it has begun, which one that waits for `resume` has not."""
+    call = begun(ask)
+    calls = engine._backend.host.lock._calls
+    assert until(lambda: calls or call.done(), 60)
+    return call
 
 
 class RunningRow:

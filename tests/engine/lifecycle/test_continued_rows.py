@@ -21,7 +21,7 @@ from inf import (
 )
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.refusals import refused
-from tests.support.running import begun, calculator_until_paused, calls_run
+from tests.support.running import begun, calculator_until_paused, under_way
 from tests.support.scripts import until
 from tests.support.tool_calling import question
 
@@ -46,8 +46,7 @@ def _goes_on(tiny: InferenceEngine) -> Iterator[None]:
 def aborted(engine: InferenceEngine, ask: Callable[[], GenerationOutput]) -> GenerationOutput:
     """What `ask` returns whose rows are ended while they run, each with a token at least."""
     for attempt in range(1, 30):
-        call = begun(ask)
-        assert until(lambda: calls_run(engine) or call.done(), 60)
+        call = under_way(engine, ask)
         wait([call], 0.02 * attempt)
         engine.pause("abort")
         output = call.result(60)

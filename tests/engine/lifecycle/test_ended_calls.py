@@ -8,7 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from typing import Any
 
 import pytest
@@ -17,8 +17,7 @@ from _inf.runtime.extras import has_verl
 from inf import InferenceEngine, InferenceError
 from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
-from tests.support.running import begun, calculator_until_paused, calls_run
-from tests.support.scripts import until
+from tests.support.running import begun, calculator_until_paused, under_way
 from tests.support.tool_calling import TOOL_MODEL, answer, question
 
 SECONDS = 60
@@ -78,13 +77,6 @@ def _goes_on(served: InferenceEngine) -> Iterator[None]:
     served.resume()
 
 
-def runs(engine: InferenceEngine, ask: Callable[[], Any]) -> Future[Any]:
-    """The result of a call that has begun: one that comes later waits for `resume`."""
-    call = begun(ask)
-    assert until(lambda: calls_run(engine) or call.done(), SECONDS)
-    return call
-
-
 @pytest.mark.parametrize("mode", ["abort", "wait"])
 @pytest.mark.parametrize("kind", CALLS)
 @pytest.mark.parametrize("served", ENGINES, indirect=True)
@@ -95,7 +87,7 @@ def test_call_has_returned_before_resume(served: InferenceEngine, kind: str, mod
         pytest.skip("rollout_batch() needs verl")
     expected = served.generate(PROMPTS, **LONG)
     for seconds in {"abort": (0.0, 0.1), "wait": (0.0,)}[mode]:
-        call = runs(served, lambda: CALLS[kind](served))
+        call = under_way(served, lambda: CALLS[kind](served))
         wait([call], seconds)
         served.pause(mode)
         rows = call.result(SECONDS)
@@ -144,7 +136,7 @@ def test_scores_are_whole_while_rows_are_ended(served: InferenceEngine) -> None:
 def test_rows_of_ended_calls_are_not_lost_to_a_timeout_that_passes_during_the_pause(
     served: InferenceEngine,
 ) -> None:
-    call = runs(served, lambda: served.generate(PROMPTS, timeout=3, **LONG))
+    call = under_way(served, lambda: served.generate(PROMPTS, timeout=3, **LONG))
     served.pause("abort")
     time.sleep(3)
     assert len(call.result(SECONDS)) == len(PROMPTS)
@@ -208,7 +200,7 @@ def test_program_of_the_docs_collects_the_rows_updates_and_goes_on(
     model = AutoModelForCausalLM.from_pretrained(TOOL_MODEL)
     scope = {"engine": served, "prompts": PROMPTS, "sampling": LONG, "model": model}
     expected, version = served.generate(PROMPTS, **LONG), served.weight_version
-    ran = runs(served, lambda: exec(program, scope))
+    ran = under_way(served, lambda: exec(program, scope))
     served.pause("abort")
     ran.result(SECONDS)
     assert served.weight_version == version + 1 and not served.paused
