@@ -92,12 +92,15 @@ class Pausing:
         lock = self.host.lock
         try:
             async with lock.changing():
-                paused = lock.frozen
-                await self._freeze()
+                held = lock.frozen
                 try:
-                    return await finished(work)
-                finally:
-                    if not paused:
-                        await self._thaw()
+                    await self._freeze()
+                    try:
+                        return await finished(work)
+                    finally:
+                        if not held:
+                            await self._thaw()
+                finally:  # rows that could not go on are held, until a `resume` succeeds
+                    lock.paused = lock.paused or lock.frozen
         finally:
             work.close()  # if it never began

@@ -92,3 +92,41 @@ def test_engine_answers_after_a_change_that_was_interrupted_at_any_await(
         if not waited:
             return
     pytest.fail(f"it waited {MOST_WAITS} times")
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        *(("freeze", change) for change in ("pause keep", "update keep", "reset")),
+        *(("thaw", change) for change in ("pause wait", "resume", "update keep", "reset")),
+    ],
+)
+@pytest.mark.parametrize("served", [pytest.param("sglang", marks=pytest.mark.verl)], indirect=True)
+def test_rows_are_held_by_a_known_pause_or_not_at_all_where_a_change_fails(
+    served: InferenceEngine,
+    weights: dict[str, Any],
+    lora: Path,
+    change: str,
+    part: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = served.generate(PROMPT, **GREEDY).token_ids[0]
+    [row] = running(served, [PROMPT], 1, **{**GREEDY, "max_tokens": 120})
+    if change in ("pause wait", "resume"):
+        served.pause("keep")
+    freeze = served._backend.freeze
+
+    async def fails() -> None:
+        if part == "freeze":
+            await freeze()
+        raise OSError("no more buffers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served._backend, part, fails)
+        with pytest.raises(OSError, match="no more buffers"):
+            CHANGES[change](served, weights, lora)
+    assert served.paused == (part == "thaw")
+    served.resume()
+    answer = begun(lambda: served.generate(PROMPT, **GREEDY).token_ids[0])
+    assert answer.result(SECONDS) == expected
+    row.end(SECONDS)
