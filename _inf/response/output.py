@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 from _inf.config.other_names import no_attribute
 from _inf.errors import ConfigError, shown
 from _inf.response.row import GenerationRow, html_table
+from _inf.runtime.files import replaced, write_text
 from _inf.types import Message, ToolCall
 
 if TYPE_CHECKING:
@@ -180,14 +181,15 @@ class GenerationOutput:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the rows of `to_dict` as `.jsonl`, or the table of `to_pandas` as `.parquet`.
 
-        An existing file is overwritten. Raises `ConfigError` for other suffixes.
+        An existing file is overwritten, when the whole new one is written. Raises `ConfigError` for
+        other suffixes, and for what is no regular file.
         """
         suffix = Path(str(path)).suffix
         if suffix == ".jsonl":
-            lines = [json.dumps(row) + "\n" for row in self.to_dict()]
-            Path(path).write_text("".join(lines))
+            write_text(path, "".join(json.dumps(row) + "\n" for row in self.to_dict()))
         elif suffix == ".parquet":
-            self.to_pandas().to_parquet(path, index=False)
+            with replaced(path) as file:
+                self.to_pandas().to_parquet(file, index=False)
         else:
             raise ConfigError(f"save: {shown(path)} must end in .jsonl or .parquet.")
 

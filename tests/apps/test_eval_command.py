@@ -93,7 +93,7 @@ def test_data_are_never_the_file_of_answers(
     Path("eval.jsonl").write_text(json.dumps(row) + "\n")
     command = ["eval", "eval.jsonl", "--reward", "reward.py:contains", "--restart", *out]
     assert main(command) == 2
-    assert "out: eval.jsonl is also DATA; name another" in capfd.readouterr().err
+    assert "out: eval.jsonl: it is also an input, eval.jsonl;" in capfd.readouterr().err
     assert json.loads(Path("eval.jsonl").read_text()) == row and Stub.starts == 0
 
 

@@ -66,9 +66,34 @@ def test_interval_is_of_the_paired_differences(tmp_path: Path) -> None:
         pytest.approx(found.difference + normal, abs=0.02),
     )
     assert compared(tmp_path, first, second).overall == found  # drawn with a seed
-    shifted = [each | {"reward": each["reward"] + 0.25} for each in first]
+    shifts = [0.24, 0.26] * 30
+    shifted = [each | {"reward": each["reward"] + s} for each, s in zip(first, shifts, strict=True)]
     pairs = compared(tmp_path, first, shifted).overall
-    assert (pairs.low, pairs.high) == (0.25, 0.25)  # paired: the prompts' own spread is gone
+    assert 0.24 < pairs.low < 0.25 < pairs.high < 0.26  # paired: the prompts' own spread is gone
+
+
+def test_differences_that_are_all_equal_have_no_interval(tmp_path: Path) -> None:
+    wrong = [row(i, 0.0) for i in range(20)]
+    found = compared(tmp_path, wrong, wrong)
+    assert (found.overall.low, found.overall.high) == (None, None)
+    assert "+0.0000  none: all differences are equal" in found.table()
+    assert found.plot() is not None
+
+
+def test_file_that_is_no_comparison_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.jsonl", [row(0, 1.0), row(1, 0.0)])
+    Path("compare.json").write_text('{"mine": 1}')
+    command = ["eval", "compare", "a.jsonl", "b.jsonl"]
+    assert main(command) == 2
+    assert "--out: compare.json is no earlier comparison" in capfd.readouterr().err
+    assert Path("compare.json").read_text() == '{"mine": 1}'
+    assert main([*command, "--out", "b.jsonl"]) == 0 and Path("b.jsonl.json").exists()
+    assert main([*command, "--out", "other.json"]) == 0
+    assert main([*command, "--out", "other"]) == 0 and len(list(Path().glob("other*"))) == 1
 
 
 def test_what_is_not_compared_is_counted_and_named(tmp_path: Path) -> None:
@@ -91,6 +116,10 @@ def test_what_is_not_compared_is_counted_and_named(tmp_path: Path) -> None:
     [
         ([row(0, 1.0) | {"prompt": "?"}], "different data: the prompt of row 0 is '0[?]' in the"),
         ([row(0, 1.0, "code")], "different data: the data_source of row 0 is 'math'"),
+        (
+            [row(0, 1.0, ground_truth="5")],
+            "different data: the ground_truth of row 0 is '4' in the first and '5' in the second",
+        ),
         ([row(3, 1.0)], "no prompt in common that both scored"),
         ([row(0, None)], "no prompt in common that both scored"),
         ([], "b.jsonl: it has no rows"),
@@ -103,7 +132,8 @@ def test_what_is_not_compared_is_counted_and_named(tmp_path: Path) -> None:
 def test_runs_that_cannot_be_compared_are_refused_by_name(
     second: Any, said: str, tmp_path: Path
 ) -> None:
-    first, file = write(tmp_path / "a.jsonl", [row(0, 1.0)]), tmp_path / "b.jsonl"
+    first = write(tmp_path / "a.jsonl", [row(0, 1.0, ground_truth="4")])
+    file = tmp_path / "b.jsonl"
     if isinstance(second, list):
         write(file, second)
     elif second:

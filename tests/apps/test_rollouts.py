@@ -96,8 +96,6 @@ def test_value_that_json_cannot_keep_is_named_and_nothing_is_written(tmp_path: P
     rows = [ROW, {**ROW, "note": float("nan")}]
     with pytest.raises(ConfigError, match=r"^rows\[1\]: JSON cannot keep it: note: "):
         save_rollouts(rows, tmp_path / "a.jsonl")
-    with pytest.raises(ConfigError, match=r"a\.jsonl: .*; name a file that can be written"):
-        save_rollouts([ROW], tmp_path / "none" / "a.jsonl")
     assert not list(tmp_path.iterdir())
 
 

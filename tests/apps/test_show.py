@@ -447,8 +447,8 @@ def test_command_writes_a_page_beside_the_file(
         ([], "Missing argument 'FILE'"),
         (["none.jsonl"], "none.jsonl cannot be read: No such file or directory"),
         (["a.jsonl", "bad.jsonl"], "bad.jsonl, line 2: it has none of response_ids"),
-        (["a.jsonl", "--out", "a.jsonl"], "a.jsonl: it is also a file of rollouts; name another"),
-        (["a.jsonl", "--out", "none/p.html"], "none/p.html: No such file or directory"),
+        (["a.jsonl", "--out", "a.jsonl"], "--out: a.jsonl: it is also an input, a.jsonl"),
+        (["a.jsonl", "--out", "none/p.html"], "--out: none/p.html: there is no folder "),
         (["a.jsonl", "--port", "1"], "No such option"),
     ],
 )

@@ -88,7 +88,7 @@ def test_file_that_another_server_writes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="another server is writing it"):
         TraceFile(tmp_path / "traces.jsonl")
     first.close()
-    with pytest.raises(ConfigError, match="traces: .*Is a directory"):
+    with pytest.raises(ConfigError, match="traces: .*it is a folder"):
         TraceFile(tmp_path)
 
 

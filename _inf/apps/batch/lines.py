@@ -173,14 +173,15 @@ def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:
                 yield line, text
 
 
-def check_custom_ids(source: Path) -> None:
-    """Raise `ConfigError` if two lines have the same custom_id, which identifies an answer."""
+def check_custom_ids(source: Path, shown: Path) -> None:
+    """Raise `ConfigError` if two lines have the same custom_id, which identifies an answer. shown:
+    how the message names the file."""
     first: dict[str, int] = {}
     for line, text in read_lines(source):
         name = parse(text, line).copied.get("custom_id")
         if isinstance(name, str) and (other := first.setdefault(name, line)) != line:
             raise ConfigError(
-                f"{source}, line {line}: line {other} has the custom_id {name!r} too; it "
+                f"{shown}, line {line}: line {other} has the custom_id {name!r} too; it "
                 "identifies the answer: give each line a different one."
             )
 

@@ -9,7 +9,6 @@ may follow an error. Only one process may write at a time.
 from __future__ import annotations
 
 import array
-import fcntl
 import itertools
 import json
 import os
@@ -19,6 +18,7 @@ from typing import Any
 
 from _inf.apps.json_lines import json_text
 from _inf.errors import ConfigError, InferenceError, shown
+from _inf.runtime.files import check_output, opened, replaced, write_text
 
 NO_ROW = -1
 REWARD_ERROR = "reward_error"  # the code of an answer without a reward
@@ -26,28 +26,18 @@ REWARD_ERROR = "reward_error"  # the code of an answer without a reward
 
 class OutputFile:
     """The output file, a context manager, which sorts the rows unless an exception ends it; call
-    `begin` before any other method."""
+    `begin` before any other method. inputs: files that the run reads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, inputs: Iterable[Path] = ()) -> None:
         self.path = path
         self.meta = Path(f"{str(path).removesuffix('.jsonl')}.meta.json")
         self._offsets = array.array("q")  # of the last row of each line: 8 bytes per line
         self._failed: set[int] = set()
         self._superseded = False  # whether a line has two rows
         self._size = 0
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as failure:
-            reason = f"{path}: {failure.strerror}; name a file that can be written."
-            raise ConfigError(reason) from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._file)
-            raise ConfigError(f"{path}: another run is writing it; wait for its end.") from None
-        if not os.path.samestat(os.fstat(self._file), os.stat(path)):
-            os.close(self._file)
-            raise ConfigError(f"{path}: another run has just sorted it; start this one again.")
+        self._new = not check_output(path, inputs=inputs).exists()
+        check_output(self.meta, inputs=inputs)
+        self._file, self._target = opened(path, "run")
 
     def __enter__(self) -> OutputFile:
         return self
@@ -57,8 +47,8 @@ class OutputFile:
             if kind is None:
                 self._sort()
         finally:
-            if not self.meta.exists() and os.fstat(self._file).st_size == 0:  # nothing was begun
-                self.path.unlink(missing_ok=True)
+            if self._new and not self.meta.exists():  # nothing was begun
+                self._target.unlink(missing_ok=True)
             os.close(self._file)
 
     def begin(self, settings: Mapping[str, Any], restart: bool) -> None:
@@ -71,10 +61,7 @@ class OutputFile:
             self._check(settings)
             self._read()
             return
-        try:
-            self.meta.write_text(json.dumps(settings, indent=1) + "\n")
-        except OSError as failure:
-            raise not_written(self.meta, failure) from failure
+        write_text(self.meta, json.dumps(settings, indent=1) + "\n")
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         try:
@@ -147,7 +134,7 @@ class OutputFile:
                     yield file.readline()
 
     def append(self, line: int, row: Mapping[str, Any]) -> None:
-        """Append a row; if the disk is full, raise `not_written` and leave no partial row."""
+        """Append a row; if the disk is full, raise and leave no partial row."""
         text = _json_line({"line": line} | {**row, "line": line})
         try:
             rest = memoryview(text)
@@ -155,7 +142,10 @@ class OutputFile:
                 rest = rest[os.write(self._file, rest) :]
         except OSError as failure:
             os.ftruncate(self._file, self._size)
-            raise not_written(self.path, failure) from failure
+            raise InferenceError(
+                f"{self.path}: {failure.strerror}. The earlier rows are safe: when the file is "
+                "writable again, the same command resumes after them."
+            ) from failure
         self._note(line, lacks_answer(row), len(text))
 
     def _sort(self) -> None:
@@ -163,16 +153,8 @@ class OutputFile:
         starts = (offset for offset in self._offsets if offset != NO_ROW)
         if not self._superseded and all(a < b for a, b in itertools.pairwise(starts)):
             return
-        new = self.path.with_name(f"{self.path.name}.new")
-        try:
-            with open(new, "wb") as file:
-                file.writelines(self._texts(self._offsets))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-        except OSError as failure:
-            new.unlink(missing_ok=True)
-            raise not_written(new, failure) from failure
+        with replaced(self.path) as file:
+            file.writelines(self._texts(self._offsets))
 
 
 def is_error(row: Mapping[str, Any]) -> bool:
@@ -181,13 +163,6 @@ def is_error(row: Mapping[str, Any]) -> bool:
 
 def lacks_answer(row: Mapping[str, Any]) -> bool:
     return is_error(row) and row["error"]["code"] != REWARD_ERROR
-
-
-def not_written(path: Path, failure: OSError) -> InferenceError:
-    return InferenceError(
-        f"{path}: {failure.strerror}. The earlier rows are safe: when the file is writable again, "
-        "the same command resumes after them."
-    )
 
 
 def _json_line(row: Mapping[str, Any]) -> bytes:

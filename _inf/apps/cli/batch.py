@@ -15,7 +15,7 @@ from _inf.apps.batch.runner import answer_each, keep_in, unanswered
 from _inf.apps.cli.options import Options, first_errors, takes_options
 from _inf.apps.configured_code import default_loop_depends
 from _inf.apps.tally import Tally
-from _inf.errors import ConfigError
+from _inf.runtime.files import check_output, rereadable
 
 
 @takes_options()
@@ -40,21 +40,20 @@ def batch(
     answered gets a row with an "error", and the exit code is 1; the same command tries such lines
     again.
     """
-    if out.exists() and out.samefile(source):
-        raise ConfigError(f"{out}: it is also IN; name another file for the answers.")
+    check_output(out, inputs=[source])
     config, params = call.load(), call.params
-    check_custom_ids(source)
-    depends = {
-        **default_loop_depends(config),
-        **fingerprint.of_config(config),
-        "parameters": {**params, "timeout": None},
-        **({"rollouts": True} if rollouts else {}),
-        "input": fingerprint.of_file(source),
-    }
-    with OutputFile(out) as file:
+    with rereadable(source) as lines, OutputFile(out, [source]) as file:
+        check_custom_ids(lines, source)
+        depends = {
+            **default_loop_depends(config),
+            **fingerprint.of_config(config),
+            "parameters": {**params, "timeout": None},
+            **({"rollouts": True} if rollouts else {}),
+            "input": fingerprint.of_file(lines),
+        }
         file.begin(depends, restart)
-        before, left = file.answered, sum(1 for _ in unanswered(source, file))
-        waiting = unanswered(source, file)
+        before, left = file.answered, sum(1 for _ in unanswered(lines, file))
+        waiting = unanswered(lines, file)
         on_error = first_errors(f"{source}, line", f"more lines have errors; all are in {out}")
         tally = Tally(before + left, before, before)
         keep = keep_in(file, tally, on_error)

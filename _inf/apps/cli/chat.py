@@ -24,6 +24,7 @@ from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.request.combinations import refuse
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import effective_params
+from _inf.runtime.files import check_output, write_text
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -201,13 +202,12 @@ class Chat:
     def _save(self, name: str) -> None:
         if not name:
             raise InferenceError("/save: it needs the name of a file: /save chat.jsonl")
-        try:
-            with open(Path(name).expanduser(), "x") as file:
-                file.write(json.dumps({"messages": self._messages}) + "\n")
-        except FileExistsError:
+        path = Path(name).expanduser()
+        if check_output(path, "/save").exists():
             raise InferenceError(
                 f"/save: {name} already exists and was not changed; name another file"
-            ) from None
+            )
+        write_text(path, json.dumps({"messages": self._messages}) + "\n")
         _note(f"{len(self._messages)} messages are in {name}")
 
     def _set(self, assignment: str) -> None:

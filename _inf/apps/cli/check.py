@@ -11,7 +11,7 @@ import typer
 from _inf.apps.check.measure import BATCH, MAX_TOKENS, check
 from _inf.apps.check.turns_conversation import read_conversation
 from _inf.apps.check.turns_report import compare_paths, read_model
-from _inf.apps.cli.options import DefaultCommand, Options, show_report, takes_options
+from _inf.apps.cli.options import DefaultCommand, Options, check_plot, show_report, takes_options
 
 
 class CheckCommands(DefaultCommand):
@@ -66,6 +66,7 @@ def check_engine(
 
     The exit code is 1 if they differ.
     """
+    check_plot(plot)
     with call.start() as engine:
         size = {"max_tokens": max_tokens, "batch": batch}
         report = check(engine, prompts=prompts, against=against, threshold=threshold, **size)

@@ -13,13 +13,14 @@ import typer
 from _inf.apps.cli.options import (
     DefaultCommand,
     Options,
+    check_plot,
     first_errors,
     show_report,
     takes_options,
 )
 from _inf.apps.eval import gsm8k
 from _inf.apps.eval.benchmarks import NAMED, BenchmarkOptions, data_of
-from _inf.apps.eval.compare import compare_runs
+from _inf.apps.eval.compare import compare_runs, is_comparison
 from _inf.apps.eval.environments import factory_of_file
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.run import EvalRun, EvalSettings
@@ -27,6 +28,7 @@ from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
 from _inf.backends.registry import describe
 from _inf.errors import ConfigError
 from _inf.models.adapters import adapter_folder
+from _inf.runtime.files import check_output, write_text
 from _inf.runtime.progress import say
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ def data(
     Writes OUT.jsonl and OUT.summary.json. After a stop, the same command resumes, also with a
     higher LIMIT. With another reward function it scores the stored answers again.
     """
+    check_plot(options.plot)
     config = call.load()
     if options.log is not None:
         check_tracker(options.log)
@@ -177,7 +180,11 @@ def compare(
 
     Writes OUT.json.
     """
+    check_plot(plot)
+    file = Path(f"{str(out).removesuffix('.json')}.json")
+    if check_output(file, "--out", [a, b]).exists() and not is_comparison(file):
+        raise ConfigError.of("--out", f"{file} is no earlier comparison; name another file.")
     comparison = compare_runs(a, b)
-    Path(f"{out}.json").write_text(comparison.json() + "\n", encoding="utf-8")
+    write_text(file, comparison.json() + "\n", "--out")
     show_report(comparison, plot, as_json)
-    typer.echo(f"comparison: {out}.json", err=True)
+    typer.echo(f"comparison: {file}", err=True)

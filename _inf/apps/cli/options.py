@@ -30,6 +30,7 @@ from _inf.errors import ConfigError
 from _inf.request.keyword import Keyword
 from _inf.request.keywords import KEYWORDS, first_sentences
 from _inf.request.sampling import check_params
+from _inf.runtime.files import check_output, replaced
 from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
 
@@ -173,12 +174,30 @@ def start_engine(config: Config) -> InferenceEngine:
     return engine
 
 
+def check_plot(plot: Path | None) -> None:
+    """Refuse, before the work, a file that `show_report` could not draw into."""
+    if plot is None:
+        return
+    check_output(plot, "--plot")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if _plot_format(plot) not in known:
+        kinds = ", ".join(sorted(known))
+        raise ConfigError.of("--plot", f"{plot}: its name must end in one of {kinds}.")
+
+
+def _plot_format(plot: Path) -> str:
+    return plot.suffix.lower().removeprefix(".")
+
+
 def show_report(
     report: CheckReport | Comparison | EvalReport, plot: Path | None, as_json: bool
 ) -> None:
     """Print a report, and draw it into the file `plot`."""
     if plot is not None:
-        report.plot().savefig(plot, dpi=120)
+        with replaced(plot, "--plot") as file:
+            report.plot().savefig(file, format=_plot_format(plot), dpi=120)
     text = report.json() if as_json else report.table()
     if isinstance(text, str):
         typer.echo(text)

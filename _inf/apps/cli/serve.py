@@ -50,12 +50,15 @@ def serve(
     Other hosts than this machine's own need --api-key-env. SIGTERM finishes the requests that are
     under way, for at most 20 seconds.
     """
+    from _inf.apps.rollouts.traces import check_trace_file
     from _inf.apps.serve.access import check_address
 
     api_key = None if api_key_env is None else os.environ.get(api_key_env, "")
     if api_key == "":
         raise ConfigError(f"--api-key-env: the environment variable {api_key_env} is not set.")
     check_address(host, port, api_key)
+    if traces is not None:
+        check_trace_file(traces)
     address = (host, port, api_key, adapter_folder, traces)
     with call.start() as engine, engine.serve(*address) as server:
         terminated: list[int] = []

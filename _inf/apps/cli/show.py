@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from _inf.errors import ConfigError
+from _inf.runtime.files import check_output, write_text
 
 if TYPE_CHECKING:
     from _inf.apps.rollouts import Rollout
@@ -34,13 +34,9 @@ def show(
 
     files = [path for path in (file, other) if path is not None]
     target = out or file.with_suffix(".html")
-    if any(target.absolute() == path.absolute() for path in files):
-        raise ConfigError(f"{target}: it is also a file of rollouts; name another page with --out.")
+    check_output(target, "--out", files)
     loaded = [(str(path), load_rollouts(path)) for path in files]
-    try:
-        target.write_text(page(loaded), encoding="utf-8")
-    except OSError as failure:
-        raise ConfigError(f"{target}: {failure.strerror}; name another page with --out.") from None
+    write_text(target, page(loaded))
     counts = ", ".join(f"{_counted(rollouts)} of {name}" for name, rollouts in loaded)
     typer.echo(f"{counts}: {target}", err=True)
 

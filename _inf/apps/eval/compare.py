@@ -3,7 +3,9 @@ Rows are paired by the data's row number; a prompt's reward is the mean of its a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -45,7 +47,8 @@ class Pair:
 @dataclasses.dataclass(frozen=True)
 class MeanDifference:
     """The mean of B - A over prompts. low, high: the bounds of its 95 % interval, from resampled
-    prompts; None for a single prompt, which has none."""
+    prompts; None if all differences are equal, also of a single prompt: resampling then gives the
+    same mean always and says nothing about other prompts."""
 
     prompts: int
     a: float
@@ -59,7 +62,7 @@ class MeanDifference:
         a, b = (statistics.fmean(getattr(pair, name) for pair in pairs) for name in "ab")
         differences = [pair.difference for pair in pairs]
         low = high = None
-        if len(pairs) > 1:
+        if len(set(differences)) > 1:
             import numpy
             from scipy.stats import bootstrap
 
@@ -113,9 +116,12 @@ class Comparison:
             f"{'':<{width}}  prompts        A        B    B - A  95 % interval",
         ]
         for name, mean in named:
-            bounds = "" if mean.low is None else f"  {mean.low:+.4f} to {mean.high:+.4f}"
+            bounds = "none: all differences are equal" if mean.prompts > 1 else ""
+            if mean.low is not None:
+                bounds = f"{mean.low:+.4f} to {mean.high:+.4f}"
             means = f"{mean.a:8.4f} {mean.b:8.4f} {mean.difference:+8.4f}"
-            lines.append(f"{name:<{width}}  {mean.prompts:7} {means}{bounds}")
+            line = f"{name:<{width}}  {mean.prompts:7} {means}  {bounds}"
+            lines.append(line.rstrip())
         better = sum(pair.difference > 0 for pair in self.changed)
         worse = len(self.changed) - better
         equal = self.overall.prompts - len(self.changed)
@@ -216,6 +222,14 @@ def compare_runs(a: Path, b: Path) -> Comparison:
     )
 
 
+def is_comparison(path: Path) -> bool:
+    """Whether a file holds what an earlier comparison wrote."""
+    with contextlib.suppress(OSError, RecursionError, ValueError):
+        found = json.loads(path.read_bytes())
+        return isinstance(found, dict) and {"overall", "by_source", "changed"} <= found.keys()
+    return False
+
+
 def read_run(path: Path) -> Run:
     """Read a run's rows, by the number of the data's row; of several of a line the last counts."""
     rows: dict[int, AnswerRow] = {}
@@ -239,7 +253,9 @@ def _check_row(row: Any, place: str) -> None:
 
 
 def _check_same(a: Path, b: Path, number: int, one: AnswerRow, other: AnswerRow) -> None:
-    for name in ("prompt", "data_source"):
+    for name in ("prompt", "data_source", "ground_truth"):
+        if name == "ground_truth" and not (name in one and name in other):
+            continue  # rows of older releases without an answer have none
         if one.get(name) != other.get(name):
             raise ConfigError(
                 f"{a} and {b} are of different data: the {name} of row {number} is "

@@ -35,6 +35,7 @@ from _inf.errors import ConfigError
 from _inf.request.sampling import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
+from _inf.runtime.files import check_output, write_text
 from _inf.tools.definition import as_tools
 from _inf.types import Tokenizer
 
@@ -102,10 +103,10 @@ class EvalRun:
         self.examples = self.examples[: settings.limit]
         self.stem = Path(str(data.stem).removesuffix(".jsonl"))
         self.rows = Path(f"{self.stem}.jsonl")
-        if self.rows.exists() and Path(data.name).exists() and self.rows.samefile(data.name):
-            raise ConfigError.of(
-                "out", f"{self.rows} is also DATA; name another file for the answers."
-            )
+        self.summary = Path(f"{self.stem}.summary.json")
+        self._inputs = [Path(data.name)]  # or what a benchmark is called
+        for path in (self.rows, self.summary):
+            check_output(path, "out", self._inputs)
         self._wanted = len(self.examples) * settings.n
         if settings.n == 1:
             greedy_unless_asked(self.params)
@@ -132,7 +133,7 @@ class EvalRun:
         an answer's number and the reason. tell: called with a line about what was resumed, and with
         the progress now and then.
         """
-        with OutputFile(self.rows) as file:
+        with OutputFile(self.rows, self._inputs) as file:
             file.begin(self._answers_depend_on(), self.settings.restart)
             stored = Stored.of(file, self._wanted, self._judges, self.settings.rescore)
             if stored.answers:
@@ -158,7 +159,7 @@ class EvalRun:
             rewards_kept=stored.rewards,
             rescored_because=stored.why,
         )
-        Path(f"{self.stem}.summary.json").write_text(report.json() + "\n", encoding="utf-8")
+        write_text(self.summary, report.json() + "\n", "out")
         return report
 
     def _finish(
@@ -222,6 +223,7 @@ class EvalRun:
             "sample": sample,
             "data_source": example.data_source,
             "prompt": example.prompt,
+            "ground_truth": example.ground_truth,
             "reward": None,
             "row_id": f"{example.number}.{sample}",
         }
@@ -229,7 +231,6 @@ class EvalRun:
         def row(output: GenerationOutput) -> dict[str, Any]:
             [answer] = output
             row = {
-                "ground_truth": example.ground_truth,
                 "prompt_tokens": answer.prompt_tokens,
                 "completion_tokens": answer.completion_tokens,
                 **answer_fields(answer, engine.tokenizer),

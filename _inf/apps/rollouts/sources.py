@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from _inf.apps.json_lines import json_lines
@@ -19,6 +18,7 @@ from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.token_texts import TokenTexts
 from _inf.response.trainer_batch import TENSORS
+from _inf.runtime.files import check_output, rereadable, write_text
 from _inf.types import Tokenizer
 
 LOGPROBS = "rollout_log_probs"
@@ -52,16 +52,15 @@ def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
 
 
 def save_rollouts(rows: Any, path: str | os.PathLike[str], tokenizer: Tokenizer = None) -> None:
-    """Write `as_rollouts(rows, tokenizer)` as JSON lines; an existing file is overwritten.
+    """Write `as_rollouts(rows, tokenizer)` as JSON lines; an existing file is overwritten, when the
+    whole new one is written.
 
     Raises `ConfigError`, with nothing written, for a value that JSON cannot keep, such as NaN.
     """
+    check_output(path)
     rollouts = as_rollouts(rows, tokenizer)
     lines = [_line(rollout, f"rows[{place}]") for place, rollout in enumerate(rollouts)]
-    try:
-        Path(path).write_text("".join(lines), encoding="utf-8")
-    except OSError as failure:
-        raise ConfigError(f"{path}: {failure.strerror}; name a file that can be written.") from None
+    write_text(path, "".join(lines))
 
 
 def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
@@ -70,13 +69,14 @@ def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
 
     Raises `ConfigError` with the file, the line and the key that is wrong.
     """
-    if is_trace_file(path):
-        return as_rollouts(load_traces(path))
-    rollouts = []
-    for number, row in json_lines(path):
-        row_id = row.get("line", number) if isinstance(row, dict) else number
-        rollouts.append(Rollout.of(row, f"{path}, line {number}", str(row_id)))
-    return rollouts
+    with rereadable(path) as file:
+        if is_trace_file(file):
+            return as_rollouts(load_traces(file))
+        rollouts = []
+        for number, row in json_lines(file):
+            row_id = row.get("line", number) if isinstance(row, dict) else number
+            rollouts.append(Rollout.of(row, f"{path}, line {number}", str(row_id)))
+        return rollouts
 
 
 def _line(rollout: Rollout, where: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import json
 import math
+import mmap
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +25,7 @@ from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.values import number as checked_number
 from _inf.response.decode import decoded_text
 from _inf.response.trainer_batch import OTHER_LOGPROBS
+from _inf.runtime.files import check_output, opened
 from _inf.types import Message, Tokenizer
 
 
@@ -61,24 +62,20 @@ class Trace:
 
 
 class TraceFile:
-    """A file to which traces are appended; no other process may write it."""
+    """A file to which traces are appended; no other process may write it.
+
+    A last line that a killed server has cut is removed. Raises `ConfigError` as `check_trace_file`.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        except OSError as failure:
-            reason = f"{path}: {failure.strerror}; name a file that can be written."
-            raise ConfigError.of("traces", reason) from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._file)
-            reason = f"{path}: another server is writing it; name another file."
-            raise ConfigError.of("traces", reason) from None
-        whole = self.path.read_bytes().rpartition(b"\n")
-        self._size = len(whole[0] + whole[1])
-        os.ftruncate(self._file, self._size)  # without a line that a crash has cut
+        check_trace_file(path)
+        self._file, _ = opened(path, "server", "traces", mode=0o600)
+        self._size = os.fstat(self._file).st_size
+        if self._size:
+            with mmap.mmap(self._file, 0, prot=mmap.PROT_READ) as whole:
+                self._size = whole.rfind(b"\n") + 1
+            os.ftruncate(self._file, self._size)
 
     def write(self, before: Trace | None, after: Trace) -> None:
         """Write a new trace, or what has changed in one. Raises `InferenceError` if it cannot."""
@@ -131,10 +128,20 @@ def load_traces(path: str | os.PathLike[str]) -> list[Trace]:
     return [_trace(trace, str(path)) for trace in traces.values()]
 
 
+def check_trace_file(path: str | os.PathLike[str]) -> None:
+    """Raise `ConfigError` for a file to which no traces can be appended, and for one whose first
+    line is no trace."""
+    file = check_output(path, "traces")
+    if file.exists() and file.stat().st_size and not is_trace_file(file):
+        reason = "its first line is no trace of inf serve --traces; name another file."
+        raise ConfigError.of("traces", f"{path}: {reason}")
+
+
 def is_trace_file(path: str | os.PathLike[str]) -> bool:
-    """Whether the first line of a file of JSON lines begins a trace."""
-    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
-        row = json.loads(file.readline())
+    """Whether the first line of a file of JSON lines is a trace."""
+    with contextlib.suppress(OSError, RecursionError, ValueError), open(path, "rb") as file:
+        line = file.readline()
+        row = json.loads(line) if line.endswith(b"\n") else None
         return isinstance(row, dict) and {"id", "prompt_token_ids", "token_ids"} <= row.keys()
     return False
 

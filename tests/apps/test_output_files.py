@@ -1,0 +1,246 @@
+"""Every file that a user names as an output: how it is opened, refused and replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import resource
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import inf
+from _inf.apps.batch.output_file import OutputFile
+from _inf.apps.cli import main
+from _inf.apps.cli.chat import Chat
+from _inf.apps.rollouts.traces import Trace, TraceFile
+from inf import GenerationOutput, GenerationRow, InferenceError
+from tests.support.stub_engine import StubEngine
+
+DATA = {"prompt": "1 + 1?", "data_source": "sums"}
+
+
+class Stub(StubEngine):
+    async def answer(self, prompt: Any, number: int) -> str:
+        return "2"
+
+
+@pytest.fixture(autouse=True)
+def _inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stub is every command's engine; the inputs and the outputs have a folder each."""
+    monkeypatch.setattr(inf, "InferenceEngine", Stub)
+    monkeypatch.setattr(Stub, "starts", 0)
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    rows = [json.dumps({**DATA, "number": i, "reward": i % 2, "completion": "2"}) for i in (0, 1)]
+    Path("rows.jsonl").write_text("\n".join(rows) + "\n")
+    Path("reward.py").write_text("def compute_score(**rest):\n    return 1.0\n")
+
+
+def command(*words: object) -> None:
+    """Run a command, which may print more than the limit of files in these tests."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main([str(word) for word in words])
+    if code:
+        raise InferenceError(f"exit code {code}: {said.getvalue()}")
+
+
+def evaluated(*options: object) -> None:
+    command("eval", "rows.jsonl", "--reward", "reward.py", *options)
+
+
+def rows_of_a_batch(path: Path) -> None:
+    with OutputFile(path) as file:
+        file.begin({}, restart=False)
+        for line in (2, 1):  # so that they are sorted at the end
+            file.append(line, {"completion": f"{path.stat().st_size} bytes before"})
+
+
+def traces(path: Path) -> None:
+    file = TraceFile(path)
+    file.write(None, Trace(str(path.stat().st_size), [1], [2], [1], [-0.5]))
+    file.close()
+
+
+def answers() -> GenerationOutput:
+    return GenerationOutput([GenerationRow("2", [1], [2], finish_reason="stop")])
+
+
+def saved_chat(path: Path) -> None:
+    Chat(SimpleNamespace(config=Stub.config), {}, "a pirate", True)._save(str(path))  # type: ignore[arg-type]
+
+
+# What writes a file, and the name that it needs.
+WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "GenerationOutput.save .jsonl": ("a.jsonl", lambda path: answers().save(path)),
+    "GenerationOutput.save .parquet": ("a.parquet", lambda path: answers().save(path)),
+    "save_rollouts": ("a.jsonl", lambda path: inf.save_rollouts(answers(), path)),
+    "inf show": ("page.html", lambda path: command("show", "rows.jsonl", "--out", path)),
+    "inf eval compare": (
+        "found.json",
+        lambda path: command("eval", "compare", "rows.jsonl", "rows.jsonl", "--out", path),
+    ),
+    "inf eval compare --plot": (
+        "found.png",
+        lambda path: command("eval", "compare", "rows.jsonl", "rows.jsonl", "--plot", path),
+    ),
+    "inf eval --plot": ("found.svg", lambda path: evaluated("--plot", path)),
+    "summary of inf eval": (
+        "run.summary.json",
+        lambda path: evaluated("--out", str(path).removesuffix(".summary.json")),
+    ),
+    "rows of inf eval": ("run.jsonl", lambda path: evaluated("--out", path)),
+    "rows of inf batch": ("answers.jsonl", rows_of_a_batch),
+    "settings of inf batch": (
+        "answers.meta.json",
+        lambda path: rows_of_a_batch(Path(str(path).replace(".meta.json", ".jsonl"))),
+    ),
+    "inf serve --traces": ("traces.jsonl", traces),
+    "/save": ("chat.jsonl", saved_chat),
+}
+each_writer = pytest.mark.parametrize("writer", WRITERS)
+
+
+@each_writer
+def test_file_keeps_its_mode_and_a_link_its_target(writer: str) -> None:
+    name, write = WRITERS[writer]
+    (link := Path("out") / name).symlink_to("../kept")  # a target that is not there yet
+    write(link)
+    assert Path("kept").stat().st_size and link.is_symlink()
+    if writer == "/save":  # replaces nothing
+        return
+    Path("kept").chmod(0o600)
+    write(link)
+    assert link.is_symlink() and stat.S_IMODE(Path("kept").stat().st_mode) == 0o600
+    assert not list(Path().rglob(".inf-*"))
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """No file can grow beyond 16 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@each_writer
+def test_full_disk_leaves_the_earlier_file(writer: str) -> None:
+    name, write = WRITERS[writer]
+    path = Path("out") / name
+    if writer != "/save":
+        write(path)
+    before = path.read_bytes() if path.exists() else None
+    if writer != "rows of inf eval":  # which are all there
+        with full_disk(), pytest.raises(InferenceError, match="File too large"):
+            write(path)
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert not list(Path().rglob(".inf-*"))
+
+
+@pytest.fixture(params=["folder", "pipe", "socket", "terminal", "in no folder"])
+def no_file(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], None]]:
+    """Makes what a path names that is no regular file."""
+    with contextlib.ExitStack() as stack:
+
+        def make(path: Path) -> None:
+            match request.param:
+                case "folder":
+                    path.mkdir()
+                case "pipe":
+                    os.mkfifo(path)
+                case "socket":
+                    stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
+                case "terminal":
+                    ends = os.openpty()
+                    for end in ends:
+                        stack.callback(os.close, end)
+                    path.symlink_to(os.ttyname(ends[1]))
+                case "in no folder":
+                    path.symlink_to("none/file")
+
+        yield make
+
+
+@each_writer
+def test_what_is_no_regular_file_is_refused_before_any_work(
+    writer: str, no_file: Callable[[Path], None]
+) -> None:
+    name, write = WRITERS[writer]
+    path = Path("out") / name
+    no_file(path)
+    before = path.lstat()
+    with pytest.raises(InferenceError, match=f"{path}: .*; name a file that can be written"):
+        write(path)
+    after = path.lstat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert Stub.starts == 0 and os.listdir("out") == [name]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "batch rows.jsonl out",
+        "batch rows.jsonl rows.jsonl",
+        "batch x.meta.json x.jsonl",  # whose settings would be written into the input
+        "eval rows.jsonl --reward reward.py --out rows",
+        "eval rows.jsonl --reward reward.py --plot out",
+        "eval rows.jsonl --reward reward.py --plot plot.jsonl",
+        "eval rows.jsonl --reward reward.py --plot plot",
+        "check --plot none/plot.png",
+        "serve --traces out",
+        "serve --traces rows.jsonl",
+        "show rows.jsonl --out link.jsonl",
+        "eval compare rows.jsonl rows.jsonl --out rows.jsonl --plot p.xyz",
+    ],
+)
+def test_command_refuses_a_wrong_output_before_it_starts(words: str) -> None:
+    Path("x.meta.json").write_text('{"prompt": "Hi"}\n')
+    Path("link.jsonl").symlink_to("rows.jsonl")
+    before = {path: path.read_bytes() for path in Path().glob("*.json*")}
+    with pytest.raises(InferenceError, match="exit code 2"):
+        command(*words.split())
+    assert Stub.starts == 0 and sorted(before) == sorted(Path().glob("*.json*"))
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_empty_file_stays_when_a_run_is_refused() -> None:
+    Path("mine.jsonl").touch(0o600)
+    with OutputFile(Path("mine.jsonl")):
+        pass
+    assert stat.S_IMODE(Path("mine.jsonl").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '{"prompt": "Hi"}\n{"prompt": "Ho"}', "\n", "\0" * 9])
+def test_file_that_holds_no_traces_is_refused_and_unchanged(text: str) -> None:
+    Path("mine").write_text(text)
+    with pytest.raises(InferenceError, match="traces: mine: its first line is no trace"):
+        TraceFile("mine")
+    assert Path("mine").read_text() == text
+
+
+def test_input_may_be_a_pipe() -> None:
+    lines = "".join(f'{{"prompt": "{i}?"}}\n' for i in range(3))
+    for _ in range(2):  # the second run resumes
+        reader, writer = os.pipe()
+        os.write(writer, lines.encode())
+        os.close(writer)
+        command("batch", f"/dev/fd/{reader}", "answers.jsonl")
+        os.close(reader)
+        found = [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
+        assert [row["completion"] for row in found] == ["2"] * 3 and Stub.starts == 1
+    reader, writer = os.pipe()
+    os.write(writer, Path("rows.jsonl").read_bytes())
+    os.close(writer)
+    assert len(inf.load_rollouts(f"/dev/fd/{reader}")) == 2
+    os.close(reader)
