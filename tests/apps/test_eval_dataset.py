@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 import pandas
+import pyarrow.parquet
 import pytest
 
 from _inf.apps.eval.dataset import read_examples
@@ -72,6 +73,25 @@ def test_arrays_of_a_parquet_file_become_lists_and_prompts_may_have_another_key(
     [example] = read_examples([{"question": array}], prompt_key="question")
     assert example.prompt == [{"role": "user", "content": "Hi"}]
     assert example.data_source == "unknown" and example.ground_truth is None
+
+
+def test_whole_numbers_of_a_parquet_file_stay_what_they_are(tmp_path: Path) -> None:
+    numbers = [9007199254740993, None, 3]  # the first is no float
+    rows = [
+        {"prompt": "x", "level": each, "extra_info": {"index": each, "all": [each, 1]}}
+        for each in numbers
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    read = read_examples(tmp_path / "rows.parquet")
+    assert [each.columns["level"] for each in read] == numbers
+    assert all(type(each.columns["level"]) in (int, type(None)) for each in read)
+    assert [each.extra_info for each in read] == [row["extra_info"] for row in rows]
+
+
+def test_index_of_a_table_is_no_column_of_its_parquet_file(tmp_path: Path) -> None:
+    table = pandas.DataFrame({"prompt": ["x", "y", "z"]})[1:]
+    table.to_parquet(tmp_path / "rows.parquet")
+    assert [each.columns for each in read_examples(tmp_path / "rows.parquet")] == [{}, {}]
 
 
 @pytest.mark.parametrize(

@@ -147,15 +147,24 @@ def file_rows(path: Path) -> list[Any]:
         raise ConfigError(f"{path}: the name of a file of rows ends in .parquet, .jsonl or .json.")
     try:
         if path.suffix == ".parquet":
-            import pandas
-
-            return _records(pandas.read_parquet(path))
+            return _parquet_rows(path)
         rows = json.loads(path.read_bytes())
     except (OSError, ValueError) as failure:
         raise ConfigError(f"{path} cannot be read: {failure}") from None
     if not isinstance(rows, list):
         raise ConfigError(f"{path}: it must be a list of rows, not {shown(rows)}.")
     return rows
+
+
+def _parquet_rows(path: Path) -> list[Any]:
+    """The rows as they are: in a pandas table a column of whole numbers where one is missing has
+    floats. The index of a table that pandas wrote is no column."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path)
+    index = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    columns = [name for name in table.column_names if name not in index]
+    return list(table.select(columns).to_pylist())
 
 
 def hub_rows(repository: str, name: str) -> list[Any]:
