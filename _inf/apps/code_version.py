@@ -4,7 +4,9 @@ tool or an interaction is still the one that an earlier run used.
 A function or class is known by its code, its defaults, the values it closes over and the globals it
 reads, and so on for the functions and classes of the user's own that it uses. What a module of the
 user's own has under its name is known by the module's file and the files of its imports, without
-comments. Installed packages are known by name; files that code reads are not followed.
+comments. Installed packages are known by name; files that code reads are not followed, and of
+modules whose name the running code computes, only a reward's process knows the files (`LoadedFiles`
+of `eval/reward_process.py`).
 
 `datasets.fingerprint.Hasher` is not used: it leaves imported modules out, and constants that are
 sets give another digest in each process.
@@ -32,11 +34,13 @@ from typing import Any
 
 import cloudpickle
 
+import _inf
 from _inf.runtime.extras import has_verl
 
 DIGITS = 12
 UNSURE = "?"  # after the digest of a function whose values are not all known
 OURS = ("inf", "_inf")
+OUR_FOLDER = Path(_inf.__file__).resolve().parent
 INSTALLED = ("site-packages", "dist-packages")  # names of their folders, in any environment
 STANDARD = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
 CODE = (
@@ -49,11 +53,13 @@ NOT_BEHAVIOUR = ("__dict__", "__weakref__", "__dataclass_fields__", "_abc_impl")
 @dataclasses.dataclass(frozen=True)
 class CodeVersion:
     """name: how reports name the code. digest: of all that could be read. unknown: the values
-    that could not, so that equal digests do not say that the code is the same."""
+    that could not, so that equal digests do not say that the code is the same. files: of the user's
+    own that were read for it."""
 
     name: str
     digest: str
     unknown: tuple[str, ...] = ()
+    files: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
 
     def __str__(self) -> str:
         """How a row names what scored it."""
@@ -62,6 +68,11 @@ class CodeVersion:
     def scored(self, scored_by: str | None) -> bool:
         """Whether a row was scored by this very function, so that its reward can stay."""
         return not self.unknown and digest_of(scored_by) == self.digest
+
+    def with_files(self, digests: Iterable[str]) -> CodeVersion:
+        """The version of the code and of files that only its process knew, by their digests."""
+        more = sorted(digests)
+        return CodeVersion.of_all(self.name, [self], *more) if more else self
 
     @classmethod
     def of_all(cls, name: str, versions: Sequence[CodeVersion], *texts: str) -> CodeVersion:
@@ -108,7 +119,7 @@ def version_of(
     except Exception:  # of any class: objects pickle themselves
         values, unknown = "", _unreadable(name, code, modules)
     whole = hashlib.sha256(f"{values} {modules}".encode())
-    return CodeVersion(name, whole.hexdigest()[:DIGITS], tuple(unknown))
+    return CodeVersion(name, whole.hexdigest()[:DIGITS], tuple(unknown), frozenset(modules.files))
 
 
 def depends_on(versions: Iterable[CodeVersion]) -> dict[str, str]:
@@ -130,6 +141,7 @@ class _OwnModules:
         found = [*sys.path, *([str(folder.resolve())] if folder else [])]
         self._path = [path for path in found if _is_own_path(path)]
         self._digests: dict[str, str] = {}
+        self.files: set[str] = set()
 
     def __str__(self) -> str:
         return str(sorted(self._digests.items()))
@@ -172,12 +184,28 @@ class _OwnModules:
                 self.add_imports(inner, package)
 
     def _add_file(self, file: Path, name: str, package: str) -> None:
-        text = file.read_bytes()
-        self._digests[name] = hashlib.sha256(text).hexdigest()
+        self._digests[name] = file_digest(file)
+        self.files.add(str(file.resolve()))
         with contextlib.suppress(SyntaxError, ValueError):  # its import says what is wrong
-            tree = ast.parse(text)
-            self._digests[name] = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-            self.add_imports(compile(tree, str(file), "exec"), package)
+            self.add_imports(compile(file.read_bytes(), str(file), "exec"), package)
+
+
+def file_digest(file: Path) -> str:
+    """The digest of a file of code, without comments; "" if it is gone."""
+    try:
+        text = file.read_bytes()
+    except OSError:
+        return ""
+    with contextlib.suppress(SyntaxError, ValueError):  # of no Python, such as a library in C
+        text = ast.dump(ast.parse(text)).encode()
+    return hashlib.sha256(text).hexdigest()
+
+
+def is_own_file(path: str) -> bool:
+    """Whether a file is the user's own: not a part of Python, of an installed package or of inf."""
+    whole = Path(path).resolve()
+    ours = whole.is_relative_to(OUR_FOLDER) or whole == OUR_FOLDER.parent / "inf.py"
+    return not ours and whole.is_file() and _is_own_path(path)
 
 
 def _found_by_a_hook(module: str) -> ModuleSpec | None:

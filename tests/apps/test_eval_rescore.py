@@ -208,3 +208,55 @@ def test_reward_with_an_object_of_its_caller_runs_there_and_is_always_scored_aga
 def test_rows_without_rewards_are_a_warning_with_the_reason() -> None:
     with pytest.warns(UserWarning, match="4 answers have no reward, so .* number, not None"):
         assert of_function(lambda **rest: None).metrics == {}
+
+
+# ─── Files that only the reward's process knows ───
+
+HOW = {
+    "sys.path": "import sys\nsys.path.insert(0, {folder!r})\nimport reward_helper as helper",
+    "importlib": (
+        "import importlib, sys\nsys.path.insert(0, {folder!r})\n"
+        "helper = importlib.import_module('reward_' + 'helper')"
+    ),
+    "a path": (
+        "import importlib.util as u\nspec = u.spec_from_file_location('h', {folder!r} + "
+        "'/reward_helper.py')\nhelper = u.module_from_spec(spec)\nspec.loader.exec_module(helper)"
+    ),
+}
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("how", HOW)
+def test_changed_file_that_a_reward_loads_in_any_way_scores_again(
+    how: str, late: bool, evaluate: Eval
+) -> None:
+    Path("rules").mkdir()
+    helper = Path("rules", "reward_helper.py")
+    helper.write_text("from reward_words import X\n" if how != "a path" else "X = 1.0\n")
+    Path("rules", "reward_words.py").write_text("X = 1.0\n")
+    loads = HOW[how].format(folder=str(helper.parent.resolve()))
+    if late:
+        reward_file(f"{loads}\nreturn helper.X")
+    else:
+        reward_file("return helper.X")
+        Path("reward.py").write_text(f"{loads}\n{Path('reward.py').read_text()}")
+    assert evaluate()[0] == 0
+    first, about = rows(), json.loads(Path("eval.summary.json").read_text())
+    assert all(str(helper.resolve()) in row["scored_by_files"] for row in first)
+    helper.write_text(f"{helper.read_text()}# a comment\n")
+    assert "4 with their rewards" in evaluate()[2] and rows() == first
+    version = json.loads(Path("eval.summary.json").read_text())["reward_version"]
+    assert version == about["reward_version"]
+    last = helper if how == "a path" else helper.with_name("reward_words.py")
+    last.write_text("X = 0.25\n")
+    assert "0 with their rewards; 4 are scored again" in evaluate()[2]
+    assert [row["reward"] for row in rows()] == [0.25] * 4 and Stub.asked == 4
+    version = json.loads(Path("eval.summary.json").read_text())["reward_version"]
+    assert version != about["reward_version"]
+
+
+def test_rows_name_no_files_that_the_functions_text_names(evaluate: Eval) -> None:
+    Path("reward_rule.py").write_text("X = 1.0\n")
+    reward_file("from reward_rule import X\nreturn X")
+    evaluate()
+    assert not any("scored_by_files" in row for row in rows())

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ import cloudpickle
 from _inf.apps.code_version import CodeVersion, version_of
 from _inf.apps.eval.reward import Reward, RewardError
 from _inf.apps.eval.reward_process import (
+    FILES,
     LOADED,
     RewardFunction,
     answer_calls,
@@ -55,6 +57,9 @@ class RewardPool:
     workers: None for a process for each core, at most 8; 0 for a thread of this process.
 
     Raises `ConfigError` for a function that cannot be loaded or sent to a process.
+
+    code: the function's version by its text. files: the digests of the user's own files that `code`
+    does not know and that its processes have loaded, such as modules of a computed name or path.
     """
 
     def __init__(
@@ -65,11 +70,21 @@ class RewardPool:
     ) -> None:
         self._reward = function = named(function)
         self._seconds = seconds
-        self.version: CodeVersion = version_of(function)
+        self.code: CodeVersion = version_of(function)
+        self.files: dict[str, str] = {}
         workers = reward_workers(workers)
-        runs = _pickled(function, self.version) if workers else function
-        self._workers = [RewardWorker(runs) for _ in range(workers or 1)]
+        runs = _pickled(function, self.code) if workers else function
+        self._workers = [RewardWorker(runs, self._loaded) for _ in range(workers or 1)]
         self._places: asyncio.LifoQueue[RewardWorker] = asyncio.LifoQueue()  # the last used first
+
+    def _loaded(self, files: dict[str, str]) -> None:
+        if not self.is_verls:  # which is known by verl's version
+            self.files |= {k: v for k, v in files.items() if k not in self.code.files}
+
+    @property
+    def version(self) -> CodeVersion:
+        """The function's version with all files that its processes have loaded so far."""
+        return self.code.with_files(self.files.values())
 
     @property
     def is_verls(self) -> bool:
@@ -117,14 +132,19 @@ class RewardPool:
 class RewardWorker:
     """One process, or thread, in which the function runs.
 
-    function: pickled, for a process; else for a thread. is_async: whether several calls may be
+    function: pickled, for a process; else for a thread. loaded: called with the digests of files
+    that it has loaded. is_async: whether several calls may be
     under way, known when it has started.
     """
 
     is_async = False
 
-    def __init__(self, function: bytes | RewardFunction | str | None) -> None:
-        self._function = function
+    def __init__(
+        self,
+        function: bytes | RewardFunction | str | None,
+        loaded: Callable[[dict[str, str]], None],
+    ) -> None:
+        self._function, self._loaded = function, loaded
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -208,7 +228,9 @@ class RewardWorker:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 number, kind, value = await received(reader)
-                if (answer := self._answers.get(number)) and not answer.done():
+                if kind == FILES:
+                    self._loaded(value)
+                elif (answer := self._answers.get(number)) and not answer.done():
                     answer.set_result((kind, value))
         code: object = None
         if self._process is not None:

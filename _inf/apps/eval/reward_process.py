@@ -6,7 +6,8 @@ one after another, an async one side by side. A process prints to stderr what th
 
 Messages are pickles, each after its size. In: (number, arguments, seconds). Out: first (LOADED,
 "returned", whether it is async) or (LOADED, "raised", (class, text)); then for each call (number,
-kind, value), where "late" is a kind.
+kind, value), where "late" is a kind. Before an answer whose call loaded files of the user's own
+comes (LOADED, "files", their digests).
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import cloudpickle
 
+from _inf.apps.code_version import file_digest, is_own_file
 from _inf.errors import ConfigError, did_you_mean
 from _inf.runtime.processes import die_with
 
 RewardFunction = Callable[..., Any]
 LOADED = 0  # the number of the first answer
+FILES = "files"
 HEADER = struct.Struct("!Q")  # the size of a message
 ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
@@ -49,30 +53,72 @@ async def received(reader: asyncio.StreamReader) -> Any:
     return pickle.loads(await reader.readexactly(size))
 
 
+class LoadedFiles:
+    """Notes each file of code that this process runs from now on, however it was found."""
+
+    def __init__(self) -> None:
+        self._found: set[str] = set()
+        self._told: set[str] = set()
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "exec":  # how every module's code is run
+            self._found.add(getattr(arguments[0], "co_filename", ""))
+        elif event == "import" and arguments[1]:  # a library in C
+            self._found.add(arguments[1])
+
+    def new(self) -> dict[str, str]:
+        """Return the digests of the user's own files that were not returned before."""
+        new = self._found.copy() - self._told
+        self._told |= new
+        files = [Path(name).resolve() for name in new if is_own_file(name)]
+        return {str(file): file_digest(file) for file in files}
+
+
+class Answers:
+    """What is sent to the caller. files: of a process; a thread cannot tell which are its own."""
+
+    def __init__(self, writer: asyncio.StreamWriter, files: LoadedFiles | None) -> None:
+        self.writer, self._files = writer, files
+
+    def send(self, number: int, kind: str, value: Any) -> None:
+        if self._files is not None and (files := self._files.new()):
+            self.writer.write(framed((LOADED, FILES, files)))
+        self.writer.write(framed((number, kind, value)))
+
+
 def serve_calls(file: int, parent: int) -> None:
     """Run as a process, which has the pickled function on its standard input."""
     die_with(parent)  # also in a call that never ends
     pickled, sys.stdout = sys.stdin.buffer.read(), sys.stderr
-    answer_calls(socket.socket(fileno=file), lambda: load_function(cloudpickle.loads(pickled)))
+    loaded = partial(_load_pickled, pickled)
+    answer_calls(socket.socket(fileno=file), loaded, LoadedFiles())
 
 
-def answer_calls(end: socket.socket, loaded: Callable[[], RewardFunction]) -> None:
+def _load_pickled(pickled: bytes) -> RewardFunction:
+    return load_function(cloudpickle.loads(pickled))
+
+
+def answer_calls(
+    end: socket.socket, loaded: Callable[[], RewardFunction], files: LoadedFiles | None = None
+) -> None:
     """Answer calls of the function that `loaded` returns, until the other end is closed."""
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         reader, writer = loop.run_until_complete(asyncio.open_unix_connection(sock=end))
+        answers = Answers(writer, files)
         try:
             function = loaded()
             _check_keywords(function)
         except Exception as failure:
-            writer.write(framed((LOADED, *_raised(failure))))
+            answers.send(LOADED, *_raised(failure))
         else:
             is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
-            writer.write(framed((LOADED, "returned", is_async)))
+            answers.send(LOADED, "returned", is_async)
             with contextlib.suppress(EOFError, OSError):
                 if is_async:
-                    loop.run_until_complete(_side_by_side(reader, writer, function))
+                    loop.run_until_complete(_side_by_side(reader, answers, function))
                 else:
-                    _one_by_one(loop, reader, writer, function)
+                    _one_by_one(loop, reader, answers, function)
         with contextlib.suppress(OSError):
             writer.close()
             loop.run_until_complete(writer.wait_closed())
@@ -81,7 +127,7 @@ def answer_calls(end: socket.socket, loaded: Callable[[], RewardFunction]) -> No
 def _one_by_one(
     loop: asyncio.AbstractEventLoop,
     reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    answers: Answers,
     function: RewardFunction,
 ) -> None:
     while True:
@@ -93,12 +139,12 @@ def _one_by_one(
             answer = ("returned", _json(result))
         except Exception as failure:
             answer = _raised(failure)
-        writer.write(framed((number, *answer)))
-        loop.run_until_complete(writer.drain())
+        answers.send(number, *answer)
+        loop.run_until_complete(answers.writer.drain())
 
 
 async def _side_by_side(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, function: RewardFunction
+    reader: asyncio.StreamReader, answers: Answers, function: RewardFunction
 ) -> None:
     async def call(number: int, arguments: dict[str, Any], seconds: float) -> None:
         answer: tuple[str, Any] = ("late", None)
@@ -108,7 +154,7 @@ async def _side_by_side(
             except Exception as failure:
                 answer = _raised(failure)
         if not calls.cancel_scope.cancel_called:  # the caller still listens
-            writer.write(framed((number, *answer)))
+            answers.send(number, *answer)
 
     async with anyio.create_task_group() as calls:
         with contextlib.suppress(EOFError, OSError):

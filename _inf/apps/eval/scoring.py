@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from _inf.apps.batch.output_file import REWARD_ERROR, OutputFile, is_error
 from _inf.apps.batch.runner import Keep, OnError, keep_in
-from _inf.apps.code_version import CodeVersion
+from _inf.apps.code_version import CodeVersion, file_digest
 from _inf.apps.eval.environments import ENVIRONMENT
 from _inf.apps.eval.metrics import AnswerRow
 from _inf.apps.eval.reward import Reward, RewardError
 from _inf.apps.eval.reward_pool import RewardPool
 from _inf.apps.tally import Tally
 
+FILES = "scored_by_files"  # those of which only the function's processes knew
 LOOP_SCORE = "reward_score"  # verl's name for an agent loop's own
 Arguments = Callable[[dict[str, Any]], dict[str, Any]]  # of the reward function, for a row
 
@@ -37,21 +40,31 @@ class Judges:
     loops: Mapping[str, CodeVersion] = dataclasses.field(default_factory=dict)
     environment: CodeVersion | None = None
 
-    def of(self, row: AnswerRow) -> CodeVersion:
-        """Return the version of the code that scores a row."""
+    def of(self, row: AnswerRow) -> CodeVersion | None:
+        """Return the version of the loop or environment that scores a row; None: the function."""
         if scored_by_its_loop(row):
             return self.loops[row["agent_loop"]]
         if self.environment is not None and ENVIRONMENT in row.get("reward_scores", {}):
             return self.environment
-        return self.pool.version
+        return None
+
+    def keep(self, row: AnswerRow, digest: Callable[[Path], str]) -> bool:
+        """Whether the same code scored a row, so that its reward can stay. digest: of a file."""
+        judge, files = self.of(row), {}
+        if judge is None:
+            files = {file: digest(Path(file)) for file in row.get(FILES, ())}
+            judge = self.pool.code.with_files(files.values())
+        kept = judge.scored(row.get("scored_by"))
+        self.pool.files |= files if kept else {}
+        return kept
 
     async def scored(self, row: dict[str, Any], arguments: Arguments) -> dict[str, Any]:
         """Return a row with an answer and its reward, or the error of its reward."""
-        old = ("error", "reward_extra", "scored_by")
+        old = ("error", "reward_extra", "scored_by", FILES)
         answer = {name: value for name, value in row.items() if name not in old}
         judge = self.of(row)
         try:
-            if judge is self.pool.version:
+            if judge is None:
                 reward = await self.pool.score(arguments(row))
             elif judge is self.environment:
                 reward = Reward.of(row["reward_scores"][ENVIRONMENT])
@@ -60,8 +73,9 @@ class Judges:
         except RewardError as failure:
             error = {"code": REWARD_ERROR, "message": str(failure)}
             return answer | {"reward": None, "error": error}
-        scored_by = {"reward_extra": reward.extra, "scored_by": str(judge)}
-        return answer | {"reward": reward.value, **scored_by}
+        scored_by = {"reward_extra": reward.extra, "scored_by": str(judge or self.pool.version)}
+        files = {FILES: sorted(self.pool.files)} if judge is None and self.pool.files else {}
+        return answer | {"reward": reward.value, **scored_by, **files}
 
     def reported(self, rows: Iterable[AnswerRow]) -> CodeVersion:
         """Return what a report names: the environment if it scored any row, else the function."""
@@ -85,11 +99,11 @@ class Stored:
     def of(cls, file: OutputFile, wanted: int, judges: Judges, rescore: bool) -> Stored:
         """Look through the rows of the first `wanted` lines. rescore: keep no reward."""
         to_answer = [line for line in range(1, wanted + 1) if not file.has_answer(line)]
-        to_score, old = [], False
+        to_score, old, digest = [], False, functools.cache(file_digest)
         for row in file.rows():
             if row["line"] <= wanted and file.has_answer(row["line"]):
                 has_reward = row.get("reward") is not None
-                if rescore or not has_reward or not judges.of(row).scored(row.get("scored_by")):
+                if rescore or not has_reward or not judges.keep(row, digest):
                     to_score.append(row["line"])
                     old |= has_reward
         why = _why(judges.pool.version, rescore) if old else None
