@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,27 @@ def test_ctrl_c_in_a_piped_answer_ends_the_chat(chat: Any, monkeypatch: pytest.M
 
     monkeypatch.setattr(Stub, "stream", interrupted)
     assert chat("a\nb\n")[0] == 130 and asked == ["a"]
+
+
+def test_chat_ends_when_nobody_reads_its_answers(
+    chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(self: Stub, messages: Any, **params: Any) -> Iterator[StreamChunk]:
+        asked.append(messages[-1]["content"])
+        yield StreamChunk(ANSWER, [1], "stop")
+
+    monkeypatch.setattr(Stub, "stream", answer)
+    for more in ([], ["--json"]):
+        reader, writer = os.pipe()
+        os.close(reader)  # as `head -c 1` does
+        with monkeypatch.context() as piped, contextlib.suppress(BrokenPipeError):
+            with open(writer, "w") as stdout:
+                piped.setattr(sys, "stdout", stdout)
+                with pytest.raises(SystemExit, match="1"):
+                    chat("a\nb\nc\n", *more)
+    assert asked == ["a", "a"]
 
 
 def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(chat: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
 import subprocess
 import sys
@@ -207,3 +209,19 @@ def test_help_shows_the_default_of_each_option(capsys: pytest.CaptureFixture[str
     assert "--max-tokens <int> The most tokens to generate. [default: (rollout.response_" in text
     named = re.findall(r"\[default: \(rollout\.(\w+)", text)
     assert len(named) >= 7 and set(named) <= RolloutConfig.model_fields.keys()
+
+
+def test_character_that_stdout_cannot_show_is_printed_by_its_number(tmp_path: Path) -> None:
+    row = {"number": 0, "prompt": "1?", "reward": 1.0, "data_source": "数学 é"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    words = ["eval", "compare", "a.jsonl", "a.jsonl"]
+    code = "import sys; from _inf.apps.cli import main; sys.exit(main())"
+    folder = str(Path(inf.__file__).parent)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, "PYTHONPATH": folder, "PYTHONIOENCODING": "latin-1"},
+        cwd=tmp_path,
+        capture_output=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "\\u6570\\u5b66 é" in ran.stdout.decode("latin-1")

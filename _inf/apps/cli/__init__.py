@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import difflib
 import gc
+import io
 import sys
 from typing import Annotated, Any
 
@@ -119,9 +120,18 @@ def _skip_the_last_collection() -> None:
         gc.freeze()
 
 
+def _show_all_characters() -> None:
+    """Where stdout's encoding, such as latin-1, lacks a character, print its number."""
+    stdout = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
+        stdout.reconfigure(errors="backslashreplace")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code; the console script, which gives no arguments."""
     Options.own_process = arguments is None
+    if Options.own_process:
+        _show_all_characters()
     atexit.register(_skip_the_last_collection)
     try:
         code = app(args=arguments, prog_name="inf", standalone_mode=False)

@@ -123,7 +123,7 @@ class Chat:
             if not self._watched:
                 raise
             _note("stopped")
-        except (InferenceError, OSError) as failure:
+        except InferenceError as failure:
             self._refused(failure)
         return True
 
