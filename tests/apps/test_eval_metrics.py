@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.metrics import metrics, pass_at_k
 
 
@@ -69,3 +70,41 @@ def test_prompts_without_all_their_rewards_are_left_out_and_sources_kept_apart()
 def test_value_named_reward_in_a_functions_dict_does_not_replace_the_reward() -> None:
     rows = [row(0, 1.0, reward_extra={"score": 1.0, "reward": 0.25})]
     assert metrics(rows, 1)["val-core/math/reward/mean@1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ([1.0, 0.0, None, 1.0], "2 of 3 right, 1 cut by max_tokens (64)"),
+        ([0.0, 0.0], "0 of 2 right, 1 cut by max_tokens (64)"),
+        ([0.5, 1.0], "a mean reward of 0.7500 of 2 answers, 1 cut by max_tokens (64)"),
+        ([None], "none of 1 answers has a reward, 1 cut by max_tokens (64)"),
+    ],
+)
+def test_report_begins_with_how_many_are_right_and_how_many_were_cut(
+    rewards: list[float | None], said: str
+) -> None:
+    rows = [
+        {"number": i, "data_source": "sums", "reward": reward, "completion_tokens": 1}
+        for i, reward in enumerate(rewards)
+    ]
+    rows[0]["finish_reason"] = "length"
+    assert reported(rows).table().splitlines()[0] == said
+    rows[0]["limit"] = "max_assistant_turns"
+    assert reported(rows).table().splitlines()[0] == said.replace("max_tokens (64)", "a limit")
+
+
+def test_right_is_what_acc_says() -> None:
+    rows = [
+        {"number": i, "data_source": "sums", "reward": 2 * acc - 1, "reward_extra": {"acc": acc}}
+        | {"completion_tokens": 1}
+        for i, acc in enumerate([1, 0, 0])
+    ]
+    assert reported(rows).table().startswith("1 of 3 right, 0 cut by max_tokens (64)\n")
+
+
+def reported(rows: list[dict[str, Any]]) -> EvalReport:
+    names = ("model", "data", "reward", "reward_version", "tokens_per_second")
+    facts: dict[str, Any] = dict.fromkeys((*names, "limit", "rescored_because"))
+    facts |= {"n": 1, "answers_kept": 0, "rewards_kept": 0, "parameters": {"max_tokens": 64}}
+    return EvalReport.of(rows, len(rows), **facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import statistics
 from collections import Counter, defaultdict
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -131,14 +132,31 @@ class EvalReport:
         lines = [f"{name:<{width}}  {value:.4f}" for name, value in sorted(self.metrics.items())]
         speed = "" if self.tokens_per_second is None else f", {self.tokens_per_second:.0f} tok/s"
         counts = f"{len(self.rows)} answers, {self.unscored} without a reward"
-        cut = f"{self.cut_by_length:.1%} cut by length{speed}"
         kept = []
         if self.answers_kept:
             why = f"; scored again: {self.rescored_because}" if self.rescored_because else ""
             kept = [f"resumed: {self.answers_kept} answers, {self.rewards_kept} rewards{why}"]
         left_out = [f"not computed: {self.left_out}"] if self.left_out else []
-        of_rows = [f"{counts}, {cut}", *self._of_loops(), *kept]
-        return "\n".join([str(self), *of_rows, *lines, *left_out])
+        of_rows = [f"{counts}{speed}", *self._of_loops(), *kept]
+        return "\n".join([self.result(), str(self), *of_rows, *lines, *left_out])
+
+    def result(self) -> str:
+        """Say how many answers are right, with 1 as their `acc` or else as their reward, and how
+        many were cut; if there are other values, the mean."""
+        scored = [row for row in self.rows if row.get("reward") is not None]
+        values = [(row.get("reward_extra") or {}).get("acc", row["reward"]) for row in scored]
+        if not values:
+            right = f"none of {len(self.rows)} answers has a reward"
+        elif all(value in (0, 1) for value in values):
+            right = f"{values.count(1)} of {len(values)} right"
+        else:
+            mean = statistics.fmean(row["reward"] for row in scored)
+            right = f"a mean reward of {mean:.4f} of {len(values)} answers"
+        cut = [row for row in self.rows if row.get("finish_reason") == "length"]
+        limit = "a limit"
+        if "max_tokens" in self.parameters and not any(row.get("limit") for row in cut):
+            limit = f"max_tokens ({self.parameters['max_tokens']})"
+        return f"{right}, {len(cut)} cut by {limit}"
 
     def _of_loops(self) -> list[str]:
         loops = [f"{name} {count}" for name, count in sorted(self.agent_loops.items())]
