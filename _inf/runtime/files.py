@@ -31,6 +31,7 @@ KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 NEW_FILE = 0o666  # before the umask
+UNCHANGED = "An earlier file there was left as it was."
 
 
 def check_output(
@@ -77,10 +78,13 @@ def _refusal(key: str, path: object, sentence: str) -> ConfigError:
 
 
 @contextlib.contextmanager
-def replaced(path: str | os.PathLike[str], key: str = "") -> Iterator[BinaryIO]:
+def replaced(
+    path: str | os.PathLike[str], key: str = "", then: str = UNCHANGED
+) -> Iterator[BinaryIO]:
     """Give a file to write into, which takes the place of `path` if no exception is raised.
 
-    Raises `ConfigError` as `check_output` does, and `InferenceError` if it cannot be written.
+    then: what the message says after the reason. Raises `ConfigError` as `check_output` does, and
+    `InferenceError` if it cannot be written.
     """
     target = check_output(path, key)
     draft = target.with_name(f".inf-{secrets.token_hex(8)}")
@@ -91,9 +95,7 @@ def replaced(path: str | os.PathLike[str], key: str = "") -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         draft.replace(target)
     except OSError as failure:
-        raise InferenceError(
-            f"{path}: {failure.strerror or failure}. An earlier file there was left as it was."
-        ) from failure
+        raise InferenceError(f"{path}: {failure.strerror or failure}. {then}") from failure
     finally:
         draft.unlink(missing_ok=True)
 
@@ -111,9 +113,11 @@ def _draft_for(target: Path, draft: Path) -> BinaryIO:
     return os.fdopen(file, "wb")
 
 
-def write_text(path: str | os.PathLike[str], text: str, key: str = "") -> None:
-    """Replace what the file `path` holds."""
-    with replaced(path, key) as file:
+def write_text(
+    path: str | os.PathLike[str], text: str, key: str = "", then: str = UNCHANGED
+) -> None:
+    """Replace what the file `path` holds; the parameters are those of `replaced`."""
+    with replaced(path, key, then) as file:
         file.write(text.encode())
 
 

@@ -21,6 +21,10 @@ from _inf.errors import ConfigError, InferenceError, shown
 from _inf.runtime.files import check_output, opened, replaced, write_text
 
 NO_ROW = -1
+RESUMES = (
+    "The earlier rows are safe: when the file is writable again, the same command resumes after "
+    "them."
+)
 REWARD_ERROR = "reward_error"  # the code of an answer without a reward
 
 
@@ -61,7 +65,7 @@ class OutputFile:
             self._check(settings)
             self._read()
             return
-        write_text(self.meta, json.dumps(settings, indent=1) + "\n")
+        write_text(self.meta, json.dumps(settings, indent=1) + "\n", then=RESUMES)
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         try:
@@ -142,10 +146,7 @@ class OutputFile:
                 rest = rest[os.write(self._file, rest) :]
         except OSError as failure:
             os.ftruncate(self._file, self._size)
-            raise InferenceError(
-                f"{self.path}: {failure.strerror}. The earlier rows are safe: when the file is "
-                "writable again, the same command resumes after them."
-            ) from failure
+            raise InferenceError(f"{self.path}: {failure.strerror}. {RESUMES}") from failure
         self._note(line, lacks_answer(row), len(text))
 
     def _sort(self) -> None:
@@ -153,7 +154,7 @@ class OutputFile:
         starts = (offset for offset in self._offsets if offset != NO_ROW)
         if not self._superseded and all(a < b for a, b in itertools.pairwise(starts)):
             return
-        with replaced(self.path) as file:
+        with replaced(self.path, then=RESUMES) as file:
             file.writelines(self._texts(self._offsets))
 
 
