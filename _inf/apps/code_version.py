@@ -150,8 +150,8 @@ class _OwnModules:
         self._path.append(str(file.parent))
         self._add_file(file, name, "")
 
-    def add(self, name: str) -> bool:
-        """Add a module if it is the user's own; return whether its file is known."""
+    def add(self, name: str) -> None:
+        """Add a module if it is the user's own."""
         path = self._path
         for module in itertools.accumulate(name.split("."), "{}.{}".format):
             package, _, last = module.rpartition(".")
@@ -161,13 +161,12 @@ class _OwnModules:
             if spec is None:  # a file that was loaded by its path, such as FILE.py:NAME
                 spec = getattr(sys.modules.get(module), "__spec__", None)
             if module in ("__main__", *OURS) or spec is None:
-                return False
+                return
             path = list(spec.submodule_search_locations or ())
             if spec.has_location and spec.origin and module not in self._digests:
                 if not _is_own_path(spec.origin):
-                    return False
+                    return
                 self._add_file(Path(spec.origin), module, module if path else package)
-        return name in self._digests
 
     def add_imports(self, code: types.CodeType, package: str = "") -> None:
         """Add what the code imports, and the functions inside of it."""
