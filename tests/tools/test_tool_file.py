@@ -194,7 +194,10 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
         ([{"type": "mcp", "url": "http://x", "env": {}}], r"\.env: only a server with command"),
         ([{"type": "mcp", "url": "ftp://x"}], r"tools\[0\]\.url: ValueError: it is not like http"),
         ([{"type": "mcp", "command": "x", "args": [1]}], r"tools\[0\]\.args\.0: 1 is not text"),
-        ([{"type": "mcp", "command": "x", "timeout": 0}], r"\.timeout: 0 is out of range; it must be above 0"),
+        (
+            [{"type": "mcp", "command": "x", "timeout": 0}],
+            r"\.timeout: 0 is out of range; it must be above 0",
+        ),
         ([{"type": "mcp", "command": "x", "env": {"T": "${oc.env:INF_NOT_SET}"}}], "INF_NOT_SET"),
         (
             [{"type": "mcp", "command": "x", "include": ["a"], "exclude": ["b"]}],

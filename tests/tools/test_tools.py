@@ -192,7 +192,10 @@ def test_a_function_without_hints_is_refused_by_name() -> None:
         ([{"name": "f", "strict": b""}], r"tools\[0\]\.strict: b'' is not a bool"),
         ([{"name": "f", 10**5000: 1}], r"tools\[0\]\.<.*int.*>: no such field"),
         ([{"type": "tool", "function": WEATHER}], r"tools\[0\]\.type: 'tool'"),
-        ([{"type": np.arange(2), "function": WEATHER}], r"tools\[0\]\.type: must be 'function', not array"),
+        (
+            [{"type": np.arange(2), "function": WEATHER}],
+            r"tools\[0\]\.type: must be 'function', not array",
+        ),
         ([{"function": 3}], r"tools\[0\]\.function: 3 is not a mapping"),
         ([{"function": {"name": 3}}], r"tools\[0\]\.function\.name: 3"),
         ([{"name": "search", "parameters": {"query": "string"}}], r'\.parameters: .*"type": "obj'),
