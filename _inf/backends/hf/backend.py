@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -218,7 +218,7 @@ class HfBackend(OnHost):
 
         return self.change(load(), keep=keep)
 
-    async def _of_adapter(self, name: str, change: Coroutine[Any, Any, T]) -> T:
+    async def _of_adapter(self, name: str, change: Callable[[], Awaitable[T]]) -> T:
         self.decoder.forget_prompts()
         return await super()._of_adapter(name, change)
 
