@@ -104,8 +104,8 @@ def test_chat_ends_when_nobody_reads_its_answers(
     asked: list[str] = []
 
     def answer(self: Stub, messages: Any, **params: Any) -> Iterator[StreamChunk]:
-        asked.append(messages[-1]["content"])
-        yield StreamChunk(ANSWER, [1], "stop")
+        asked.append(messages[-1]["content"])  # when it is called: an engine begins then
+        return iter([StreamChunk(ANSWER, [1], "stop")])
 
     monkeypatch.setattr(Stub, "stream", answer)
     for more in ([], ["--json"]):
