@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 from _inf.config.other_names import no_attribute
 from _inf.errors import ConfigError, shown
 from _inf.response.row import GenerationRow, html_table
-from _inf.runtime.files import replaced, write_text
 from _inf.types import Message, ToolCall
 
 if TYPE_CHECKING:
@@ -184,6 +183,8 @@ class GenerationOutput:
         An existing file is overwritten, when the whole new one is written. Raises `ConfigError` for
         other suffixes, and for what is no regular file.
         """
+        from _inf.runtime.files import replaced, write_text
+
         suffix = Path(str(path)).suffix
         if suffix == ".jsonl":
             write_text(path, "".join(json.dumps(row) + "\n" for row in self.to_dict()))

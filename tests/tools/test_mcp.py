@@ -323,8 +323,8 @@ def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(
 
 
 def test_a_secret_of_the_wrong_type_is_not_shown(load: Load, tmp_path: Path) -> None:
-    says = refusal(load, stdio(env={"PIN": 12345678}))
-    assert "tools[0].env.PIN: Input should be a valid string" in says and "123" not in says
+    says = refusal(load, stdio(env={"PIN": 918273645}))
+    assert "tools[0].env.PIN: Input should be a valid string" in says and "918" not in says
     url = {"url": "http://127.0.0.1:1/mcp"}
     says = refusal(load, {"type": "mcp", "headers": "Bearer of-a-user", **url})
     assert "tools[0].headers: Input should be" in says and "of-a-user" not in says
