@@ -172,7 +172,8 @@ def value_fault(detail: Mapping[str, Any]) -> str:
         return f"{value} is not a finite number"
     if fault in _BOUNDS:
         [bound] = detail["ctx"].values()
-        return f"{value} is out of range; it must be {_BOUNDS[fault]} {bound:g}"
+        exact = int(bound) if bound == int(bound) else bound
+        return f"{value} is out of range; it must be {_BOUNDS[fault]} {exact}"
     rule = strip_punctuation(detail["msg"]).split(" or instance of ")[0]
     if rule.startswith("Input should be "):
         return f"{rule.replace('Input should', 'must')}, not {value}"

@@ -60,8 +60,10 @@ class Tags:
         self, inside: str, name: str, tools: Sequence[Tool]
     ) -> list[tuple[re.Match[str], str]]:
         """Return what begins each argument, and its text. One that is not closed ends where the
-        next of the tool's arguments begins."""
+        next of the tool's arguments begins; a tag in its text whose argument begins later is
+        text."""
         known = next((_names(tool) for tool in tools if tool.name == name), set())
+        last = {begin[1].strip(): begin.start() for begin in self.begins.finditer(inside)}
         values, place = [], len(inside) - len(inside.lstrip())
         while (begin := self.begins.match(inside, place)) and (
             end := self.ends.search(inside, begin.end())
@@ -70,7 +72,7 @@ class Tags:
             text = inside[begin.end() : stop]
             known = known - {begin[1].strip()}
             for other in self.begins.finditer(inside, begin.end(), stop):
-                if other[1].strip() in known:
+                if other[1].strip() in known and last[other[1].strip()] < stop:
                     text, place = inside[begin.end() : other.start()].rstrip(), other.start()
                     break
             values.append((begin, text))

@@ -36,7 +36,7 @@ from _inf.types import Transcript
 LONG, COMPLEX = "too long", "too complex"
 FAILED = {
     LONG: "PromptTooLongError: prompt 0 has 900 tokens",
-    COMPLEX: "RequestFailure: The engine gave a request up: its grammar is too complex",
+    COMPLEX: "RequestFailure: The engine aborted the request: its grammar is too complex",
 }
 # Prompts whose conversations are aborted: with an error, with only a limit, and without a word.
 ABORTED = {"refused": "ToolError: create() failed", "given up": None, "silent": None}

@@ -218,6 +218,8 @@ def test_keys_that_depend_on_one_another() -> None:
     says = "generation_cache: must be 0 with rollout.tensor_model_parallel_size 2"
     assert faults(of_one | {"generation_cache": 9}) == [says]
     assert read_config(of_one, {}).generation_cache == 0
+    (line,) = faults({"generation_cache": 2**31})
+    assert line == "generation_cache: 2147483648 is out of range; it must be at most 2147483647"
     assert faults({"hang_timeout": 0}) == ["hang_timeout: 0 is out of range; it must be above 0"]
     for value in (0.5, 30, None):
         assert read_config({"hang_timeout": value}, {}).hang_timeout == value

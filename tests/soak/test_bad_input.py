@@ -102,7 +102,11 @@ class Line:
             raise
         except InferenceError as refused:
             self.tally["refused"] += cases
-            places = [r"prompt \d+[ :,]", r"response", *(rf"{re.escape(n)}[:\[.]" for n in names)]
+            places = [
+                r"(prompt|Row) \d+[ :,]",
+                r"response",
+                *(rf"{re.escape(n)}[:\[.]" for n in names),
+            ]
             assert re.match("|".join(places), str(refused)), f"it does not say where: {refused}"
         except concurrent.futures.TimeoutError:
             self.tally["hung"] += 1

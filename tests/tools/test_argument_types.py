@@ -194,3 +194,8 @@ def test_argument_that_is_not_closed_does_not_swallow_the_next(format: str) -> N
     text = f"see {argument.replace('query', 'absent').replace(ends, '')}"
     written = whole.replace(argument, argument.replace("5", text))
     assert parse(written, format, [tool]).calls[0].arguments == {"query": text}
+    # A tag of an argument that comes later is text, too.
+    text = f"see {argument.replace('query', 'other').replace(ends, '')} there"
+    two = argument.replace("5", text) + "\n" + argument.replace("query", "other")
+    (found,) = parse(whole.replace(argument, two), format, [tool]).calls
+    assert found.arguments == {"query": text, "other": "5"}

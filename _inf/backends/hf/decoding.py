@@ -218,7 +218,7 @@ def failing(rows: Sequence[Row]) -> Iterator[None]:
     try:
         yield
     except Exception as failure:
-        reason = RequestFailure(f"The engine gave a request up: {error_text(failure)}.")
+        reason = RequestFailure(f"The engine aborted the request: {error_text(failure)}.")
         for row in rows:
             if not row.done.done():
                 row.done.set_exception(reason)

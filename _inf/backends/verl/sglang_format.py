@@ -105,17 +105,18 @@ def output_row(
     same answer when it had fewer tokens, whose log probs are not converted again."""
     meta, ids = output["meta_info"], list(output["output_ids"])
     finish = meta["finish_reason"] or {"type": None}
+    known, custom = len(before.logprobs), params.get("custom_params", {})
+    new = [logprob for logprob, _, _ in meta.get("output_token_logprobs", [])[known:]]
+    # Before its end: of a row without a token left, the grammar refuses whatever was drawn.
+    check_finite(new, row, known, masked=bool({ALLOWED, BAD_WORDS} & custom.keys()))
     if finish == ENDED:
         finish = {"type": "abort"}
     elif finish["type"] == "abort":
         reason = finish.get("message", "aborted")
-        raise RequestFailure(f"The engine gave a request up: {reason}", row=row)
+        raise RequestFailure(f"The engine aborted the request: {reason}", row=row)
     if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
         # SGLang checks the length first, even if the last allowed token is a stop token.
         finish = {"type": "stop", "matched": ids[-1]}
-    known, custom = len(before.logprobs), params.get("custom_params", {})
-    new = [logprob for logprob, _, _ in meta["output_token_logprobs"][known:]]
-    check_finite(new, row, known, masked=bool({ALLOWED, BAD_WORDS} & custom.keys()))
     prompt_logprobs = before.prompt_logprobs
     if not prompt_logprobs:
         prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]

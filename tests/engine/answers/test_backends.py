@@ -637,7 +637,7 @@ def test_failure_of_one_step_is_an_error_of_its_calls_only(
     model = hf._backend.forward.model  # type: ignore
     with monkeypatch.context() as patch:
         patch.setattr(model, "forward", lambda **_: (_ for _ in ()).throw(MemoryError("full")))
-        with pytest.raises(Exception, match="The engine gave a request up: MemoryError: full"):
+        with pytest.raises(Exception, match="The engine aborted the request: MemoryError: full"):
             hf.generate("a")
     assert len(hf.generate("a", **GREEDY)) == 1
 
