@@ -38,23 +38,27 @@ def check_output(
     path: str | os.PathLike[str],
     key: str = "",
     inputs: Iterable[str | os.PathLike[str]] = (),
+    *,
+    appended: bool = False,
 ) -> Path:
     """Return the regular file that `path` leads to, which need not exist yet.
 
-    key: the option or keyword, which begins the message. inputs: files that are read. Raises
-    `ConfigError` for what is not a regular file, cannot be written or is one of the inputs.
+    key: the option or keyword, which begins the message. inputs: files that are read, or names of
+    data that is no file. appended: whether an earlier file is only added to, for which its folder
+    need not be writable. Raises `ConfigError` for what is not a regular file, cannot be written or
+    is one of the inputs.
     """
     target = Path(os.path.realpath(path))
-    if fault := _fault(target):
+    if fault := _fault(target, appended):
         raise _refusal(key, path, f"{fault}; name a file that can be written.")
     for other in inputs:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # who reads it says so
             if target.samefile(other):
                 raise _refusal(key, path, f"it is also an input, {other}; name another file.")
     return target
 
 
-def _fault(target: Path) -> str:
+def _fault(target: Path, appended: bool) -> str:
     try:
         found = target.stat()
     except FileNotFoundError:
@@ -66,6 +70,8 @@ def _fault(target: Path) -> str:
             return f"it is {KINDS.get(stat.S_IFMT(found.st_mode), 'no regular file')}"
         if not os.access(target, os.W_OK):
             return os.strerror(errno.EACCES)
+        if appended:
+            return ""
     if not target.parent.is_dir():
         return f"there is no folder {target.parent}"
     if not os.access(target.parent, os.W_OK | os.X_OK):
@@ -129,7 +135,7 @@ def opened(
 
     who: what else may be writing it. Raises `ConfigError`.
     """
-    target = check_output(path, key)
+    target = check_output(path, key, appended=True)
     try:
         file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
     except OSError as failure:

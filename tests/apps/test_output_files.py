@@ -21,6 +21,7 @@ from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.cli import main
 from _inf.apps.cli.chat import Chat
 from _inf.apps.rollouts.traces import Trace, TraceFile
+from _inf.runtime.files import check_output
 from inf import GenerationOutput, GenerationRow, InferenceError
 from tests.support.stub_engine import StubEngine
 
@@ -221,12 +222,23 @@ def test_empty_file_stays_when_a_run_is_refused() -> None:
     assert stat.S_IMODE(Path("mine.jsonl").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("text", ['{"a": 1}', '{"prompt": "Hi"}\n{"prompt": "Ho"}', "\n", "\0" * 9])
+ONE_TRACE = '{"id": "a", "prompt_token_ids": [1], "token_ids": [2], "response_mask": [1]}'
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1}', '{"prompt": "Hi"}\n{"prompt": "Ho"}', "\n", "\0" * 9, ONE_TRACE]
+)
 def test_file_that_holds_no_traces_is_refused_and_unchanged(text: str) -> None:
     Path("mine").write_text(text)
     with pytest.raises(InferenceError, match="traces: mine: its first line is no trace"):
         TraceFile("mine")
     assert Path("mine").read_text() == text
+
+
+def test_data_that_is_no_file_is_no_output() -> None:
+    Path("rows.jsonl").touch()
+    names = ["rg:" + ",".join(["chain_sum"] * 40), "rows.jsonl/x", "none.jsonl"]
+    assert check_output("rows.jsonl", "out", names) == Path("rows.jsonl").resolve()
 
 
 def test_input_may_be_a_pipe() -> None:

@@ -130,18 +130,20 @@ def load_traces(path: str | os.PathLike[str]) -> list[Trace]:
 
 def check_trace_file(path: str | os.PathLike[str]) -> None:
     """Raise `ConfigError` for a file to which no traces can be appended, and for one whose first
-    line is no trace."""
-    file = check_output(path, "traces")
-    if file.exists() and file.stat().st_size and not is_trace_file(file):
-        reason = "its first line is no trace of inf serve --traces; name another file."
-        raise ConfigError.of("traces", f"{path}: {reason}")
+    line is no whole trace."""
+    file = check_output(path, "traces", appended=True)
+    if file.exists() and file.stat().st_size:
+        with file.open("rb") as earlier:
+            whole = earlier.readline().endswith(b"\n")
+        if not (whole and is_trace_file(file)):
+            reason = "its first line is no trace of inf serve --traces; name another file."
+            raise ConfigError.of("traces", f"{path}: {reason}")
 
 
 def is_trace_file(path: str | os.PathLike[str]) -> bool:
     """Whether the first line of a file of JSON lines is a trace."""
     with contextlib.suppress(OSError, RecursionError, ValueError), open(path, "rb") as file:
-        line = file.readline()
-        row = json.loads(line) if line.endswith(b"\n") else None
+        row = json.loads(file.readline())
         return isinstance(row, dict) and {"id", "prompt_token_ids", "token_ids"} <= row.keys()
     return False
 
