@@ -60,11 +60,8 @@ class CachedBackend:
         known = [answer for answer in answers if answer is not None]
         missing = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
         computed = self._backend.generate(missing, cancel, _with(report, known)) if missing else []
-        pairs = [*zip(requests, answers, strict=True), *zip(missing, computed, strict=True)]
-        found = [(r, o) for r, o in pairs if o is not None and o.error is None]
-        weights = {(r.params.adapter, o.weight_version) for r, o in found}
-        if known and len(weights) > len({adapter for adapter, _ in weights}):
-            return self._backend.generate(requests, cancel, report)  # updated in between
+        if known and missing and cache is not self._cache:
+            return self._backend.generate(requests, cancel, report)  # changed in between
         for request, output in zip(missing, computed, strict=True):
             self._keep(cache, request, output)
         self._stats.add_cache_hits(known)

@@ -144,8 +144,9 @@ def test_answer_that_was_computed_before_an_update_is_not_kept_after_it(scripted
     assert answers(backend, 5) == [[5, 2]]
 
 
+@pytest.mark.parametrize("version", [0, 1])
 def test_update_between_the_known_and_the_computed_rows_computes_all_of_them(
-    scripted: Scripted,
+    version: int, scripted: Scripted
 ) -> None:
     backend = cached(scripted)
     answers(backend, 5)
@@ -153,13 +154,14 @@ def test_update_between_the_known_and_the_computed_rows_computes_all_of_them(
 
     def updated(*args: Any) -> Any:
         known = found(*args)
-        backend.update_weights({}, 1)
+        backend.update_weights({}, version)
         return known
 
     backend._known = updated  # type: ignore[method-assign]
     outputs = backend.generate([request(5), request(6)], CancelToken(), None)
-    assert {output.weight_version for output in outputs} == {1}
+    assert {output.weight_version for output in outputs} == {version}
     assert [output.token_ids[0] for output in outputs] == [5, 6]
+    assert scripted.asked[-1] == [5, 6]
 
 
 def test_dead_engine_answers_nothing_from_memory(scripted: Scripted) -> None:
