@@ -323,10 +323,15 @@ class Sessions:
     def get(self, name: str) -> Session:
         with self._lock:
             if name not in self._open:
-                raise RequestError(404, f"session: there is no session {shown(name)}.")
+                raise _no_session(name)
             return self._open[name]
 
     def delete(self, name: str) -> None:
-        self.get(name)
+        """Delete it, also while its first request runs."""
         with self._lock:
-            self._open.pop(name, None)
+            if self._open.pop(name, None) is None and self._new.pop(name, None) is None:
+                raise _no_session(name)
+
+
+def _no_session(name: str) -> RequestError:
+    return RequestError(404, f"session: there is no session {shown(name)}.")

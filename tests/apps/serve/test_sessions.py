@@ -510,6 +510,12 @@ def test_session_deleted_while_a_request_runs_stays_deleted() -> None:
     sessions.delete("gone")
     sessions.open(running)
     assert sessions.names() == []
+    first = sessions.of_request("new")  # its first request runs
+    sessions.delete("new")
+    sessions.open(first)
+    assert sessions.names() == []
+    with pytest.raises(RequestError, match="there is no session 'new'"):
+        sessions.delete("new")
 
 
 def test_request_of_a_deleted_session_leaves_the_next_one_of_its_name_alone() -> None:
