@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from _inf.conversation.row import Loop
 
 
+FEW_LOGPROBS = 20  # vLLM's limit; what answers could list then is seldom listed
 LOGPROB_BYTES = 200  # some, of a token's number and its log prob in a dict, while they are made
 
 
@@ -48,15 +49,16 @@ class PreparedCall:
             self._check_memory(name)
 
     def _check_memory(self, name: str) -> None:
-        """Refuse lists of likeliest tokens that may not fit into the memory that is left."""
+        """Refuse long lists of likeliest tokens that may not fit into the memory that is left."""
         both = zip(self.prompts, self.sampling.params, strict=True)
         of_answers = name == "logprobs"
-        count = self.sampling.n * sum(
-            params.logprobs * params.max_tokens
+        listed = (
+            (params.logprobs, params.max_tokens)
             if of_answers
-            else params.top_prompt_logprobs * len(prompt.token_ids)
+            else (params.top_prompt_logprobs, len(prompt.token_ids))
             for prompt, params in both
         )
+        count = self.sampling.n * sum(k * most for k, most in listed if k > FEW_LOGPROBS)
         if (needed := count * LOGPROB_BYTES) < 2**30:
             return
         from _inf.runtime.free_memory import free_bytes

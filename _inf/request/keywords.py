@@ -113,7 +113,7 @@ class GenerateParams(TypedDict, total=False):
             it is no special one; default False (as vLLM).
         logprobs: How many of the likeliest tokens to return per position (`top_logprobs`). From
             0, the default, to the vocabulary's size; -1: all (as vLLM). Each takes some 200 bytes:
-            all of a vocabulary of 50,000 are 10 MB a token. What may not fit is refused.
+            all of a vocabulary of 50,000 are 10 MB a token. Above 20, what may not fit is refused.
         prompt_logprobs: Also score the prompt's tokens. True, or how many of the likeliest tokens
             to return at each of them too (`top_prompt_logprobs`), -1: all; default False.
         sampling_mask: Also return the tokens that top_k, top_p and min_p left, and log probs over

@@ -168,7 +168,7 @@ def decoded_text(
         marks = [place for place, token in enumerate(ids) if token in shown]
         parts = list[str]()
         for before, place in itertools.pairwise([-1, *marks, len(ids)]):
-            parts += decoded_text(ids[before + 1 : place], tokenizer, skip_special_tokens=True)
+            parts.append(decoded_text(ids[before + 1 : place], tokenizer, skip_special_tokens=True))
             parts += [shown[token] for token in ids[place : place + 1]]
         return "".join(parts)
     if _only_wraps(tokenizer):

@@ -198,8 +198,9 @@ def test_program_of_the_docs_collects_the_rows_updates_and_goes_on(
     pages = blocks("docs/training.md", "python")
     [program] = [each for each in pages if "engine.generate(cut" in each]
     model = AutoModelForCausalLM.from_pretrained(TOOL_MODEL)
-    scope = {"engine": served, "prompts": PROMPTS, "sampling": LONG, "model": model}
-    expected, version = served.generate(PROMPTS, **LONG), served.weight_version
+    longer = LONG | {"max_tokens": 480}
+    scope = {"engine": served, "prompts": PROMPTS, "sampling": longer, "model": model}
+    expected, version = served.generate(PROMPTS, **longer), served.weight_version
     ran = under_way(served, lambda: exec(program, scope))
     served.pause("abort")
     ran.result(SECONDS)

@@ -178,7 +178,7 @@ def test_row_that_waits_begins_with_new_weights_of_the_same_version(
     assert_by_hand(second, PROMPTS[0], models[1:2], again=False)
 
 
-def test_prompt_is_scored_by_the_weights_with_which_its_row_begins(
+def test_prompt_is_scored_by_the_weights_with_which_its_call_begins(
     one_by_one: InferenceEngine, models: list[Any]
 ) -> None:
     asked = {"temperature": 0, "max_tokens": 120, "prompt_logprobs": True}
