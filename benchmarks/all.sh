@@ -35,7 +35,7 @@ measure adapters --pairs 7
 measure grammar --rows 1,16 --pairs 7
 measure startup
 measure keywords --pairs 3
-measure growth --plots "$folder"
+measure growth
 measure chat --pairs 3 --tokens 24
 measure prefill --pairs 5
 measure draws

@@ -1,9 +1,9 @@
-"""Measures how a call grows, in time and memory, and draws each curve beside what one would expect.
+"""Measures how a call grows, in time and memory, next to what one would expect.
 
     python benchmarks/growth.py
-    python benchmarks/growth.py --only rows,turns --plots docs --json out.json
+    python benchmarks/growth.py --only rows,turns --json out.json
 
-Parts, each a plot (`growth_PART.svg` in the folder of `--plots`) and a table:
+Parts, each a table:
 
     rows      one call with more and more rows: prompts of 64 tokens, answers of 32
     prompts   one row with a longer and longer prompt of random ids, and an answer of one token
@@ -18,7 +18,7 @@ of `--runs` runs. The caller's core seconds: of this process, without the engine
 `sessions` it is the server and its clients together. Memory: the most that each process had
 resident during the last run (the kernel's VmHWM), pages that it shares with others included.
 
-The dashed lines are what one would expect from the fewest numbers (`EXPECTED`), not fits.
+What one would expect is computed from the fewest numbers (`EXPECTED`); it is no fit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from typing import Annotated, Any
 import psutil
 import typer
 from common import JsonFile, machine, save
-from growth_plots import EXPECTED, LABELS, draw
 from rich.console import Console
 from rich.table import Table
 
@@ -52,15 +51,13 @@ _number = itertools.count()
 
 @dataclasses.dataclass
 class Point:
-    """size: what grows. caller_cpu: core seconds. caller, engine: bytes, the most at once. cached:
-    tokens whose place in the KV cache has been used since the engine's start."""
+    """size: what grows. caller_cpu: core seconds. caller, engine: bytes, the most at once."""
 
     size: int
     seconds: float
     caller_cpu: float
     caller: int = 0
     engine: int = 0
-    cached: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +72,8 @@ class Part:
 def main(
     only: Annotated[str, typer.Option(help="The parts, by name.")] = "",
     runs: Annotated[int, typer.Option(help="Runs of each point; the fastest counts.")] = 2,
-    plots: Annotated[Path | None, typer.Option(help="Where the plots go.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    if plots is not None:
-        plots.mkdir(parents=True, exist_ok=True)
     figures: dict[str, list[dict[str, Any]]] = {}
     for name in only.split(",") if only else PARTS:
         if name not in PARTS:
@@ -90,9 +84,55 @@ def main(
         figures[name] = [dataclasses.asdict(point) for point in points]
         show(name, figures[name])
         save(json_file, figures)
-        if plots is not None:
-            draw(name, figures[name], plots / f"growth_{name}.svg")
     Console().print(str(machine()))
+
+
+# What one would expect
+
+Points = list[dict[str, Any]]
+# Of the embedded model: parameters of the layers, and for each pair of tokens the operations of
+# attention, 4 x layers x width, of which the causal mask leaves half.
+LAYER_PARAMETERS, PAIR_OPERATIONS = 106.2e6, 2 * 30 * 576
+
+LABELS = {
+    "rows": "rows of a call",
+    "prompts": "tokens of the prompt",
+    "answers": "tokens of the answer",
+    "turns": "turns of a conversation",
+    "sessions": "sessions at once",
+}
+
+
+def _flat_then_linear(points: Points) -> list[float]:
+    """Constant until the products are bound by arithmetic, then in proportion."""
+    first, last = points[0], points[-1]
+    return [max(first["seconds"], last["seconds"] * p["size"] / last["size"]) for p in points]
+
+
+def _operations(points: Points) -> list[float]:
+    """The operations that a prompt takes, at the rate of the middle point."""
+
+    def count(size: float) -> float:
+        return 2 * LAYER_PARAMETERS * size + PAIR_OPERATIONS * size**2
+
+    middle = points[len(points) // 2]
+    rate = middle["seconds"] / count(middle["size"])
+    return [rate * count(point["size"]) for point in points]
+
+
+def _linear(points: Points) -> list[float]:
+    """The time of the second point, for each unit."""
+    rate = points[1]["seconds"] / points[1]["size"]
+    return [rate * point["size"] for point in points]
+
+
+EXPECTED: dict[str, Callable[[Points], list[float]]] = {
+    "rows": _flat_then_linear,
+    "prompts": _operations,
+    "answers": _linear,
+    "turns": _linear,
+    "sessions": _flat_then_linear,
+}
 
 
 # One point
@@ -121,12 +161,6 @@ def peaks() -> dict[str, int]:
     return {side: sum(map(peak, group)) for side, group in processes().items()}
 
 
-def cached(engine: InferenceEngine) -> int:
-    totals, pool = engine.stats(), engine.rollout._engine.scheduler_info["max_total_num_tokens"]
-    computed = totals["prompt_tokens"] - totals["cached_tokens"] + totals["completion_tokens"]
-    return int(min(pool, computed))
-
-
 def measured(engine: InferenceEngine, size: int, run: Callable[[int], None], runs: int) -> Point:
     """Return the fastest of the runs of a size, with the memory of the last one."""
     found = []
@@ -136,7 +170,7 @@ def measured(engine: InferenceEngine, size: int, run: Callable[[int], None], run
         run(size)
         found.append(Point(size, time.perf_counter() - start, time.process_time() - cpu))
     best = min(found, key=lambda point: point.seconds)
-    return dataclasses.replace(best, **peaks(), cached=cached(engine))
+    return dataclasses.replace(best, **peaks())
 
 
 def each_size(run: Callable[[InferenceEngine, int], None]) -> Callable[..., list[Point]]:
