@@ -27,13 +27,7 @@ from _inf.runtime.loop_thread import LoopThread
 from _inf.tools.definition import checked_schema
 from _inf.tools.execution import Executed
 from _inf.tools.mcp_files import Address, McpEntry
-from _inf.tools.mcp_transport import (
-    CONNECT_SECONDS,
-    LOST_WORDS,
-    MESSAGE_BYTES,
-    MessageTooLarge,
-    Transport,
-)
+from _inf.tools.mcp_transport import CONNECT_SECONDS, LOST_WORDS, Transport
 from _inf.types import Tool
 
 END_SECONDS = 10.0  # `mcp` closes a server's stdin, and sends signals after 2 and 4 seconds
@@ -55,7 +49,7 @@ class Session:
 
     @property
     def lost(self) -> bool:
-        return self._owner.done() or (self._client is not None and self._transport.lost)
+        return self._owner.done() or (self._client is not None and self._transport.lost())
 
     def tools(self, where: str) -> list[Any]:
         """The server's list of `mcp_types.Tool`. Raises `ToolError` if it cannot be used."""
@@ -77,7 +71,7 @@ class Session:
         task that entered them."""
         with tempfile.TemporaryFile() as log, anyio.CancelScope() as opening:
             opening.deadline = anyio.current_time() + CONNECT_SECONDS
-            self._transport = Transport(self._address, log, self._fail)
+            self._transport = Transport(self._address, log)
             try:
                 async with Client(self._transport.open()) as client:
                     # After a call of a tool that is not listed, the package would list them.
@@ -88,14 +82,10 @@ class Session:
             except Exception as failure:  # a group of what failed in the package's tasks
                 while isinstance(inner := getattr(failure, "exceptions", None), tuple):
                     failure = inner[0]
-                self._failure = self._failure or failure
+                self._failure = failure
             finally:
                 self._last_line = _last_line(log)
                 self._opened.set()
-
-    def _fail(self, failure: Exception) -> None:
-        self._failure = failure
-        self._closing.set()
 
     async def _end(self) -> None:
         self._closing.set()
@@ -169,12 +159,9 @@ class McpServer:
 
 async def _all_tools(client: Any) -> list[Any]:
     tools: list[Any] = []
-    cursor, size = None, 0
+    cursor = None
     while True:
         page = await client.list_tools(cursor=cursor)
-        size += len(page.model_dump_json())
-        if size > MESSAGE_BYTES:
-            raise MessageTooLarge
         tools += page.tools
         if (cursor := page.next_cursor) is None:
             return tools

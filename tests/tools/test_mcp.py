@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -411,49 +411,6 @@ def test_a_line_that_is_not_utf_8_ends_no_session(load: Load) -> None:
     assert result(say, noise=True) == before and result(say) == before
 
 
-def test_result_of_a_program_is_not_read_beyond_a_limit(load: Load) -> None:
-    say = load(raw())["say"]
-    assert "characters cut)" in result(say, long=1_000_000)
-    before = result(say)
-    failed = asyncio.run(run(say, long=9_000_000))
-    assert "sent a message, or a list of tools, of more than 8,388,608 bytes" in str(failed.error)
-    assert LOST in str(failed.error)
-    assert result(say) != before  # in a new process
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-def test_result_of_a_url_is_not_read_beyond_a_limit(
-    compressed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import httpx2
-
-    from _inf.tools.mcp_files import Address
-    from _inf.tools.mcp_transport import HttpClient
-
-    read = 0
-
-    async def endless() -> AsyncIterator[bytes]:
-        nonlocal read
-        while True:
-            read += 1
-            yield b"x" * 2**20
-
-    async def send(client: Any, request: httpx2.Request, **how: Any) -> httpx2.Response:
-        headers = {"content-type": "application/json"}
-        headers |= {"content-encoding": "gzip"} if compressed else {}
-        return httpx2.Response(200, headers=headers, content=endless(), request=request)
-
-    async def answer() -> httpx2.Response:
-        async with HttpClient(Address(url="http://127.0.0.1:1/mcp")) as client:
-            return await asyncio.wait_for(client.post("http://127.0.0.1:1/mcp"), SECONDS)
-
-    monkeypatch.setattr(httpx2.AsyncClient, "send", send)
-    error = asyncio.run(answer()).json()["error"]
-    says = "compressed its answer" if compressed else "more than 8,388,608 bytes"
-    assert error["code"] == -32000 and says in error["message"]
-    assert read == (0 if compressed else 9)
-
-
 def test_the_token_of_a_header_is_hidden_alone_too(load: Load) -> None:
     say = load(raw(env={"TOKEN": "Bearer secret-of-a-user"}))["say"]
     assert asyncio.run(run(say, code=-32001)).error == "no rights ['***']"
@@ -466,9 +423,6 @@ def test_a_list_of_tools_must_come_whole_and_in_time(
     assert "cannot be used: Connection closed; its stderr ends with 'no tools today'" in says
     monkeypatch.setattr("_inf.tools.mcp_server.CONNECT_SECONDS", 1.0)
     assert "cannot be used: it did not answer within 1 seconds" in refusal(load, raw("pages"))
-    monkeypatch.undo()
-    monkeypatch.setattr("_inf.tools.mcp_server.MESSAGE_BYTES", 20_000)
-    assert "a list of tools, of more than" in refusal(load, raw("pages"))
 
 
 def test_calls_that_gave_up_waiting_for_their_turn_leave_it_to_others(
