@@ -201,7 +201,8 @@ class InferenceEngine:
         with self._stats.call(), progress(call.size, call.sampling.progress) as report:
             outputs = call.answers(self._backend, cancel, report)
         self._stats.add_rows(outputs, [prompt.so_far for prompt in call.prompts])
-        call.warn_of(outputs)
+        for why in call.warnings(outputs):
+            warnings.warn(why, stacklevel=4)
         width, thoughts = self.config.rollout.response_length, call.plan.rules.thoughts
         return decode(outputs, call.prompts, call.sampling, self.tokenizer, width, thoughts)
 

@@ -322,7 +322,7 @@ class RequestOutput:
     kept: per generated token, the ids that the filters left and their log probs, if requested.
     routed_experts: an int32 array of all tokens but the last x layers x k, if requested.
     transcript: only for conversations with tools or several turns, and for agent loops.
-    prompt_token_ids: only if the row rendered its prompt itself.
+    prompt_token_ids: only of a row with turns, which may have rendered its prompt itself.
     text, calls: from a backend without a tokenizer, instead of token ids; reasoning: the thought
     before the text, if its server splits it off.
     reasoning_tokens: of the last answer's thought with its marks, known once it is split.

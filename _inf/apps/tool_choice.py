@@ -13,7 +13,7 @@ from _inf.errors import ConfigError, shown
 from _inf.request.grammar import embedded
 from _inf.request.keywords import checked
 from _inf.runtime import quiet
-from _inf.tools.json_schemas import strict_fault
+from _inf.tools.json_schemas import argument_fault
 from _inf.types import GRAMMARS, Tool, ToolCall
 
 # The beginning of a forced call, and what there is of its arguments.
@@ -30,7 +30,7 @@ def takes(tools: Mapping[str, Tool], call: ToolCall) -> bool:
     tool = tools.get(call.name)
     if tool is None or not _is_strict(tool):
         return tool is not None
-    return call.error is None and strict_fault(tool, call.arguments) is None
+    return call.error is None and argument_fault(tool, call.arguments) is None
 
 
 def _is_strict(tool: Tool) -> bool:

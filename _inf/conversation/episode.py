@@ -58,7 +58,6 @@ class Episode:
         self.over = False  # no further turn follows
         self._given = len(self.messages)
         self._stale = False  # whether the prompt's messages have changed since they were rendered
-        self._rendered = False  # whether the row has rendered its prompt itself
         self._pending: list[ToolCall] = []
         self.records: list[dict[str, Any]] = []  # of the calls that were run
         self.unfinished: RequestOutput | None = None  # an answer that the next request continues
@@ -105,7 +104,7 @@ class Episode:
             if len(ids) > most:
                 many = f"{len(ids)} tokens; at most {most} fit (rollout.{key})"
                 raise RequestFailure(f"{about} has {many}")
-        self.prompt_ids, self._rendered = ids, True
+        self.prompt_ids = ids
 
     def _unknown(self, ids: Sequence[int]) -> str:
         """What is wrong with ids beyond the vocabulary, of which the engine would die; or ""."""
@@ -276,7 +275,7 @@ class Episode:
             answers=self.recorder.places(self.prompt_ids, self.ids),
             reward_scores=reward_scores,
         )
-        row = self.recorder.row(self.prompt_ids, ended, transcript, rendered=self._rendered)
+        row = self.recorder.row(self.prompt_ids, ended, transcript)
         if self.rules.template is not None:
             return row
         first = next(iter(self.recorder.answers), RequestOutput())
@@ -291,7 +290,7 @@ class Episode:
     def aborted(self, limit: str | None, error: str) -> RequestOutput:
         """Return the row given up: its ids are dropped, its messages stay."""
         transcript = self._transcript(limit=limit, num_turns=0)
-        row = self.recorder.aborted(self.prompt_ids, transcript, error, rendered=self._rendered)
+        row = self.recorder.aborted(self.prompt_ids, transcript, error)
         return dataclasses.replace(row, text="" if self.rules.template is None else None)
 
     def _transcript(self, **others: Any) -> Transcript:

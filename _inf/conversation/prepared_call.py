@@ -46,7 +46,8 @@ class PreparedCall:
                         _check_prompt(index, prompt, self.plan.loops[index])
 
         for name in ("logprobs", "prompt_logprobs"):
-            self._check_memory(name)
+            if self.sampling.asks(name):
+                self._check_memory(name)
 
     def _check_memory(self, name: str) -> None:
         """Refuse long lists of likeliest tokens that may not fit into the memory that is left."""
@@ -113,7 +114,15 @@ class PreparedCall:
             return backend.await_rows(lambda: self._converse(backend, report), cancel)
         requests = self.requests()
         answered = backend.generate(requests, cancel, report) if requests else []
-        return self._with_refused_prompts(answered, backend.weight_version)
+        text = "" if self.plan.rules.template is None else None
+        rows = self._with_refused(
+            answered, lambda _, why: RequestOutput(finish_reason="abort", text=text, error=why)
+        )
+        versions = [(backend.weight_version, 0)]  # of rows without an answer
+        return [
+            row if row.error is None else dataclasses.replace(row, weight_versions=versions)
+            for row in rows
+        ]
 
     async def _converse(self, backend: Backend, report: Report | None) -> list[RequestOutput]:
         """Run the rows of a call with loops; awaited on the engine's thread."""
@@ -132,25 +141,11 @@ class PreparedCall:
             outputs, lambda number, reason: rows[number].aborted(None, reason)
         )
 
-    def _with_refused_prompts(
-        self, answered: Sequence[RequestOutput], weight_version: int
-    ) -> list[RequestOutput]:
-        """Return all rows of a call without loops: those of refused prompts have the reason.
-        weight_version: of rows without an answer."""
-        text, versions = "" if self.plan.rules.template is None else None, [(weight_version, 0)]
-        rows = self._with_refused(
-            answered, lambda _, why: RequestOutput(finish_reason="abort", text=text, error=why)
-        )
-        return [
-            row if row.error is None else dataclasses.replace(row, weight_versions=versions)
-            for row in rows
-        ]
-
     def _with_refused(
         self, answered: Sequence[RequestOutput], refused: Callable[[int, str], RequestOutput]
     ) -> list[RequestOutput]:
-        if not len(self.refusals):
-            return list(answered)
+        """All rows of the call, in order: `answered`, and `refused` of each other number and its
+        reason."""
         rest, n = iter(answered), self.sampling.n
         return [
             refused(number, self.refusals.reason(number // n))
@@ -159,12 +154,13 @@ class PreparedCall:
             for number in range(len(self.prompts) * n)
         ]
 
-    def warn_of(self, outputs: Sequence[RequestOutput]) -> None:
-        """Warn of rows that failed, and of rows of loops whose ids were not sampled."""
-        if self.plan.loops or any(output.error is not None for output in outputs):
-            from _inf.conversation.row import warn_of_rows
+    def warnings(self, outputs: Sequence[RequestOutput]) -> list[str]:
+        """What a caller must know of rows that failed, and of loops whose ids were not sampled."""
+        if not self.plan.loops and all(output.error is None for output in outputs):
+            return []
+        from _inf.conversation.row import failures, unsampled
 
-            warn_of_rows(outputs, self.plan.rules.model.tokenizer)
+        return [*failures(outputs), *unsampled(outputs, self.plan.rules.model.tokenizer)]
 
     def requests(self) -> list[Request]:
         """Return one request per row that is answered; for a conversation, that of its first

@@ -94,17 +94,11 @@ class Recorder:
         return found or [(self._weight_version, 0)]
 
     def row(
-        self,
-        prompt_ids: Sequence[int],
-        ended: RequestOutput,
-        transcript: Transcript,
-        *,
-        rendered: bool = False,
+        self, prompt_ids: Sequence[int], ended: RequestOutput, transcript: Transcript
     ) -> RequestOutput:
         """Return the finished row: `transcript`, with the counts of all its answers.
 
         ended: how the row ended, as the `finish_reason`, `error` and `matched_stop` of an answer.
-        rendered: whether the row has rendered `prompt_ids` itself, which it then gives.
         """
         sampled = [place for place, bit in enumerate(transcript.mask) if bit]
         answers = self.answers
@@ -115,7 +109,7 @@ class Recorder:
             error=ended.error,
             matched_stop=ended.matched_stop,
             prompt_tokens=len(prompt_ids),
-            prompt_token_ids=list(prompt_ids) if rendered else None,
+            prompt_token_ids=list(prompt_ids),
             completion_tokens=len(sampled),
             cached_tokens=answers[0].cached_tokens if answers else 0,
             weight_versions=self.versions(prompt_ids, transcript.ids),
@@ -123,14 +117,9 @@ class Recorder:
         )
 
     def aborted(
-        self,
-        prompt_ids: Sequence[int],
-        transcript: Transcript,
-        error: str,
-        *,
-        rendered: bool = False,
+        self, prompt_ids: Sequence[int], transcript: Transcript, error: str
     ) -> RequestOutput:
         """Return a row that was given up; `transcript` has no ids."""
         ended = RequestOutput(finish_reason="abort", error=error)
-        row = self.row(prompt_ids, ended, transcript, rendered=rendered)
+        row = self.row(prompt_ids, ended, transcript)
         return dataclasses.replace(row, cached_tokens=0)

@@ -7,8 +7,7 @@ built-in tool loop (`tool_loop.py`) or an agent loop of the user's (`agent_loops
 from __future__ import annotations
 
 import asyncio
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from _inf.conversation.recorder import Recorder
@@ -68,14 +67,9 @@ async def answered_rows(
     ]
 
 
-def warn_of_rows(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> None:
-    """Warn of rows that are no answers, and of agent loops whose ids were not sampled."""
-    _warn_of_failures(outputs)
-    _warn_of_unsampled(outputs, tokenizer)
-
-
-def _warn_of_failures(outputs: Sequence[RequestOutput]) -> None:
-    """Name the first row that failed, and its reason. A row that a limit has ended did not fail."""
+def failures(outputs: Sequence[RequestOutput]) -> Iterator[str]:
+    """A warning that names the first row that failed, and its reason. A row that a limit has ended
+    did not fail."""
     failed = [
         (number, output.error, output.transcript and output.transcript.agent_loop)
         for number, output in enumerate(outputs)
@@ -86,16 +80,15 @@ def _warn_of_failures(outputs: Sequence[RequestOutput]) -> None:
     if failed:
         number, error, agent_loop = failed[0]
         loop = "" if agent_loop is None else f" (agent loop {agent_loop})"
-        warnings.warn(
+        yield (
             f"rows: {len(failed)} of {len(outputs)} failed; the first is row {number}{loop}: "
-            f'{error}. The others\' reasons are in metadata["error"].',
-            stacklevel=7,
+            f'{error}. The others\' reasons are in metadata["error"].'
         )
 
 
-def _warn_of_unsampled(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> None:
-    """Name the loop, and the place in the first row with ids that a trainer would take for sampled
-    ones."""
+def unsampled(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> Iterator[str]:
+    """A warning that names the agent loop, and the place in the first row with ids that a trainer
+    would take for sampled ones."""
     rows = [
         (number, output.transcript)
         for number, output in enumerate(outputs)
@@ -109,11 +102,10 @@ def _warn_of_unsampled(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -
     turns = sum(bit > before for before, bit in zip([0, *until], until, strict=False))
     text = decoded_text(first.ids[place : place + 1], tokenizer, skip_special_tokens=False)
     fault = "was not sampled there" if first.mask[place] else "was sampled there and has mask 0"
-    warnings.warn(
+    yield (
         f"agent loop {first.agent_loop}: in {len(rows)} of {len(outputs)} rows the mask is not "
         f"that of the ids that were sampled; in row {number} at {count} of {len(first.ids)} ids. "
         f"The first is token {place} of the response, in turn {max(turns, 1)}: {text!r} (id "
         f"{first.ids[place]}) {fault}. A trainer would learn from other ids than the model's: "
-        "append the sampled ids to the prompt, and never render them again (docs/agent_loops.md).",
-        stacklevel=7,
+        "append the sampled ids to the prompt, and never render them again (docs/agent_loops.md)."
     )

@@ -135,21 +135,10 @@ class GenerationRow:
             metadata["truncated_prompt_tokens"] = self.truncated_prompt_tokens
         if self.forced_at:
             metadata["forced_at"] = list(self.forced_at)
-        if (transcript := self.transcript) is not None and transcript.agent_loop is not None:
+        if (transcript := self.transcript) is not None:
             metadata |= {"num_turns": transcript.num_turns, "response_tokens": len(transcript.ids)}
             metadata |= {"limit": transcript.limit, "reward_scores": transcript.reward_scores}
-            metadata |= {
-                "agent_loop": transcript.agent_loop,
-                "unsampled_ids": len(transcript.unsampled),
-            }
-            if transcript.unsampled:
-                metadata["unsampled_at"] = list(transcript.unsampled)
-            metadata["extra_fields"] = dict(transcript.extra_fields)
-        elif transcript is not None:
-            rewards = {k: v for k, v in transcript.reward_scores.items() if k not in NO_TOOLS}
-            metadata |= {"num_turns": transcript.num_turns, "response_tokens": len(transcript.ids)}
-            metadata |= {"limit": transcript.limit, "tool_calls": transcript.calls}
-            metadata |= {"tool_rewards": rewards, "reward_scores": transcript.reward_scores}
+            metadata |= _of_loop(transcript)
         if self.error is not None:
             metadata["error"] = self.error
         return metadata
@@ -199,6 +188,20 @@ class GenerationRow:
             if value is not None and not isinstance(value, list | dict)
         }
         return html_table([], row.items())
+
+
+def _of_loop(transcript: Transcript) -> dict[str, Any]:
+    """The metadata that only agent loops have, or only the built-in loop."""
+    if transcript.agent_loop is None:
+        rewards = {k: v for k, v in transcript.reward_scores.items() if k not in NO_TOOLS}
+        return {"tool_calls": transcript.calls, "tool_rewards": rewards}
+    unsampled = transcript.unsampled
+    return {
+        "agent_loop": transcript.agent_loop,
+        "unsampled_ids": len(unsampled),
+        **({"unsampled_at": list(unsampled)} if unsampled else {}),
+        "extra_fields": dict(transcript.extra_fields),
+    }
 
 
 def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:

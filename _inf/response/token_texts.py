@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 
 from _inf.response.decode import NONE_SHOWN, decoded_text
-from _inf.response.streaming import BYTE, UNFINISHED, TextStream
-from _inf.types import RequestOutput, Tokenizer
+from _inf.response.streaming import BYTE, UNFINISHED
+from _inf.types import Tokenizer
 
 SEARCHED = 5000  # tokens of a vocabulary, for one that reads the same everywhere
 
@@ -144,9 +144,10 @@ class _Vocabulary:
                 texts += [
                     self.text(token, first=begins and n == 0) for n, token in enumerate(group)
                 ]
-        if "".join(texts) == self._together(ids, first=first):
+        if "".join(texts) == (whole := self._together(ids, first=first)):
             return texts
-        return _one_by_one(ids, self._tokenizer)
+        # A decoder that reads a token otherwise after some tokens than after others.
+        return [""] * (len(ids) - 1) + [whole]
 
     def bytes_of(self, token: int, text: str, *, first: bool) -> list[int] | None:
         """A token's bytes; text: what it is in its place."""
@@ -217,15 +218,3 @@ def _named_bytes(name: str) -> bytes | None:
         return bytes([int(name[3:5], 16)])
     known = _byte_characters()
     return bytes(known[each] for each in name) if known.keys() >= {*name} else None
-
-
-def _one_by_one(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
-    """The texts by a decoder that reads a token otherwise after some tokens than after others."""
-    stream = TextStream(tokenizer, (), skip_special_tokens=False)
-    texts: list[str] = []
-    for end in range(1, len(ids) + 1):
-        last = "length" if end == len(ids) else None
-        row = RequestOutput([*ids[:end]], finish_reason=last, completion_tokens=end)
-        if (chunk := stream.feed(row)) is not None:
-            texts += [""] * (len(chunk.token_ids) - 1) + [chunk.text]
-    return texts

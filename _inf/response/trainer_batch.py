@@ -123,6 +123,7 @@ def data_proto(
     probs for all rows, the batch has none. columns: arrays, or lists, which become arrays."""
     import torch
     from verl import DataProto
+    from verl.utils.model import compute_position_id_with_mask
 
     def padded(rows: Iterable[list[Any]], value: float) -> Any:
         return torch.tensor([row + [value] * (widths[1] - len(row)) for row in rows])
@@ -137,7 +138,7 @@ def data_proto(
         "response_mask": padded((mask for _, mask, _ in responses), 0),
         "input_ids": torch.cat([before, after], dim=1),
         "attention_mask": seen,
-        "position_ids": (seen.cumsum(dim=1) - 1).clamp(min=0),
+        "position_ids": compute_position_id_with_mask(seen),
     }
     logprobs = [values for _, _, values in responses if values is not None]
     if len(logprobs) == len(responses):

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from _inf.errors import ToolError
-from _inf.tools.json_schemas import count_step, validator, validator_class
+from _inf.tools.json_schemas import validator, validator_class
 
-# These say nothing about the type of one argument, or take regexes of unlimited time.
-_IGNORED = {
-    *("required", "minProperties", "dependentRequired", "dependentSchemas", "propertyNames"),
-    *("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties"),
-}
-_OF_TYPES = {
-    *("$ref", "$dynamicRef", "additionalProperties", "allOf", "anyOf", "oneOf", "properties"),
-    "type",
-}
 _ONE_OF_EACH_TYPE: tuple[Any, ...] = (None, True, 1, "text", [], {})
 
 
@@ -28,14 +20,11 @@ class ArgumentTypes:
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self._parameters = parameters
 
-    @functools.cached_property
-    def _validators(self) -> list[Any]:
-        return [validator(each, self._parameters) for each in _validator_classes()]
-
     def take(self, key: str, value: object, *, by_type: bool = False) -> bool:
         """by_type: only the type must be right."""
         try:
-            return bool(self._validators[by_type].is_valid({key: value}))
+            errors = validator(_validator_class(), self._parameters).iter_errors({key: value})
+            return not any(_is_about(error, key, by_type=by_type) for error in errors)
         except ToolError:
             raise
         except Exception:  # a client's schema need not be one
@@ -53,32 +42,32 @@ class ArgumentTypes:
         return value
 
 
+def _is_about(error: Any, key: str, *, by_type: bool) -> bool:
+    """Whether an error of jsonschema is one of the argument, and not of those that are missing."""
+    if error.validator in ("anyOf", "oneOf"):  # in a oneOf, more than one may fit here
+        alternatives = itertools.groupby(error.context, key=lambda each: each.schema_path[0])
+        faulty = [
+            any(_is_about(each, key, by_type=by_type) for each in of_one)
+            for _, of_one in alternatives
+        ]
+        return bool(faulty) and all(faulty)
+    if error.validator == "additionalProperties":
+        return True
+    types = not by_type or error.validator in ("type", None)  # None: the schema is `false`
+    return types and [*error.absolute_path][:1] == [key]
+
+
 @functools.cache
-def _validator_classes() -> tuple[Any, Any]:
-    """The validators of values and of types. Alternatives of `oneOf` may differ only in what is
-    ignored here, so more than one may fit."""
-    from jsonschema import Draft202012Validator, ValidationError
+def _validator_class() -> Any:
+    """`validator_class` without what takes regexes, whose time is limited for each one only."""
     from jsonschema.validators import extend
 
-    def any_of(validator: Any, schemas: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        if instance is None and schema.get("nullable") is True:
-            return
-        for each in schemas:
-            count_step()
-            if validator.evolve(schema=each).is_valid(instance):
-                return
-        yield ValidationError("no alternative takes it")
+    checks = validator_class().VALIDATORS
 
     def others(validator: Any, others: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        for name in instance if isinstance(instance, dict) else ():
-            if name not in schema.get("properties", ()) and "patternProperties" not in schema:
-                yield from validator.descend(instance[name], others)
+        if "patternProperties" not in schema:
+            yield from checks["additionalProperties"](validator, others, instance, schema)
 
-    def ignored(*_: Any) -> tuple[()]:
-        return ()
-
-    own = {"anyOf": any_of, "oneOf": any_of, "additionalProperties": others}
-    made: Any = extend
-    of_values = made(validator_class(), own | dict.fromkeys(_IGNORED, ignored))
-    rest = Draft202012Validator.VALIDATORS.keys() - _OF_TYPES
-    return of_values, made(of_values, dict.fromkeys(rest, ignored))
+    patterns = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties")
+    own = dict.fromkeys(patterns, lambda *_: ()) | {"additionalProperties": others}
+    return extend(validator_class(), own)  # type: ignore[no-untyped-call]

@@ -77,7 +77,7 @@ def calculate(expression: str) -> str:
     if len(expression) > MAX_CHARACTERS:
         raise ValueError(f"the expression is longer than {MAX_CHARACTERS} characters")
     try:
-        value = _value(ast.parse(expression, mode="eval").body)
+        value = _bounded(_value(ast.parse(expression, mode="eval").body))
     except SyntaxError:
         raise ValueError(f"{expression!r} is not arithmetic; {_ALLOWED}") from None
     except ZeroDivisionError:
@@ -91,39 +91,40 @@ def calculate(expression: str) -> str:
     return str(value)
 
 
-def _value(node: ast.expr) -> int | float:
+def _value(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return _bounded(number)
+            return number
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
-            return _bounded(_SIGNS[type(op)](_value(operand)))
+            return _SIGNS[type(op)](_value(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _bounded(_OPERATORS[type(op)](_value(left), _value(right)))
+            return _OPERATORS[type(op)](_value(left), _value(right))
     raise ValueError(f"{ast.unparse(node)[:80]!r} is not arithmetic; {_ALLOWED}")
 
 
-def _bounded(value: int | float | complex) -> int | float:
-    if isinstance(value, complex):
-        raise ValueError("the result is not a real number")
+def _bounded(value: Any) -> int | float:
     if isinstance(value, float) and not math.isfinite(value):
         raise OverflowError
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         raise ValueError(f"a number has more than {MAX_DIGITS} digits")
-    return value
+    number: int | float = value
+    return number
 
 
-def _divide(left: int | float, right: int | float) -> int | float:
+def _divide(left: Any, right: Any) -> Any:
     """Divide; two integers that divide evenly give an integer, since a float would round it."""
     exact = isinstance(left, int) and isinstance(right, int) and left % right == 0
     return left // right if exact else left / right
 
 
-def _power(base: int | float, exponent: int | float) -> Any:
+def _power(base: Any, exponent: Any) -> Any:
     """Compute a power, or raise if an integer result would have too many digits to compute."""
     integers = isinstance(base, int) and isinstance(exponent, int)
-    if integers and int(base).bit_length() * exponent > _MOST_BITS:
+    if integers and base.bit_length() * exponent > _MOST_BITS:
         raise ValueError(f"the power has more than {MAX_DIGITS} digits")
-    return base**exponent
+    if isinstance(power := base**exponent, complex):
+        raise ValueError("the result is not a real number")
+    return power
 
 
 _SIGNS: dict[type, Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 MAX_FAULTS = 3
-PATTERN_SECONDS = 0.2  # for one match of a pattern in a schema; it holds the event loop of a call
+# For one match of a pattern in a schema, and for all of a check; it holds the event loop of a call.
+PATTERN_SECONDS, PATTERNS_SECONDS = 0.2, 1.0
 # In one check by a schema, which holds the event loop of a call. References can double at each
 # level, so that it would take days.
 MAX_REFERENCES = 20_000
@@ -57,17 +59,22 @@ def _type_fault(type_: Any) -> str:
 
 
 def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Describe what in `arguments` breaks the tool's schema, for the model; None if nothing."""
-    return _fault(validator_class(), tool, arguments)
-
-
-def strict_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """`argument_fault` by a schema that a client sent and `json_schema_text` took, in bounded
-    time; without `patternProperties`."""
-    return _fault(_client_class(), tool, arguments)
+    """Describe what in `arguments` breaks the tool's schema, for the model, in bounded time; None
+    if nothing does."""
+    try:
+        found = validator(validator_class(), tool.parameters).iter_errors(dict(arguments))
+        errors = sorted(found, key=lambda error: error.json_path)
+    except Exception as failure:
+        return f"the schema of {tool.name} cannot be applied: {failure}"
+    faults = []
+    for error in errors[:MAX_FAULTS]:
+        path = ".".join(map(str, error.absolute_path))
+        faults.append(f"{path}: {error.message}".removeprefix(": ")[:MAX_FAULT_CHARACTERS])
+    return "; ".join(faults) or None
 
 
 _steps: ContextVar[Iterator[int]] = ContextVar("inf_schema_steps")  # counts those of a check
+_pattern_end: ContextVar[float] = ContextVar("inf_schema_pattern_end")  # when its patterns must end
 
 
 def count_step() -> None:
@@ -82,20 +89,8 @@ def validator(of: Any, parameters: Mapping[str, Any]) -> Any:
     from referencing import Registry
 
     _steps.set(itertools.count(1))
+    _pattern_end.set(time.monotonic() + PATTERNS_SECONDS)
     return of(parameters, registry=Registry())
-
-
-def _fault(of: Any, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    try:
-        found = validator(of, tool.parameters).iter_errors(dict(arguments))
-        errors = sorted(found, key=lambda error: error.json_path)
-    except Exception as failure:
-        return f"the schema of {tool.name} cannot be applied: {failure}"
-    faults = []
-    for error in errors[:MAX_FAULTS]:
-        path = ".".join(map(str, error.absolute_path))
-        faults.append(f"{path}: {error.message}".removeprefix(": ")[:MAX_FAULT_CHARACTERS])
-    return "; ".join(faults) or None
 
 
 @functools.cache
@@ -154,26 +149,13 @@ def validator_class() -> Any:
 def _matches(pattern: str, text: str) -> bool:
     import regex
 
+    left = max(0.001, min(PATTERN_SECONDS, _pattern_end.get() - time.monotonic()))
     try:
-        found = regex.search(pattern, text, timeout=PATTERN_SECONDS, concurrent=True)
+        found = regex.search(pattern, text, timeout=left, concurrent=True)
     except TimeoutError:
         took = f"the pattern {shown(pattern)} takes more than {PATTERN_SECONDS:g} seconds"
         raise TimeoutError(f"{took} to match {shown(text)}") from None
     return found is not None
-
-
-@functools.cache
-def _client_class() -> Any:
-    """`validator_class` for a client's schema: its patterns are searched in linear time."""
-    from jsonschema import ValidationError
-    from jsonschema.validators import extend
-
-    def pattern_is_found(validator: Any, pattern: str, instance: Any, schema: Any) -> Any:
-        if isinstance(instance, str) and not is_found(string_matcher(pattern), instance):
-            yield ValidationError(f"{shown(instance)} does not match {shown(pattern)}")
-
-    own = {"pattern": pattern_is_found}
-    return extend(validator_class(), own)  # type: ignore[no-untyped-call]
 
 
 class PatternLimitError(ValueError):

@@ -18,7 +18,6 @@ import yaml
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, RootModel
 
-from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.extras import has_verl, lacks_verl, without
 from _inf.runtime.quiet import stdout_to, third_party
@@ -32,8 +31,6 @@ from _inf.tools.definition import (
 )
 from _inf.tools.mcp_files import McpEntry, is_mcp, mcp_entry
 from _inf.types import Tool
-
-MAX_VALUES = 100_000
 
 
 class _ClassEntry(BaseModel):
@@ -71,11 +68,7 @@ def close_tools(tools: Sequence[Tool]) -> None:
 
 def _entries(path: Path) -> list[Any]:
     with refused(f"{path}: it cannot be read as YAML"):
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is not None and written_out(node, {}) > MAX_VALUES:
-            raise ValueError(f"its aliases expand to over {MAX_VALUES:,} values")
-        content = yaml.safe_load(text)
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     under_tools = isinstance(content, Mapping) and [*content] == ["tools"]
     entries = content["tools"] if under_tools else content
     if not isinstance(entries, list) or not entries:

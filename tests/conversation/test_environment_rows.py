@@ -260,4 +260,4 @@ def test_row_whose_reset_shows_too_much_keeps_a_prompt_that_fits_into_a_batch() 
     row, _, sent = entered("many words " * 600)
     assert sent == [] and row.finish_reason == "abort"
     assert "at most 512 fit (rollout.prompt_length)" in str(error(row))
-    assert (row.prompt_token_ids, row.prompt_tokens) == (None, 1)
+    assert (row.prompt_token_ids, row.prompt_tokens) == ([5], 1)

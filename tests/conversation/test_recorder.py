@@ -13,7 +13,8 @@ import pytest
 
 from _inf.conversation.agent_loops.result import answered_row
 from _inf.conversation.recorder import Recorder, Sampled
-from _inf.conversation.row import warn_of_rows
+from _inf.conversation.row import failures
+from _inf.conversation.row import unsampled as warnings_of
 from _inf.types import Request, RequestOutput
 
 PROMPT, STOP = [1, 2, 3], 9
@@ -148,14 +149,12 @@ def test_log_probs_are_the_loops_own_or_the_recorded_ones() -> None:
 
 def test_warning_names_the_loop_and_the_first_place() -> None:
     outputs = [row(IDS, MASK), row(IDS, MASK[:5] + [0, 1]), row([7, 7], [1, 1])]
-    with pytest.warns(UserWarning) as caught:
-        warn_of_rows(outputs, TOKENIZER)
-    [said] = [str(each.message) for each in caught]
+    [said] = warnings_of(outputs, TOKENIZER)
     assert said.startswith("agent loop mine: in 2 of 3 rows ")
     assert "in row 1 at 1 of 7 ids. The first is token 5 of the response, in turn" in said
     assert "'<8>' (id 8) was sampled there and has mask 0" in said
 
 
-def test_exact_rows_and_others_warn_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
-    warn_of_rows([row(IDS, MASK), RequestOutput([1], [-1.0])], TOKENIZER)
-    assert not recwarn.list
+def test_exact_rows_and_others_warn_of_nothing() -> None:
+    outputs = [row(IDS, MASK), RequestOutput([1], [-1.0])]
+    assert [*failures(outputs), *warnings_of(outputs, TOKENIZER)] == []

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from _inf.conversation.recorder import Recorder
-from _inf.conversation.row import answered_rows, warn_of_rows
+from _inf.conversation.row import answered_rows, failures
 from _inf.conversation.rules import Rules
 from _inf.conversation.tool_loop import ToolLoop
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, Turn, TurnOptions
@@ -208,12 +207,10 @@ def test_rows_that_failed_are_warned_of_and_rows_given_up_by_a_limit_are_not() -
         raise OSError("no room")
 
     rows = held([0, 0], [VerlTool("full", [], create=fails)])
-    with pytest.warns(UserWarning, match="^rows: 2 of 2 failed; the first is row 0: .*no room"):
-        warn_of_rows(rows, None)
+    [said] = failures(rows)
+    assert said.startswith("rows: 2 of 2 failed; the first is row 0: ") and "no room" in said
     *_, given_up = held([0, 400], [], over_sample_rate=0.5)
     assert given_up.finish_reason == "abort"
     assert given_up.transcript.limit == "over_sample_rate"
     assert "the other rows ended first" in given_up.error
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_of_rows([given_up], None)
+    assert [*failures([given_up])] == []

@@ -176,10 +176,6 @@ class Wrong(Loop):
                 return self.said(prompt, [1] * 9999, [1] * 9999)
             case "long prompt":
                 return self.said([1] * 9999, [1], [1])
-            case "odd turns":
-                said = self.said(prompt, [1], [1])
-                said.num_turns = 10**5000
-                return said
             case "odd ids":
                 return self.said(prompt, [1, -1], [1, 1])
             case "odd prompt":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from fractions import Fraction
 from typing import Any
@@ -57,17 +56,8 @@ def test_the_value_is_pythons(expression: str) -> None:
         with pytest.raises(ValueError, match="too large|not a real number"):
             calculate(expression)
         return
-    if has_an_infinite_part(expression):  # with which Python goes on
-        with pytest.raises(ValueError, match="too large"):
-            calculate(expression)
-        return
     got = calculate(expression)
     assert float(got) == pytest.approx(float(value), rel=1e-9, abs=1e-12)
-
-
-def has_an_infinite_part(expression: str) -> bool:
-    parts = [n for n in ast.walk(ast.parse(expression, mode="eval")) if isinstance(n, ast.BinOp)]
-    return any(math.isinf(eval(compile(ast.Expression(part), "", "eval"))) for part in parts)
 
 
 @settings(deadline=None)
@@ -118,6 +108,7 @@ def test_the_result_is_as_short_as_it_is_exact(expression: str, value: str) -> N
         ("0 ** -1", "division by zero"),
         ("(-8) ** 0.5", "not a real number"),
         ("1e308 * 10", "too large"),
+        ("1e308 * 10 - 1e308 * 10", "too large"),
         ("1e400", "too large"),
         ("10 ** 1e10", "too large"),
         ("9 ** 9 ** 9", "the power has more than"),

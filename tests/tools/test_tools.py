@@ -21,7 +21,7 @@ import pytest
 from _inf.errors import ToolError
 from _inf.tools.definition import as_tools, call_fault, shown_tools
 from _inf.tools.execution import Executed, execute
-from _inf.tools.json_schemas import argument_fault, strict_fault
+from _inf.tools.json_schemas import argument_fault
 from _inf.types import Tool, ToolCall
 
 PARAMETERS = {
@@ -526,7 +526,7 @@ def test_check_of_references_that_double_is_an_error_of_its_call(keyword: str) -
 @pytest.mark.parametrize(
     ("x", "value", "says"),
     [
-        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40 + "!", "x: .* does not match"),
+        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40 + "!", "takes more than 0.2 seconds"),
         ({"$ref": "#/$defs/a0"}, "no number", "over 20000 references"),
         ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40, None),
         ({"$ref": "#/$defs/a39"}, 3, None),
@@ -537,5 +537,5 @@ def test_check_by_a_clients_schema_is_bounded(x: Any, value: Any, says: str | No
     defs = {**LINKS, "a40": {"type": "integer"}}
     parameters = {"type": "object", "$defs": defs, "properties": {"x": x}}
     (made,) = shown_tools([{"name": "f", "parameters": parameters}])
-    fault = strict_fault(made, {"x": value})
+    fault = argument_fault(made, {"x": value})
     assert fault is None if says is None else re.search(says, str(fault))

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib.resources
-import io
 import json
 import sys
 from collections.abc import Mapping
@@ -46,7 +44,7 @@ class LoopObjects:
         kwargs = loop.kwargs
         try:
             kind = self._class_of(loop, given)
-            with stdout_clean(kind):
+            with stdout_to(sys.stderr):  # verl's `ToolAgentLoop.init_class` prints
                 if TARGET in loop.text:  # objects, which verl too makes for each row
                     import hydra
 
@@ -72,16 +70,6 @@ class LoopObjects:
             body = {"_class_initialized": False, "__module__": loop.kind.__module__}
             self._classes[key] = type(loop.kind)(loop.kind.__name__, (loop.kind,), body)
         return self._classes[key]
-
-
-def stdout_clean(kind: Any) -> contextlib.AbstractContextManager[None]:
-    """Keep what verl's `ToolAgentLoop.init_class` prints once for a class off stdout, where answers
-    are: hide it of verl's own class; of a subclass, which may print too, show it on stderr."""
-    verls = [base for base in kind.__mro__[1:] if base.__module__.startswith("verl.")]
-    if kind._class_initialized or len(verls) < 2:  # all have AgentLoopBase
-        return contextlib.nullcontext()
-    own = kind.__mro__[1] is verls[0]
-    return stdout_to(io.StringIO() if own else sys.stderr)
 
 
 def trainer_config(config: Config, model: ModelInfo, template: Mapping[str, Any]) -> DictConfig:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from _inf.conversation.recorder import Recorder, Sampled
 from _inf.errors import RequestFailure, shown
-from _inf.types import RequestOutput, Transcript, as_list
+from _inf.types import RequestOutput, Transcript
 
 
 def answered_row(
@@ -21,8 +20,10 @@ def answered_row(
     Its log probs are the loop's own, or the recorded ones where it gives none. Raises
     `RequestFailure` where verl's batch would fail, or take one value for another in silence.
     """
-    prompt, ids = _ints(returned, "prompt_ids"), _ints(returned, "response_ids")
-    mask, given = _ints(returned, "response_mask"), returned.response_logprobs
+    if not hasattr(returned, "response_logprobs"):
+        raise RequestFailure(f"run() returned {shown(returned)}; return verl's AgentLoopOutput.")
+    prompt, ids = returned.prompt_ids, returned.response_ids
+    mask, given = returned.response_mask, returned.response_logprobs
     _check_lengths(prompt, ids, mask, given, widths)
     for name, tokens in (("prompt_ids", prompt), ("response_ids", ids)):
         if unknown := [token for token in tokens if not 0 <= token < vocabulary]:
@@ -32,7 +33,7 @@ def answered_row(
     sampled = recorder.logprobs(prompt, ids)
     logprobs = [sampled.get(place, math.nan) for place in range(len(ids))]
     if given is not None:
-        logprobs = list(map(float, given))
+        logprobs = given
     last, ended = _last_answer([*prompt, *ids], len(prompt), mask, recorder.sampled)
     reward = returned.reward_score
     transcript = Transcript(
@@ -40,33 +41,13 @@ def answered_row(
         mask=mask,
         logprobs=[value if bit else 0.0 for value, bit in zip(logprobs, mask, strict=True)],
         answers=[last] if last else [],
-        num_turns=_turns(returned.num_turns),
+        num_turns=returned.num_turns,
         reward_scores={} if reward is None else {"reward_score": reward},
         agent_loop=loop,
         unsampled=[place for place, bit in enumerate(mask) if bit != (place in sampled)],
         extra_fields=returned.extra_fields or {},
     )
-    return recorder.row(prompt, ended, transcript, rendered=True)
-
-
-def _ints(returned: Any, name: str) -> list[int]:
-    try:
-        return [int(value) for value in as_list(getattr(returned, name))]
-    except (AttributeError, TypeError, ValueError):
-        raise RequestFailure(
-            f"run() returned {shown(returned)}: {name} must be a list of ints; return verl's "
-            "AgentLoopOutput."
-        ) from None
-
-
-def _turns(number: Any) -> int:
-    try:
-        turns = operator.index(number)
-    except TypeError:
-        turns = -1
-    if not 0 <= turns < 2**31:  # verl's batch has int32
-        raise RequestFailure(f"num_turns: {shown(number)} is no number of turns.")
-    return turns
+    return recorder.row(prompt, ended, transcript)
 
 
 def _check_lengths(
