@@ -94,7 +94,7 @@ def load(server_args: Any) -> tuple[Any, float]:
     folder = Path(tempfile.mkdtemp())
     set_up(
         folder / "engine.log", device="cpu", cpu_attention=True, pack_weights=True,
-        kernel_library=kernel_library(), trust_remote_code=False,
+        kernel_library=kernel_library(), experts=False, trust_remote_code=False,
     )  # fmt: skip
     import torch
     from sglang.bench_one_batch import load_model

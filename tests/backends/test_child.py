@@ -113,7 +113,7 @@ prepare("cpu")
 import torch
 from _inf.backends.verl.child.setup import set_up
 before = torch.get_float32_matmul_precision()
-options = dict(cpu_attention=False, pack_weights=False, kernel_library=None)
+options = dict(cpu_attention=False, pack_weights=False, kernel_library=None, experts=False)
 set_up(pathlib.Path("engine.log"), device="cpu", trust_remote_code=False, **options)
 print(before, torch.get_float32_matmul_precision())
 """
@@ -144,6 +144,12 @@ def grammar_backend(tokenizer: Any, width: int, end: int) -> Iterator[Any]:
         backend.executor.shutdown()
 
 
+def rows_of(backend: Any, key: tuple[str, str], count: int) -> list[Any]:
+    """Rows that arrive together."""
+    asked = [backend.get_cached_or_future_value(key, False) for _ in range(count)]
+    return [row if ready else row.result(timeout=60) for row, ready in asked]
+
+
 def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars() -> None:
     from sglang.srt.constrained.base_grammar_backend import INVALID_GRAMMAR_OBJ
 
@@ -154,13 +160,7 @@ def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars() -> None:
             return 10
 
     with grammar_backend(Slow(), 10, end=1) as backend:
-        assert backend._from_serialized("{}") is INVALID_GRAMMAR_OBJ
-
-
-def rows_of(backend: Any, key: tuple[str, str], count: int) -> list[Any]:
-    """Rows that arrive together."""
-    asked = [backend.get_cached_or_future_value(key, False) for _ in range(count)]
-    return [row if ready else row.result(timeout=60) for row, ready in asked]
+        assert rows_of(backend, ("regex", "a"), 1) == [INVALID_GRAMMAR_OBJ]
 
 
 def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers(
@@ -168,19 +168,17 @@ def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers
 ) -> None:
     """A grammar's thread starts no thread but those that compute masks: with a second team of
     OpenMP's, all later steps would be slower."""
-    from _inf.backends.verl.child.grammars import MAX_MATCHERS
-
     width = 100_000  # enough for torch to compute in parallel
 
     with grammar_backend(tokenizer, width, tokenizer.eos_token_id) as backend:
         torch.zeros(10**6).exp()  # this thread's team is there
         before = len(os.listdir("/proc/self/task"))
-        rows = rows_of(backend, ("regex", "[ab]c*"), 2 * MAX_MATCHERS)
+        key, most = ("regex", "[ab]c*"), backend._grammars._most
+        rows = rows_of(backend, key, 16)
         grammar = rows[0]
         new = len(os.listdir("/proc/self/task")) - before
-        assert new == grammar.vocabulary.threads + len(backend.executor._threads)
-        matchers = min(grammar.vocabulary.threads, MAX_MATCHERS)
-        assert [row.number for row in rows] == [i % matchers for i in range(len(rows))]
+        assert new == backend.threads + len(backend.executor._threads)
+        assert [row.number for row in rows] == [i % most for i in range(len(rows))]
 
         [a, c] = tokenizer.convert_tokens_to_ids(["a", "c"])
         for row in rows[::2]:
@@ -193,83 +191,72 @@ def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers
         began = [number % 2 == 0 for number in range(len(rows))]
         assert logits[:, c].isfinite().tolist() == began
         assert logits[:, a].isneginf().tolist() == began
+        del grammar, row, rows
+        for _ in range(5):  # one after the other they share one matcher
+            [row] = rows_of(backend, key, 1)
+            assert row.number == 0
+            backend.set_cache(key, row.copy())  # as SGLang does
+            del row
 
 
-def test_rows_that_arrive_together_compile_their_grammar_once() -> None:
-    from _inf.backends.verl.child.compiled_grammars import CompiledGrammar, CompiledGrammars
+@pytest.mark.parametrize("works", [True, False])
+def test_rows_that_arrive_together_compile_their_grammar_once(works: bool) -> None:
+    """One that cannot be compiled is invalid, and no exception."""
+    from _inf.backends.verl.child.compiled_grammars import CompiledGrammars
 
     compiled: list[str] = []
 
-    def compile(key: tuple[str, str]) -> str:
+    def compile(key: tuple[str, str]) -> Any:
         compiled.append(key[1])
         go_on.wait(60)
-        return f"{key[1]} compiled"
+        if not works:
+            raise ValueError(key)
+        return SimpleNamespace(deep_copy=Row)
+
+    class Row:
+        """It can be referred to weakly."""
 
     go_on = threading.Event()
     with ThreadPoolExecutor(4) as threads:
-        grammars = CompiledGrammars(threads, compile, CompiledGrammar.take, "invalid")
+        grammars = CompiledGrammars(threads, compile, lambda copy, _: copy, "invalid", 1)
         together = [grammars.row(("json", "{}")) for _ in range(5)]
         assert [ready for _, ready in together] == [False] * 5
         assert together[1][0].cancel()  # its request was aborted
         go_on.set()
         for row, _ in together[:1] + together[2:]:
-            assert row.result(timeout=60) == "{} compiled"
-        assert grammars.row(("json", "{}")) == ("{} compiled", True)
-    assert compiled == ["{}"]
-
-
-def test_grammar_that_cannot_be_compiled_is_invalid_and_no_exception() -> None:
-    from _inf.backends.verl.child.compiled_grammars import CompiledGrammar, CompiledGrammars
-
-    def compile(key: tuple[str, str]) -> Any:
-        raise ValueError(key)
-
-    with ThreadPoolExecutor(1) as threads:
-        grammars = CompiledGrammars(threads, compile, CompiledGrammar.take, "invalid")
-        row, _ = grammars.row(("regex", "a"))
-        assert row.result(timeout=60) == "invalid"
+            answer = row.result(timeout=60)
+            assert isinstance(answer, Row) if works else answer == "invalid"
+        assert grammars.row(("json", "{}"))[1]
+        assert compiled == ["{}"]
+        grammars.refuse(("json", "{}"))
+        assert grammars.row(("json", "{}")) == ("invalid", True)
 
 
 def test_grammars_that_were_used_last_are_kept() -> None:
     from _inf.backends.verl.child import compiled_grammars
-    from _inf.backends.verl.child.compiled_grammars import CompiledGrammar, CompiledGrammars
+    from _inf.backends.verl.child.compiled_grammars import CompiledGrammars
 
     compiled: list[str] = []
     with ThreadPoolExecutor(1) as threads:
         grammars = CompiledGrammars(
-            threads, lambda key: compiled.append(key[1]) or key[1], CompiledGrammar.take, None
+            threads, lambda key: compiled.append(key[1]), lambda copy, _: copy, None, 1
         )
 
         def ask(text: str) -> None:
             row, ready = grammars.row(("json", text))
-            assert (row if ready else row.result(timeout=60)) == text
+            assert (row if ready else row.result(timeout=60)) is None
 
-        most = compiled_grammars.MAX_GRAMMARS
+        most = compiled_grammars.MAX_MATCHERS
         for number in range(3 * most):
             ask("always")
             ask(str(number))
-        assert compiled.count("always") == 1 and len(grammars._entries) == most
+        assert compiled.count("always") == 1 and len(grammars._matchers) == most
         ask("0")
         assert compiled.count("0") == 2
         long = "x" * (compiled_grammars.MAX_CHARACTERS // 2)
         for number in range(4):
             ask(f"{long}{number}")
-        assert len(grammars._entries) == 1
-
-
-def test_grammar_has_as_many_matchers_as_rows_use_it_at_once(tokenizer: Any) -> None:
-    key = ("json", '{"type": "integer"}')
-    with grammar_backend(tokenizer, len(tokenizer), tokenizer.eos_token_id) as backend:
-        most = min(8, torch.get_num_threads())
-        for _ in range(5):
-            [row] = rows_of(backend, key, 1)
-            backend.set_cache(key, row.copy())  # as SGLang does
-            del row
-        shared = backend._grammars._entries[key].value
-        assert len(shared._matchers) == 1
-        rows = [rows_of(backend, key, 1)[0] for _ in range(2 * most)]
-        backend.executor.shutdown()  # what was begun is done
-        assert len(shared._matchers) == most and shared.running == len(rows)
+        assert len(grammars._matchers) == 1
 
 
 class OverlappingScheduler:

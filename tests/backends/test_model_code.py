@@ -1,5 +1,5 @@
 """Which of SGLang's model files are imported for an architecture; and RMSNorm and rotary embedding
-in fewer operators compute what SGLang's own do."""
+in C compute what SGLang's own do."""
 
 from __future__ import annotations
 
@@ -35,19 +35,6 @@ def as_in_the_scheduler() -> Any:
         yield
 
 
-def norm(dtype: torch.dtype, **settings: Any) -> Any:
-    usual = {
-        "weight": torch.rand(WIDTH).to(dtype),
-        "hidden_size": WIDTH,
-        "variance_epsilon": 1e-5,
-        "variance_size_override": None,
-        "override_orig_dtype": None,
-        "fp32_residual": False,
-        "cast_x_before_out_mul": False,
-    }
-    return SimpleNamespace(**{**usual, **settings})
-
-
 def refuse(*args: object, **kwargs: object) -> Any:
     raise AssertionError("SGLang's own path was taken")
 
@@ -63,79 +50,60 @@ def test_kernel_for_norms_of_queries_is_not_compiled_for_float32(model_code: Any
     assert asked(marker, 128, torch.bfloat16) == marker()
 
 
-@pytest.mark.parametrize("rows", [0, 1, 7])
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-@pytest.mark.parametrize("with_residual", [True, False])
-def test_norm_is_sglangs(model_code: Any, rows: int, scale: float, with_residual: bool) -> None:
+def norm(dtype: torch.dtype, **settings: Any) -> Any:
+    usual = {"weight": torch.rand(WIDTH).to(dtype), "hidden_size": WIDTH, "variance_epsilon": 1e-5}
+    names = "variance_size_override override_orig_dtype fp32_residual cast_x_before_out_mul"
+    return SimpleNamespace(**{**dict.fromkeys(names.split()), **usual, **settings})
+
+
+def test_norm_is_sglangs_and_of_another_kind_takes_sglangs_path(
+    model_code: Any, compiled_kernels: Any
+) -> None:
     from sglang.srt.layers.layernorm import RMSNorm
 
-    x = torch.randn(rows, WIDTH) * scale
-    residual = torch.randn(rows, WIDTH) * scale if with_residual else None
-    layer = norm(torch.float32)
-    ours = model_code.normalize(None, refuse, layer, x.clone(), residual)
-    torch.testing.assert_close(ours, RMSNorm.forward_native(layer, x, residual))
-
-
-def test_norm_of_another_kind_takes_sglangs_path(model_code: Any) -> None:
     x, half = torch.randn(2, WIDTH), torch.randn(2, WIDTH).bfloat16()
-    for layer, given in (
-        (norm(torch.float32), (half,)),
+    strided, layer = torch.randn(WIDTH, 2).T, norm(torch.float32)
+    for given in ((x,), (x, x * 3), (x[:0],)):
+        ours = model_code.normalize(compiled_kernels, refuse, layer, *given)
+        theirs = RMSNorm.forward_native(layer, *(each.clone() for each in given))
+        torch.testing.assert_close(ours, theirs)
+    for other, given in (
+        (layer, (half,)),
         (norm(torch.bfloat16), (x,)),
         (norm(torch.float32, variance_size_override=8), (x,)),
         (norm(torch.float32, override_orig_dtype=torch.float32), (x,)),
-        (norm(torch.float32), (x[:, :8],)),
-        (norm(torch.float32), (x, x, x)),
+        (layer, (x[:, :8],)),
+        (layer, (x, x, x)),
+        (layer, (strided,)),
+        (layer, (x, strided)),
     ):
-        assert model_code.normalize(None, marker, layer, *given) == "SGLang's own path"
+        assert model_code.normalize(compiled_kernels, marker, other, *given) == marker()
 
 
-def rotary(**settings: Any) -> Any:
-    from sglang.srt.layers.rotary_embedding import _apply_rotary_emb
+def test_rotation_is_sglangs_and_of_another_kind_takes_sglangs_path(
+    model_code: Any, compiled_kernels: Any
+) -> None:
+    from sglang.srt.layers.rotary_embedding import RotaryEmbedding, _apply_rotary_emb
 
-    angles = torch.rand(POSITIONS, WIDTH // 2)
-    usual = {
-        "cos_sin_cache": torch.cat((angles.cos(), angles.sin()), dim=-1),
-        "is_neox_style": True,
-        "rotary_dim": WIDTH,
-        "head_size": WIDTH,
-        "_apply_rotary_emb_wrapped": _apply_rotary_emb,
-    }
-    return SimpleNamespace(**{**usual, **settings})
+    def rotary(**settings: Any) -> Any:
+        usual = {"is_neox_style": True, "rotary_dim": WIDTH, "head_size": WIDTH}
+        own = {"cos_sin_cache": torch.randn(POSITIONS, WIDTH)}
+        own["_apply_rotary_emb_wrapped"] = _apply_rotary_emb
+        return SimpleNamespace(**{**own, **usual, **settings})
 
-
-def query_and_key(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As a product gives them: views of one tensor."""
-    query, key, _ = torch.randn(rows, 3 * HEADS * WIDTH).chunk(3, dim=-1)
-    return query, key
-
-
-@pytest.mark.parametrize("rows", [1, 7])
-def test_rotation_is_sglangs_in_every_layer_of_every_step(model_code: Any, rows: int) -> None:
-    from sglang.srt.layers.rotary_embedding import RotaryEmbedding
-
-    layer = rotary()
-    for _ in range(2):  # steps
-        positions = torch.randint(0, POSITIONS, (rows,))
-        for _ in range(2):  # layers
-            given = query_and_key(rows)
-            ours = model_code.rotate(None, refuse, layer, positions, *given)
-            theirs = RotaryEmbedding.forward_native(layer, positions, *given)
-            torch.testing.assert_close(ours, theirs)
-
-
-def test_rotation_of_another_kind_takes_sglangs_path(model_code: Any) -> None:
-    query, key = query_and_key(2)
-    positions = torch.tensor([1, 2])
-    for layer, given, named in (
+    query, key, _ = torch.randn(2, 3 * HEADS * WIDTH).chunk(3, dim=-1)  # as a product gives them
+    positions, layer = torch.tensor([1, 2]), rotary()
+    theirs = RotaryEmbedding.forward_native(layer, positions, query, key)
+    ours = model_code.rotate(compiled_kernels, refuse, layer, positions, query.clone(), key.clone())
+    torch.testing.assert_close(ours, theirs)
+    for other, given, named in (
         (rotary(is_neox_style=False), (positions, query, key), {}),
-        (rotary(rotary_dim=8), (positions, query, key), {}),
-        (rotary(), (positions, query.bfloat16(), key.bfloat16()), {}),
-        (rotary(), (positions[None], query, key), {}),
-        (rotary(), (positions, query, key, positions), {}),
-        (rotary(), (positions, query, key), {"offsets": positions}),
+        (layer, (positions, query.bfloat16(), key.bfloat16()), {}),
+        (layer, (positions[None], query, key), {}),
+        (layer, (positions, query, key, positions), {}),
+        (layer, (positions, query, key), {"offsets": positions}),
     ):
-        result = model_code.rotate(None, marker, layer, *given, **named)
-        assert result == "SGLang's own path"
+        assert model_code.rotate(compiled_kernels, marker, other, *given, **named) == marker()
 
 
 # In a process of its own, because what is imported stays; the child's environment comes first.

@@ -1,9 +1,9 @@
-"""Compiles C libraries on this machine, each once: `child/*.c`, and stubs of two others.
+"""Compiles C libraries on this machine, each once, into the cache: `child/*.c`, for the machine's
+processor, and stubs of two others.
 
-The kernels are compiled for the machine's processor and stay in the cache. sgl-kernel 0.3.21
-(`sm100/common_ops`, what it loads without a GPU) links libcuda.so.1 and libnuma.so.1, which may be
-missing, but calls neither on a CPU, so a library with the same symbols is enough for the import.
-Next to the real library, a stub must not be on the linker's path.
+sgl-kernel 0.3.21 (`sm100/common_ops`, what it loads without a GPU) links libcuda.so.1 and
+libnuma.so.1, which may be missing, but calls neither on a CPU, so a library with the same symbols
+is enough for the import.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,65 +67,48 @@ def c_compiler() -> str | None:
     return next(filter(None, map(shutil.which, named)), None)
 
 
-def build_stub(folder: Path, library: Library = CUDA) -> Path:
-    """Compile the stub into `folder` by an atomic rename, so two processes may do it at once."""
+def load_stubs() -> list[str]:
+    """Load the stubs of those of `LIBRARIES` that are missing, for what is imported later in this
+    process; return their names."""
+    missing = []
+    for soname, library in LIBRARIES.items():
+        try:
+            ctypes.CDLL(soname)
+        except OSError:
+            ctypes.CDLL(str(stub(library)), mode=ctypes.RTLD_GLOBAL)
+            missing.append(soname)
+    return missing
+
+
+def stub(library: Library) -> Path:
+    """Return the stub's path; compile it if it does not exist yet."""
+    from _inf.models.cache import build_once  # `check_pins` runs where nothing is installed
+
+    build = functools.partial(_compile_stub, library)
+    return build_once(f"stub-{_key(library)}", build) / library.soname
+
+
+def _compile_stub(library: Library, folder: Path) -> None:
     if (compiler := c_compiler()) is None:
         raise ConfigError(
             f"device: this machine has no {library.soname}, so a stub of it must be compiled, "
             "and there is no C compiler (cc, gcc or clang) on PATH; install one"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        code, built, script = (Path(scratch, name) for name in ("stub.c", "built.so", "versions"))
-        names = library.symbols.split()
-        code.write_text("".join(f"int {n}(void) {{ return {library.answer}; }}\n" for n in names))
-        script.write_text(f"{library.symbol_version} {{ global: *; }};\n")
-        command = [compiler, "-shared", "-fPIC", "-o", str(built), str(code)]
-        command += [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={script}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        if done.returncode != 0:
-            raise ConfigError(
-                f"device: {compiler} could not build a stub of {library.soname}; "
-                f"check that it can link a shared library. It said: {done.stderr.strip()}"
-            )
-        return built.replace(folder / library.soname)
+    code, script = folder / "stub.c", folder / "versions"
+    names = library.symbols.split()
+    code.write_text("".join(f"int {n}(void) {{ return {library.answer}; }}\n" for n in names))
+    script.write_text(f"{library.symbol_version} {{ global: *; }};\n")
+    command = [compiler, "-shared", "-fPIC", "-o", str(folder / library.soname), str(code)]
+    command += [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={script}"]
+    if failure := _failure(command):
+        raise ConfigError(
+            f"device: {compiler} could not build a stub of {library.soname}; "
+            f"check that it can link a shared library. It said: {failure}"
+        )
 
 
-def stub(library: Library) -> Path:
-    """Return the stub's path; compile it if it does not exist yet.
-
-    Each library has its own folder: a folder on LD_LIBRARY_PATH for libnuma must not add libcuda.
-    """
-    folders = [home / library.soname.partition(".")[0] for home in _homes()]
-    for folder in folders:
-        if (folder / library.soname).is_file():
-            return folder / library.soname
-    return build_stub(folders[0 if os.access(Path(sys.prefix, "lib"), os.W_OK) else 1], library)
-
-
-def load_stubs(sonames: Iterable[str]) -> None:
-    """Load the stubs into this process and put them on the linker's path for child processes."""
-    paths = [stub(LIBRARIES[soname]) for soname in sonames]
-    for path in paths:
-        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    folders = [*path_without_ours(), *(str(path.parent) for path in paths)]
-    if folders:
-        os.environ["LD_LIBRARY_PATH"] = ":".join(folders)
-    else:
-        os.environ.pop("LD_LIBRARY_PATH", None)
-
-
-def path_without_ours() -> list[str]:
-    """LD_LIBRARY_PATH without stub folders, which a parent process may have added."""
-    ours = {home.parts[-2:] for home in _homes()}
-    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    return [folder for folder in folders if folder and Path(folder).parent.parts[-2:] not in ours]
-
-
-def _homes() -> list[Path]:
-    """The installation's folder, then the user's cache for when the first is not writable."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return [Path(sys.prefix, "lib", "inf"), Path(cache, "inf", "lib")]
+def _key(*made_of: object) -> str:
+    return hashlib.blake2b(repr(made_of).encode(), digest_size=12).hexdigest()
 
 
 def kernel_library() -> Path | None:
@@ -137,8 +118,8 @@ def kernel_library() -> Path | None:
     try:
         if (compiler := _gcc()) is None:
             raise ConfigError("there is no gcc on PATH")
-        made_of = [source.read_bytes() for source in SOURCES], compiler, _OPTIONS, _processor()
-        key = hashlib.blake2b(repr(made_of).encode(), digest_size=12).hexdigest()
+        sources = [source.read_bytes() for source in SOURCES]
+        key = _key(sources, compiler, _OPTIONS, _processor())
         build = functools.partial(_compile_kernels, compiler)
         library = build_once(f"kernels-{key}", build) / KERNELS
         _check_loads(library)

@@ -22,14 +22,10 @@ from _inf.runtime.extras import install_command
 _PROBE = """
 import ctypes, json
 
-def load(name):
+def devices():
     try:
-        return ctypes.CDLL(name)
+        cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return None
-
-def devices(cuda):
-    if cuda is None:
         return 0, "no NVIDIA driver is installed"
     code = cuda.cuInit(0)
     if code != 0:
@@ -51,12 +47,9 @@ def devices(cuda):
         return 0, found + " and SGLang's kernels are compiled for 8.0 and newer"
     return number.value, ""
 
-libraries = {name: load(name) for name in ("libcuda.so.1", "libnuma.so.1")}
-count, why = devices(libraries["libcuda.so.1"])
-missing = [name for name, library in libraries.items() if library is None]
+count, why = devices()
 paths = [line.split()[-1] for line in open("/proc/self/maps") if "libcuda.so" in line]
-found = {"devices": count, "why_none": why, "missing": missing, "libcuda": "".join(paths[:1])}
-print(json.dumps(found))
+print(json.dumps({"devices": count, "why_none": why, "libcuda": "".join(paths[:1])}))
 """
 
 Device = Literal["cuda", "cpu"]
@@ -71,11 +64,10 @@ _preparing = threading.Lock()
 
 @dataclass(frozen=True)
 class Machine:
-    """What the dynamic linker and the NVIDIA driver report without our stub libraries."""
+    """What the NVIDIA driver reports."""
 
     devices: int
     why_none: str
-    missing: list[str]  # names of libraries
     libcuda: str = ""  # the path of the driver's library
 
 
@@ -147,7 +139,7 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
             from _inf.backends.verl import cuda
 
             cuda.check_tools()
-        compiled_libraries.load_stubs(machine.missing)
+        compiled_libraries.load_stubs()
         _set_rendezvous()
         _keep_compiled_code_private()
         # Otherwise torch starts up to 32 processes for a few small functions (2.9.1,
@@ -165,14 +157,10 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
 
 
 def probe() -> Machine:
-    """Find out in a new process which libraries load and how many GPUs the driver shows."""
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": ":".join(compiled_libraries.path_without_ours()),
-    }
+    """Find out in a new process how many GPUs the driver shows."""
     command = [sys.executable, "-I", "-S", "-c", _PROBE]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:
         raise ConfigError.of(
             "device", "the NVIDIA driver did not answer within 120 s; see what nvidia-smi says"
@@ -202,15 +190,9 @@ def _set_rendezvous() -> None:
     """Set what torchrun would have set; a single process listens on loopback only."""
     os.environ.setdefault("RANK", "0")
     os.environ.setdefault("LOCAL_RANK", "0")
-    if os.environ.setdefault("WORLD_SIZE", "1") != "1":
-        return
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    # A port chosen by our parent process is in use there, so a child process chooses its own.
-    if os.environ.get("MASTER_PORT") == os.environ.get("INF_CHOSEN_MASTER_PORT"):
-        [port] = free_ports(1)
-        os.environ["MASTER_PORT"] = os.environ["INF_CHOSEN_MASTER_PORT"] = str(port)
+    if os.environ.setdefault("WORLD_SIZE", "1") == "1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
 def free_ports(count: int) -> list[int]:
@@ -249,13 +231,11 @@ def install() -> str:
 
     check_pins()
     machine = probe()
-    for name in machine.missing:
-        compiled_libraries.stub(compiled_libraries.LIBRARIES[name])
+    built = " and ".join(compiled_libraries.load_stubs())
     if machine.devices:
         cuda.check_tools()
         where = f"{machine.devices} GPU(s)"
     else:
         compiled_libraries.kernel_library()
         where = f"the CPU: {machine.why_none}"
-    built = " and ".join(machine.missing)
     return where + (f" (stub built for {built})" if built else "")

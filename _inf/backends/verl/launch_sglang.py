@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.backends.model_info import eos_token_ids, limits_of, with_dtype, with_limits
 from _inf.backends.verl import environment, kv_memory
@@ -153,9 +153,8 @@ def _start(
         device=device,
         cpu_attention=attention_backend(config, device) == CPU_ATTENTION,
         pack_weights=device == "cpu" and config.pack_weights,
-        kernel_library=kernel_library()
-        if _computes_in_c(config, model_config.hf_config, device)
-        else None,
+        kernel_library=kernel_library() if device == "cpu" and config.compiled_kernels else None,
+        experts=has_experts(model_config.hf_config),
         trust_remote_code=config.trust_remote_code,
     )
     try:
@@ -172,12 +171,6 @@ def _start(
         if reason := kv_memory.refused(log, config):
             raise ConfigError(reason) from death
         raise
-
-
-def _computes_in_c(config: Config, hf_config: Any, device: Device) -> bool:
-    """Not mixtures of experts: sums in another order choose another expert where two are as good,
-    and PyTorch's operators are what they were compared with Transformers on."""
-    return device == "cpu" and config.compiled_kernels and not has_experts(hf_config)
 
 
 @at_fault(key="rollout.tensor_model_parallel_size")

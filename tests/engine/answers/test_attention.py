@@ -120,25 +120,6 @@ def test_rows_that_decode_together_attend_each_to_its_own(
 
 
 @KINDS
-@pytest.mark.parametrize("length", [1, 300])
-def test_row_whose_tokens_follow_each_other_in_the_cache_is_read_without_a_copy(
-    length: int, heads: tuple[int, int], window: int, cap: float
-) -> None:
-    from _inf.backends.verl.child.attention import decoding_groups
-
-    torch.manual_seed(0)
-    batch = Batch([length], heads[1], None)
-    own = batch.req_to_token_pool.req_to_token[1, :length]
-    own[:] = torch.arange(40, 40 + length)
-    query = torch.randn(1, heads[0], WIDTH)
-    found = attended(batch, query, (heads, window, cap))
-    assert_near(found, [defined(query, *batch.of(0, length), window, cap)])
-    first = max(0, length - window - 1) if window >= 0 else 0
-    [group] = decoding_groups(batch, window)
-    assert group.slots == slice(40 + first, 40 + length) and group.mask is None
-
-
-@KINDS
 def test_new_tokens_attend_to_the_cached_prefix_and_to_what_comes_before_them(
     heads: tuple[int, int], window: int, cap: float
 ) -> None:

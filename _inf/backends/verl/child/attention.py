@@ -1,9 +1,9 @@
 """The attention backend for a CPU, and its KV cache.
 
 It replaces `layers/attention/torch_native_backend.py`, which reads neither a layer's
-`sliding_window_size` nor its `logit_cap`, computes a cached prefix's queries again, and goes
-through the rows of a decoding batch one by one. Here a prefill computes the new tokens' queries
-only, and rows of like lengths decode together.
+`sliding_window_size` nor its `logit_cap`, and computes a cached prefix's queries again. Here only
+the new tokens' queries are computed: by operators row after row, and the rows of a decoding step in
+float32 together, in C (`DecodingStep`).
 
 Queries are tokens x heads x width, the caches of keys and values slots x heads x width (maybe fewer
 heads), the output tokens x (heads * width of a value). A window is SGLang's `sliding_window_size`:
@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import math
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,8 +35,6 @@ from _inf.runtime.free_memory import reserve
 
 # SGLang has rules of its own for this name: no Triton kernels, no CUDA graphs.
 NAME = "torch_native"
-# Tokens of a group, so that its copy is still in the processor's cache when it is read.
-GROUP_TOKENS = 2048
 # New tokens whose queries are computed at once, after a cached prefix or under a window.
 BLOCK = 256
 
@@ -49,17 +47,17 @@ def cap_logits(logits: torch.Tensor, cap: float) -> None:
 
 
 class CpuAttention(AttentionBackend):
-    """Implements SGLang's attention interface. A step's plan is made once for all layers."""
+    """Implements SGLang's attention interface. A step's rows are listed once for all layers."""
 
     def __init__(self, kernels: Kernels | None = None) -> None:
         super().__init__()
         self._kernels = kernels
-        self._plans: dict[int, Sequence[DecodingGroup | PrefillRow]] = {}  # by the window
+        self._rows: list[Row] = []
         self._step: DecodingStep | None = None  # None: not decoding, or not in C
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
-        """Forget the last plans; called before the layers of a step."""
-        self._plans = {}
+        """Called before the layers of a step."""
+        self._rows = []
         self._step = self._kernels.step_of(batch) if self._kernels else None
 
     def support_triton(self) -> bool:
@@ -78,83 +76,23 @@ class CpuAttention(AttentionBackend):
         stored = save_kv_cache and k is not None and v is not None
         if self._step is not None and stored and q.dtype is torch.float32:
             return self._step.attend(q, k, v, layer)
-        pool, window = batch.token_to_kv_pool, layer.sliding_window_size
+        pool = batch.token_to_kv_pool
         if save_kv_cache and k is not None:
             pool.set_kv_buffer(layer, batch.out_cache_loc, k, v)
         caches = pool.get_kv_buffer(layer.layer_id)
-        if window not in self._plans:
-            decodes = batch.forward_mode.is_decode()
-            self._plans[window] = decoding_groups(batch, window) if decodes else prefill_rows(batch)
+        self._rows = self._rows or rows_of(batch)
         query = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
         output = q.new_empty(len(query), layer.tp_q_head_num, layer.v_head_dim)
-        for part in self._plans[window]:
-            part.attend(query, output, caches, layer)
+        for row in self._rows:
+            row.attend(query, output, caches, layer)
         return output.flatten(1)
 
     forward_decode = forward_extend
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodingGroup:
-    """Rows of similar lengths with one new token each, so that the group has little padding."""
-
-    rows: torch.Tensor  # n: their numbers in the batch
-    # n x longest: where in the cache their tokens are; a slice if one row's follow each other
-    slots: torch.Tensor | slice
-    mask: torch.Tensor | None  # n x 1 x 1 x longest: 0, and -inf past a row's end; None: no such
-
-    def attend(
-        self, query: torch.Tensor, output: torch.Tensor, caches: Caches, layer: RadixAttention
-    ) -> None:
-        """Write these rows of `output`."""
-        heads = caches[0].shape[1]
-        keys, values = (
-            _gather(cache, self.slots, query.dtype)
-            .view(len(self.rows), -1, *cache.shape[1:])
-            .transpose(1, 2)
-            for cache in caches
-        )
-        # Query heads that share keys are treated as several queries of one head.
-        queries = query[self.rows].view(len(keys), heads, -1, query.shape[-1])
-        mask = None if self.mask is None else self.mask.to(query.dtype)
-        result = _attend(queries, keys, values, mask, layer)
-        output[self.rows] = result.reshape(len(keys), -1, output.shape[-1])
-
-
-def decoding_groups(batch: ForwardBatch, window: int) -> list[DecodingGroup]:
-    ends = batch.seq_lens
-    starts = (ends - window - 1).clamp(min=0) if window >= 0 else torch.zeros_like(ends)
-    lengths = (ends - starts).tolist()
-    groups: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        alike = bool(groups) and lengths[row] < 2 * lengths[groups[-1][0]]
-        if alike and (len(groups[-1]) + 1) * lengths[row] <= GROUP_TOKENS:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return [_decoding_group(batch, torch.tensor(group), starts) for group in groups]
-
-
-def _decoding_group(batch: ForwardBatch, rows: torch.Tensor, starts: torch.Tensor) -> DecodingGroup:
-    starts, ends = starts[rows, None], batch.seq_lens[rows, None]
-    tokens = starts + torch.arange(int((ends - starts).max()))
-    over = tokens >= ends
-    tokens = torch.where(over, starts, tokens)  # any token of the row, for finite values
-    slots = batch.req_to_token_pool.req_to_token[batch.req_pool_indices[rows, None], tokens].long()
-    mask = torch.zeros(over.shape).masked_fill_(over, -math.inf)[:, None, None]
-    where = _run_of(slots[0]) if len(rows) == 1 else slots
-    return DecodingGroup(rows, where, mask if over.any() else None)
-
-
-def _run_of(slots: torch.Tensor) -> torch.Tensor | slice:
-    """The same slots as a slice if each follows the one before, so that nothing is copied."""
-    first, last = int(slots[0]), int(slots[-1]) + 1
-    return slice(first, last) if (slots.diff() == 1).all() else slots
-
-
-@dataclasses.dataclass(frozen=True)
-class PrefillRow:
-    """One row of a prefill: the range of its tokens among the batch's new tokens."""
+class Row:
+    """The range of a row's new tokens among the batch's: in a prefill many, else one."""
 
     first: int
     last: int  # one past
@@ -180,23 +118,27 @@ class PrefillRow:
             first = max(0, prefix + start - window) if window >= 0 else 0
             slots = self.slots[first : prefix + end]
             keys, values = (
-                _gather(cache, slots, query.dtype)
+                # Whole rows of the cache: indexing would copy one number at a time.
+                embedding(slots, cache.flatten(1))
+                .to(query.dtype)
                 .view(len(slots), heads, 1, -1)
                 .permute(1, 2, 0, 3)
                 .expand(-1, queries.shape[1], -1, -1)
                 for cache in caches
             )
             block = queries[:, :, start:end]
-            mask = None if plain else _mask(block, len(slots), prefix + start - first, window)
+            sees_all = plain or new == 1  # up to itself
+            mask = None if sees_all else _mask(block, len(slots), prefix + start - first, window)
             target[:, :, start:end] = _attend(block, keys, values, mask, layer, causal=plain)
 
 
-def prefill_rows(batch: ForwardBatch) -> list[PrefillRow]:
-    rows, first = [], 0
-    lengths = batch.req_pool_indices, batch.extend_prefix_lens, batch.extend_seq_lens
-    for request, prefix, new in zip(*(column.tolist() for column in lengths), strict=True):
-        slots = batch.req_to_token_pool.req_to_token[request, : prefix + new].long()
-        rows.append(PrefillRow(first, first + new, slots))
+def rows_of(batch: ForwardBatch) -> list[Row]:
+    rows, first, ends = [], 0, batch.seq_lens.tolist()
+    decodes = batch.forward_mode.is_decode()
+    new_tokens = [1] * len(ends) if decodes else batch.extend_seq_lens.tolist()
+    for request, end, new in zip(batch.req_pool_indices, ends, new_tokens, strict=True):
+        slots = batch.req_to_token_pool.req_to_token[request, :end].long()
+        rows.append(Row(first, first + new, slots))
         first += new
     return rows
 
@@ -207,12 +149,6 @@ def _mask(block: torch.Tensor, keys: int, before: int, window: int) -> torch.Ten
     hidden = block.new_full((block.shape[2], keys), -math.inf)
     mask = hidden.triu(before + 1)
     return mask if window < 0 else mask + hidden.tril(before - window - 1)
-
-
-def _gather(cache: torch.Tensor, slots: torch.Tensor | slice, dtype: torch.dtype) -> torch.Tensor:
-    """Read whole rows of the cache; indexing would copy one number at a time."""
-    rows = cache.flatten(1)
-    return (rows[slots] if isinstance(slots, slice) else embedding(slots, rows)).to(dtype)
 
 
 def _attend(

@@ -1,4 +1,4 @@
-"""Grammars that were compiled, each once, and the matchers that their rows copy.
+"""Grammars that were compiled, and the matchers that their rows copy.
 
 SGLang 0.5.9 keeps every grammar for ever and compiles one for each row that arrives before the
 first is ready (`constrained/base_grammar_backend.py`): ten thousand schemas of a client took
@@ -7,138 +7,105 @@ gigabytes.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from llguidance import LLMatcher
 
 logger = logging.getLogger(__name__)
-MAX_GRAMMARS = 64  # kept; rows of one that is no longer kept continue with their copies
+MAX_MATCHERS = 128  # kept, of all grammars; rows of one that is dropped continue with their copies
 MAX_CHARACTERS = 4_000_000  # of their texts: a matcher takes up to fifty bytes for each
 Key = tuple[str, str]
 
 
-class CompiledGrammar:
-    """A grammar at its start. `compile` makes one more matcher; `most` are kept.
+@dataclasses.dataclass(frozen=True)
+class _Matcher:
+    """A grammar at its start, as soon as it is compiled. users: the rows that run with a copy, and
+    the futures of those that wait for one."""
 
-    The copies of one matcher share a lock (llguidance 0.7.30, `LLMatcher.deep_copy`): with one for
-    all rows no two threads would compute masks at once. So there are several, but only where rows
-    use the grammar at the same time: a matcher takes up to megabytes.
-    """
-
-    def __init__(self, compile: Callable[[], LLMatcher], most: int) -> None:
-        self._compile, self._most = compile, most
-        self._matchers = [compile()]
-        self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of rows that run
-        self._adding, self._taking = threading.Lock(), threading.Lock()
-
-    def take(self, row: object) -> tuple[int, LLMatcher]:
-        """Copy the matcher that the fewest running rows use; return its number too."""
-        with self._taking:
-            used = Counter(self._numbers.values())
-            number = min(range(len(self._matchers)), key=lambda matcher: used[matcher])
-            self._numbers[row] = number
-        return number, self._matchers[number].deep_copy()
-
-    @property
-    def lacks(self) -> bool:
-        """Whether more rows run than there are matchers."""
-        return len(self._matchers) < min(self._most, len(self._numbers))
-
-    def add_matchers(self, rows: int) -> None:
-        """Compile as many as so many rows need; it takes a millisecond each, or seconds."""
-        with self._adding:
-            while len(self._matchers) < min(self._most, rows):
-                self._matchers.append(self._compile())
-
-    @property
-    def running(self) -> int:
-        return len(self._numbers)
-
-
-class _Entry:
-    """A grammar that is compiled, or what waits for it. value: also SGLang's object for an invalid
-    grammar."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-        self.waiting: list[Future[Any]] = []
+    compiled: Future[Any]
+    users: WeakSet[Any] = dataclasses.field(default_factory=WeakSet)
 
 
 class CompiledGrammars:
-    """The grammars that were used last. compile: of a key, called in the executor; row_of: makes
-    what a request gets of what `compile` returned; invalid: what it gets after a failure."""
+    """The matchers that were used last.
+
+    The copies of one matcher share a lock (llguidance 0.7.30, `LLMatcher.deep_copy`): with one for
+    all rows no two threads would compute masks at once. So a grammar has up to `most`, but only
+    where rows use it at the same time: a matcher takes up to megabytes.
+
+    compile: of a key, called in the executor; returns a matcher, or SGLang's object for an invalid
+    grammar, which is `invalid`. row_of: makes a row of a copy and its matcher's number.
+    """
 
     def __init__(
         self,
         executor: Executor,
         compile: Callable[[Key], Any],
-        row_of: Callable[[CompiledGrammar], Any],
+        row_of: Callable[[LLMatcher, int], Any],
         invalid: Any,
+        most: int,
     ) -> None:
-        self._executor, self._compile = executor, compile
+        self._executor, self._compile, self._most = executor, compile, most
         self._row_of, self._invalid = row_of, invalid
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
-        self._lock = threading.Lock()
+        self._matchers: OrderedDict[tuple[Key, int], _Matcher] = OrderedDict()
 
     def row(self, key: Key) -> tuple[Any, bool]:
         """Return a row of the grammar and True, or a future of one and False. Each request has a
         future of its own, because SGLang cancels that of a request which is aborted."""
+        place = min(((key, number) for number in range(self._most)), key=self._users)
+        if (matcher := self._matchers.pop(place, None)) is None:
+            matcher = _Matcher(self._executor.submit(self._compiled, key))
+        self._matchers[place] = matcher
+        self._leave_out_oldest()
+        if matcher.compiled.done():
+            return self._row(matcher, place[1]), True
         future: Future[Any] = Future()
-        with self._lock:
-            entry = self._entries.pop(key, None)
-            is_new = entry is None
-            self._entries[key] = entry = entry or _Entry()
-            self._leave_out_oldest()
-            value = entry.value
-            if value is None:
-                entry.waiting.append(future)
-        if is_new:
-            self._executor.submit(self._fill, key, entry)
-        if value is None:
-            return future, False
-        if not isinstance(value, CompiledGrammar):
-            return value, True
-        row = self._row_of(value)
-        if value.lacks:
-            self._executor.submit(value.add_matchers, value.running)
-        return row, True
+        matcher.users.add(future)
+
+        def give(_: Future[Any]) -> None:
+            if future.set_running_or_notify_cancel():
+                future.set_result(self._row(matcher, place[1]))
+
+        matcher.compiled.add_done_callback(give)
+        return future, False
 
     def refuse(self, key: Key) -> None:
         """Give no more rows of the grammar, which took too long."""
-        with self._lock:
-            self._entries[key] = entry = _Entry()
-            entry.value = self._invalid
+        refused = _Matcher(Future())
+        refused.compiled.set_result(self._invalid)
+        self._matchers |= {(key, number): refused for number in range(self._most)}
 
     def clear(self) -> None:
-        with self._lock:
-            self._entries.clear()
+        self._matchers.clear()
+
+    def _users(self, place: tuple[Key, int]) -> int:
+        matcher = self._matchers.get(place)
+        return len(matcher.users) if matcher else 0
+
+    def _row(self, matcher: _Matcher, number: int) -> Any:
+        if (compiled := matcher.compiled.result()) is self._invalid:
+            return compiled
+        row = self._row_of(compiled.deep_copy(), number)
+        matcher.users.add(row)
+        return row
 
     def _leave_out_oldest(self) -> None:
-        characters = sum(len(text) for _, text in self._entries)
-        while len(self._entries) > 1 and (
-            len(self._entries) > MAX_GRAMMARS or characters > MAX_CHARACTERS
+        characters = sum(len(text) for (_, text), _ in self._matchers)
+        while len(self._matchers) > 1 and (
+            len(self._matchers) > MAX_MATCHERS or characters > MAX_CHARACTERS
         ):
-            (_, text), _ = self._entries.popitem(last=False)
+            ((_, text), _), _ = self._matchers.popitem(last=False)
             characters -= len(text)
 
-    def _fill(self, key: Key, entry: _Entry) -> None:
+    def _compiled(self, key: Key) -> Any:
         try:
-            value = self._compile(key)
-            if isinstance(value, CompiledGrammar):
-                value.add_matchers(len(entry.waiting))
+            return self._compile(key)
         except Exception as failure:  # an exception of a future would end the scheduler
             logger.error("llguidance cannot compile a grammar: %r", failure)
-            value = self._invalid
-        with self._lock:
-            entry.value, waiting = value, entry.waiting
-            entry.waiting = []
-        for future in waiting:
-            if future.set_running_or_notify_cancel():
-                is_compiled = isinstance(value, CompiledGrammar)
-                future.set_result(self._row_of(value) if is_compiled else value)
+            return self._invalid

@@ -38,25 +38,6 @@ def sample(
     return draws.draw(probs).int()
 
 
-def sample_filtered(
-    compiled: CompiledDraws | None,
-    original: Sample,
-    probs: torch.Tensor,
-    top_ks: torch.Tensor,
-    top_ps: torch.Tensor,
-    min_ps: torch.Tensor,
-    need_min_p_sampling: bool,
-    sampling_seed: torch.Tensor | None,
-    positions: torch.Tensor,
-) -> torch.Tensor:
-    if sampling_seed is not None or probs.device.type != "cpu":
-        return original(
-            probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions
-        )
-    filters = (column[:, None] for column in (top_ks, top_ps, min_ps))
-    return draws.draw((compiled or draws).filtered(probs, *filters)).int()
-
-
 def sample_beside_nan(
     sample: Sample,
     self: Any,
@@ -67,7 +48,7 @@ def sample_beside_nan(
 ) -> torch.Tensor:
     """Draw any token for a row of NaN; its log probs stay NaN, for which the parent raises an
     error. A row of a softmax is NaN everywhere or nowhere."""
-    if not simple or probs.device.type == "cpu":  # without filters, a GPU's draw takes NaN
+    if not simple:  # without filters a draw takes NaN
         probs = probs.contiguous()  # for min_p SGLang passes a part of float32 logits to a kernel
         broken = probs[:, :1].isnan()
         if broken.any():  # the caller reads the log probs from its own tensor
@@ -83,27 +64,27 @@ def sample_own_rows(
     info: SamplingBatchInfo,
     *args: object,
 ) -> torch.Tensor:
-    """Draw rows with a seed or a sampling mask here, from the tokens that our filters leave, and
-    note these for the mask. The other rows are SGLang's."""
-    asked = _asked(info)
-    if not asked:
+    """Draw rows with a seed or a sampling mask here, and on a CPU all rows, from the tokens that
+    our filters leave, and note these for the mask. The other rows are SGLang's."""
+    own = _own_rows(info, every=probs.device.type == "cpu")
+    if not own:
         return sample(self, probs, info, *args)
-    if len(asked) == len(probs):
+    if len(own) == len(probs):
         tokens = torch.empty(len(probs), dtype=torch.int32, device=probs.device)
     else:
         tokens = sample(self, probs, info, *args)
-    rows = _placed([row for row, _, _ in asked], probs)
-    kept = probs if len(asked) == len(probs) else probs[rows]
+    rows = _placed([row for row, _, _ in own], probs)
+    kept = probs if len(own) == len(probs) else probs[rows]
     if info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling:
         filters = (column[rows, None] for column in (info.top_ks, info.top_ps, info.min_ps))
         kept = (compiled or draws).filtered(kept, *filters)
-    places, seeds = [_place(req) for _, req, _ in asked], [custom.get(SEED) for *_, custom in asked]
+    places, seeds = [_place(req) for _, req, _ in own], [custom.get(SEED) for *_, custom in own]
     by_seed = (compiled or draws).draw_by_seed
     drawn = draws.draw_rows(kept, seeds, places, by_seed=by_seed)
     tokens[rows] = drawn.to(tokens.dtype)
-    if masked := [n for n, (*_, custom) in enumerate(asked) if SAMPLING_MASK in custom]:
+    if masked := [n for n, (*_, custom) in enumerate(own) if SAMPLING_MASK in custom]:
         left = kept[_placed(masked, probs)].nonzero()
-        vars(info)[KEPT] = [asked[number][0] for number in masked], left
+        vars(info)[KEPT] = [own[number][0] for number in masked], left
     return tokens
 
 
@@ -132,39 +113,27 @@ def agree_with_others(agree: Callable[..., None], self: Any, *args: object) -> N
         agree(self, *args)
 
 
-def return_kept(
+def return_asked(
     attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
 ) -> None:
-    """Return the noted tokens and their log probs in the place of the likeliest ones."""
+    """Return the log probs of the tokens that the filters left, or of the ids that a row asks for,
+    in the place of the likeliest ones."""
     attach(self, output, logprobs, *args)
     rows, left = vars(args[2]).pop(KEPT, ((), None))
-    if left is None:
+    asked: dict[int, list[int]] = {}
+    if left is not None:
+        left = left.cpu()
+        counts = torch.bincount(left[:, 0], minlength=len(rows)).tolist()
+        asked |= zip(rows, map(torch.Tensor.tolist, left[:, 1].split(counts)), strict=True)
+    for row, _, custom in custom_rows(args[2].penalizer_orchestrator.reqs()):
+        if ids := custom.get(LOGPROB_IDS):
+            asked[row] = ids
+    if not asked:
         return
-    values = logprobs[_placed(rows, logprobs)[left[:, 0]], left[:, 1]].cpu()
-    left = left.cpu()
-    counts = torch.bincount(left[:, 0], minlength=len(rows)).tolist()
-    of_each_row = values.split(counts), left[:, 1].split(counts)
-    for row, logprobs_left, tokens in zip(rows, *of_each_row, strict=True):
-        output.next_token_top_logprobs_val[row] = logprobs_left.tolist()
-        output.next_token_top_logprobs_idx[row] = tokens.tolist()
-
-
-def return_named(
-    attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
-) -> None:
-    """Return the log probs of the ids that rows ask for in the place of the likeliest ones."""
-    attach(self, output, logprobs, *args)
-    named = [
-        (row, ids)
-        for row, _, custom in custom_rows(args[2].penalizer_orchestrator.reqs())
-        if (ids := custom.get(LOGPROB_IDS))
-    ]
-    if not named:
-        return
-    rows = _placed([row for row, ids in named for _ in ids], logprobs)
-    columns = _placed([token for _, ids in named for token in ids], logprobs)
-    values = logprobs[rows, columns].cpu().split([len(ids) for _, ids in named])
-    for (row, ids), of_row in zip(named, values, strict=True):
+    places = _placed([row for row, ids in asked.items() for _ in ids], logprobs)
+    tokens = _placed([token for ids in asked.values() for token in ids], logprobs)
+    values = logprobs[places, tokens].cpu().split([len(ids) for ids in asked.values()])
+    for (row, ids), of_row in zip(asked.items(), values, strict=True):
         output.next_token_top_logprobs_val[row] = of_row.tolist()
         output.next_token_top_logprobs_idx[row] = ids
 
@@ -176,13 +145,12 @@ def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, voca
     return info
 
 
-def _asked(info: SamplingBatchInfo) -> list[tuple[int, Req, dict[str, Any]]]:
-    """Those of `custom_rows` with a seed or a sampling mask."""
-    return [
-        (row, req, custom)
-        for row, req, custom in custom_rows(info.penalizer_orchestrator.reqs())
-        if SEED in custom or SAMPLING_MASK in custom
-    ]
+def _own_rows(info: SamplingBatchInfo, every: bool) -> list[tuple[int, Req, dict[str, Any]]]:
+    """The number, the request and the `custom_params` of each row, or of those with a seed or a
+    sampling mask."""
+    reqs = enumerate(info.penalizer_orchestrator.reqs())
+    rows = ((row, req, req.sampling_params.custom_params or {}) for row, req in reqs)
+    return [each for each in rows if every or not {SEED, SAMPLING_MASK}.isdisjoint(each[2])]
 
 
 def _place(req: Req) -> int:
@@ -203,19 +171,16 @@ def patches(compiled: CompiledDraws | None = None) -> list[Replace]:
     # fmt: off
     return [
         Wrap(f"{module}:sampling_from_probs_torch", sample,
-             "torch.multinomial draws a random number for each token of the vocabulary, on one "
-             "core; on a GPU a row of NaN ends the process"),
-        Wrap(f"{module}:top_k_top_p_min_p_sampling_from_probs_torch",
-             functools.partial(sample_filtered, compiled),
-             "it sorts the whole vocabulary to keep a few tokens"),
+             "on a GPU a row of NaN ends the process"),
         Wrap(f"{module}:Sampler._sample_from_probs", functools.partial(sample_own_rows, compiled),
-             "seeds need deterministic inference, which a CPU does not have; it does not say which "
-             "tokens the filters leave, and beside min_p a GPU filters one after the other"),
-        Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_kept,
-             "it does not say which tokens the filters leave"),
-        Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_named,
-             "with token_ids_logprob, its own parameter, a row without it that begins beside one "
-             "with it gets the log probs of the whole vocabulary (layers/utils/logprob.py)"),
+             "on a CPU it draws a random number for each token of the vocabulary, on one core, and "
+             "sorts all of them to keep a few; seeds need deterministic inference, which a CPU "
+             "does not have; it does not say which tokens the filters leave, and beside min_p a "
+             "GPU filters one after the other"),
+        Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_asked,
+             "it does not say which tokens the filters leave; and with token_ids_logprob, its own "
+             "parameter, a row without it that begins beside one with it gets the log probs of "
+             "the whole vocabulary (layers/utils/logprob.py)"),
         Wrap(f"{module}:Sampler._sample_from_probs", sample_beside_nan,
              "a row whose logits are NaN ends the whole process when it is sampled"),
         Wrap(f"{module}:Sampler._sample_from_probs", raise_zeros,

@@ -10,8 +10,6 @@ is read even if no grammar is used.
 
 from __future__ import annotations
 
-import logging
-import math
 import os
 import threading
 from collections.abc import Callable
@@ -32,29 +30,23 @@ from sglang.srt.constrained.base_grammar_backend import (
 )
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
+from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.utils import is_cuda
-from torch.nn.functional import embedding
 from xgrammar import apply_token_bitmask_inplace
 
 from _inf.backends.verl.child.compiled_draws import CompiledDraws, fits
-from _inf.backends.verl.child.compiled_grammars import CompiledGrammar, CompiledGrammars, Key
-from _inf.backends.verl.child.penalties import MinTokensPenalizer
+from _inf.backends.verl.child.compiled_grammars import CompiledGrammars, Key
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.types import Tokenizer
 
-logger = logging.getLogger(__name__)
 MAX_THREADS = 32  # that compute masks for a GPU
-MAX_MATCHERS = 8  # of one grammar
-# Of each byte of a mask the biases of its eight tokens: 0, or -inf where the bit is 0.
-_BIASES = torch.zeros(256, 8).masked_fill_(
-    (torch.arange(256)[:, None] >> torch.arange(8)) % 2 == 0, -math.inf
-)
+MOST_MATCHERS = 8  # of one grammar
 
 
 class _Vocabulary:
     """The tokenizer; `ends`: tokens that end an answer; `ends_mask`: a mask row with only those;
-    `executor`: `threads` threads that compute masks; `rows`: of the next mask, each with its
+    `executor`: threads that compute masks; `rows`: of the next mask, each with its
     `_Grammar.number`."""
 
     def __init__(
@@ -62,7 +54,8 @@ class _Vocabulary:
         tokenizer: Tokenizer,
         size: int,
         ends: set[int],
-        compiled: CompiledDraws | None = None,
+        threads: int,
+        compiled: CompiledDraws | None,
     ) -> None:
         self.compiled = compiled
         self.tokenizer = from_tokenizer(tokenizer, size)
@@ -73,23 +66,19 @@ class _Vocabulary:
         bits = np.zeros(((size + 31) // 32) * 32, dtype=np.uint8)
         bits[list(self.ends)] = 1
         self.ends_mask = torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
-        # On a GPU SGLang leaves PyTorch one thread (`model_runner.py`).
-        cores = min(MAX_THREADS, len(os.sched_getaffinity(0)))
-        self.threads = cores if is_cuda() else torch.get_num_threads()
-        self.executor = LLExecutor(self.threads)
+        self.executor = LLExecutor(threads)
         self.rows: list[tuple[int, LLMatcher, int]] = []
 
 
 class _Grammar(BaseGrammarObject):
     """One row's grammar and its state; `number`: of the matcher that it is a copy of."""
 
-    def __init__(self, vocabulary: _Vocabulary, compiled: CompiledGrammar) -> None:
+    def __init__(self, vocabulary: _Vocabulary, matcher: LLMatcher, number: int) -> None:
         super().__init__()
-        self.vocabulary, self._compiled = vocabulary, compiled
-        self.number, self.matcher = compiled.take(self)
+        self.vocabulary, self.matcher, self.number = vocabulary, matcher, number
 
     def copy(self) -> _Grammar:
-        return _Grammar(self.vocabulary, self._compiled)
+        return _Grammar(self.vocabulary, self.matcher.deep_copy(), self.number)
 
     def accept_token(self, token: int) -> None:
         ended = token in self.vocabulary.ends
@@ -117,15 +106,10 @@ class _Grammar(BaseGrammarObject):
         return vocab_mask.to(device, non_blocking=True)
 
     def apply_vocab_mask(self, logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
-        if not logits.is_cpu:
-            apply_token_bitmask_inplace(logits, vocab_mask)
-            return
         if self.vocabulary.compiled is not None and fits(logits):
             self.vocabulary.compiled.apply_bits(logits, vocab_mask)
-            return
-        # Ten times as fast there as that function, which takes each bit by itself.
-        biases = embedding(vocab_mask.view(torch.uint8).int(), _BIASES).flatten(1)
-        logits += biases[:, : logits.shape[1]]
+        else:
+            apply_token_bitmask_inplace(logits, vocab_mask)
 
 
 class _Backend(GuidanceBackend):
@@ -146,8 +130,15 @@ class _Backend(GuidanceBackend):
         self._compiled_draws = compiled
         self._lock = threading.Lock()
         self._vocabulary: _Vocabulary | None = None
+        # On a GPU SGLang leaves PyTorch one thread (`model_runner.py`).
+        cores = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+        self.threads = cores if is_cuda() else torch.get_num_threads()
         self._grammars = CompiledGrammars(
-            self.executor, self._compiled, self._row, INVALID_GRAMMAR_OBJ
+            self.executor,
+            self._compiled,
+            lambda matcher, number: _Grammar(self._known(), matcher, number),
+            INVALID_GRAMMAR_OBJ,
+            min(self.threads, MOST_MATCHERS),
         )
 
     def get_cached_or_future_value(self, key: Key, require_reasoning: bool) -> tuple[Any, bool]:
@@ -165,24 +156,16 @@ class _Backend(GuidanceBackend):
         kind, text = key
         return getattr(self, f"dispatch_{kind}")(text)
 
-    def _row(self, compiled: CompiledGrammar) -> _Grammar:
-        assert self._vocabulary is not None
-        return _Grammar(self._vocabulary, compiled)
+    def _from_serialized(self, serialized_grammar: str) -> Any:
+        """Raises for a tokenizer that llguidance cannot read."""
+        return LLMatcher(self._known().tokenizer, serialized_grammar, log_level=0)
 
-    def _from_serialized(self, serialized_grammar: str) -> CompiledGrammar | BaseGrammarObject:
-        """For a tokenizer that llguidance cannot read an invalid grammar, which ends its request:
-        an exception would end the process."""
+    def _known(self) -> _Vocabulary:
         with self._lock:
             if self._vocabulary is None:
-                try:
-                    self._vocabulary = _Vocabulary(
-                        self.tokenizer, self._size, self._ends, self._compiled_draws
-                    )
-                except Exception as failure:
-                    logger.error("llguidance cannot read this tokenizer: %r", failure)
-                    return INVALID_GRAMMAR_OBJ
-        compile = partial(LLMatcher, self._vocabulary.tokenizer, serialized_grammar, log_level=0)
-        return CompiledGrammar(compile, min(self._vocabulary.threads, MAX_MATCHERS))
+                own = self.tokenizer, self._size, self._ends, self.threads, self._compiled_draws
+                self._vocabulary = _Vocabulary(*own)
+            return self._vocabulary
 
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
@@ -201,17 +184,17 @@ def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) ->
 def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> None:
     """Ignore `min_new_tokens` if it rules out every token that a row's grammar allows."""
     update(info)
-    lengths = info.penalizer_orchestrator.penalizers.get(MinTokensPenalizer)
+    lengths = info.penalizer_orchestrator.penalizers.get(BatchedMinNewTokensPenalizer)
     if info.vocab_mask is None or lengths is None or not lengths.is_prepared():
         return
-    ends, short = lengths.stop_token_penalties, lengths.len_output_tokens < lengths.min_new_tokens
+    ends = lengths.stop_token_penalties.isneginf()
+    short = (lengths.len_output_tokens < lengths.min_new_tokens)[:, 0]
     # In other rows more tokens are allowed than are ruled out, or none is ruled out.
-    few = info.vocab_mask.count_nonzero(dim=1) <= ends.shape[1]
-    for row in (few & short[:, 0]).nonzero()[:, 0].tolist():
+    few = info.vocab_mask.count_nonzero(dim=1) <= ends.sum(dim=1)
+    for row in (few & short).nonzero()[:, 0].tolist():
         mask = info.vocab_mask[row].cpu().numpy()
         bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
-        allowed = np.flatnonzero(bits[: lengths.orchestrator.vocab_size]).tolist()
-        if {*allowed} <= {*ends[row].tolist()}:
+        if ends[row, np.flatnonzero(bits[: ends.shape[1]])].all():
             lengths.min_new_tokens[row] = 0
 
 

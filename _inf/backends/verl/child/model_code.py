@@ -1,9 +1,8 @@
 """Corrects the layers of SGLang's models where they compute something else than Transformers, and
-computes RMSNorm, SiLU and rotary embedding on a CPU in fewer PyTorch operators.
+computes RMSNorm, SiLU and rotary embedding in float32 on a CPU by one call of C each.
 
-For one row such an operator takes microseconds to start and next to nothing to compute, and there
-are ten thousand of them in a step. Only float32, where the order of roundings hardly matters. With
-`Kernels`, each of the three is one call in C.
+For one row a PyTorch operator takes microseconds to start and next to nothing to compute, and there
+are ten thousand of them in a step.
 
 And imports the file of the model that is served, and not all 160 that `models/registry.py` does:
 their texts are searched for a class that is asked for, and all are imported only if none of them
@@ -25,7 +24,6 @@ from sglang.srt.environ import envs
 from sglang.srt.layers.activation import GeluAndMul
 from sglang.srt.layers.rotary_embedding import RotaryEmbedding
 from sglang.srt.server_args import get_global_server_args
-from torch.nn.functional import embedding, rms_norm
 
 from _inf.backends.model_info import FLOAT32
 from _inf.backends.verl.child.kernels import Kernels
@@ -37,7 +35,6 @@ FILES = {
     path.stem: path for folder in sglang.srt.models.__path__ for path in Path(folder).glob("*.py")
 }
 TANH_GELU = "gelu_pytorch_tanh"
-_LAST = "last_angles"  # an attribute of a rotary embedding: the last positions, and their angles
 
 
 @contextlib.contextmanager
@@ -151,7 +148,7 @@ def accumulate_in_float32(
 
 
 def normalize(
-    kernels: Kernels | None,
+    kernels: Kernels,
     forward: Callable[..., Any],
     self: Any,
     x: torch.Tensor,
@@ -159,18 +156,16 @@ def normalize(
     addition: torch.Tensor | None = None,
 ) -> Any:
     odd = (self.variance_size_override, self.override_orig_dtype, addition) != (None, None, None)
-    if odd or not _is_plain(x) or not _is_plain(self.weight) or x.shape[-1] != self.hidden_size:
+    tensors = x, self.weight, *(() if residual is None else (residual,))
+    whole = x.shape[-1] == self.hidden_size and all(each.is_contiguous() for each in tensors)
+    if odd or not whole or not all(map(_is_plain, tensors)):
         return forward(self, x, residual, addition)
-    if kernels and x.is_contiguous() and (residual is None or residual.is_contiguous()):
-        both = kernels.normalize(x, residual, self.weight, self.variance_epsilon)
-        return both[0] if residual is None else both
-    summed = x if residual is None else x + residual
-    normalized = rms_norm(summed, (self.hidden_size,), self.weight, self.variance_epsilon)
-    return normalized if residual is None else (normalized, summed)
+    both = kernels.normalize(x, residual, self.weight, self.variance_epsilon)
+    return both[0] if residual is None else both
 
 
 def rotate(
-    kernels: Kernels | None,
+    kernels: Kernels,
     forward: Callable[..., tuple[torch.Tensor, torch.Tensor]],
     self: Any,
     positions: torch.Tensor,
@@ -184,30 +179,14 @@ def rotate(
     numbered = positions.dim() == 1 and positions.dtype is torch.int64
     if odd or not numbered or not all(map(_is_plain, (query, key, self.cos_sin_cache))):
         return forward(self, positions, query, key, *others, **named)
-    if kernels:
-        arguments = self.head_size, self.cos_sin_cache, positions
-        return kernels.rotate(query, *arguments), kernels.rotate(key, *arguments)
-    if self.rotary_dim != self.head_size:
-        return forward(self, positions, query, key, *others, **named)
-    last = getattr(self, _LAST, None)
-    if last is None or last[0] is not positions:  # a new step: all layers get the same tensor
-        cos, sin = embedding(positions, self.cos_sin_cache).unsqueeze(1).chunk(2, dim=-1)
-        last = positions, torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        setattr(self, _LAST, last)
-    return _rotate(query, *last[1:]), _rotate(key, *last[1:])
-
-
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    width = cos.shape[-1]
-    heads = x.view(len(x), x.shape[1:].numel() // width, width)
-    swapped = heads.roll(width // 2, dims=-1)
-    return torch.addcmul(heads * cos, swapped, sin).view(x.shape)
+    arguments = self.head_size, self.cos_sin_cache, positions
+    return kernels.rotate(query, *arguments), kernels.rotate(key, *arguments)
 
 
 def silu_and_mul(
-    kernels: Kernels | None, forward: Callable[..., torch.Tensor], self: Any, x: torch.Tensor
+    kernels: Kernels, forward: Callable[..., torch.Tensor], self: Any, x: torch.Tensor
 ) -> torch.Tensor:
-    if kernels and _is_plain(x) and x.is_contiguous():
+    if _is_plain(x) and x.is_contiguous():
         return kernels.silu_and_mul(x)
     return forward(self, x)
 
@@ -219,10 +198,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def patches(kernels: Kernels | None) -> list[Replace]:
     layers = "sglang.srt.layers"
     # fmt: off
-    return [
-        Replace("sglang.srt.models.registry:ModelRegistry.models",
-                ModelClasses(registry.ModelRegistry.models),
-                "it imports the files of all models, and wandb and timm with them, to serve one"),
+    in_c = [] if kernels is None else [
         Wrap(f"{layers}.activation:SiluAndMul.forward_native",
              functools.partial(silu_and_mul, kernels),
              "on a CPU it is two operators and a copy"),
@@ -231,6 +207,12 @@ def patches(kernels: Kernels | None) -> list[Replace]:
         Wrap(f"{layers}.rotary_embedding:RotaryEmbedding.forward_native",
              functools.partial(rotate, kernels),
              "on a CPU it is 40 operators, for a few numbers each"),
+    ]
+    return [
+        *in_c,
+        Replace("sglang.srt.models.registry:ModelRegistry.models",
+                ModelClasses(registry.ModelRegistry.models),
+                "it imports the files of all models, and wandb and timm with them, to serve one"),
         Replace(f"{layers}.rotary_embedding:DynamicNTKScalingRotaryEmbedding._compute_cos_sin_cache",
                 RotaryEmbedding._compute_cos_sin_cache,
                 "it uses the base of the longest context for every row; Transformers uses the "

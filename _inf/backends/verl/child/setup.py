@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from _inf.backends.verl.compiled_libraries import load_stubs
 from _inf.backends.verl.environment import UNUSED_ON_CPU
 from _inf.runtime.interpreter import models_listed_once, not_compiled, quick_imports
 
@@ -31,6 +32,7 @@ def import_all(log: Path) -> None:
     """
     import setproctitle
 
+    load_stubs()
     setproctitle.setproctitle("inf::fork_server")
     with quick_imports(without=UNUSED_ON_CPU), models_listed_once():
         patches(log.parent, pack_weights=True)  # its rows import what they name
@@ -95,8 +97,12 @@ def set_up(
     cpu_attention: bool,
     pack_weights: bool,
     kernel_library: Path | None,
+    experts: bool,
     trust_remote_code: bool,
 ) -> None:
+    """experts: whether the model is a mixture of them. Its layers are not computed in C: sums in
+    another order choose another expert where two are as good."""
+    load_stubs()
     if device == "cuda":
         from _inf.backends.verl.cuda import leave_out_deep_gemm
 
@@ -134,7 +140,7 @@ def set_up(
         log.parent,
         device=device,
         pack_weights=pack_weights,
-        kernels=kernels,
+        kernels=None if experts else kernels,
         compiled_draws=compiled_draws,
         trust_remote_code=trust_remote_code,
     )
