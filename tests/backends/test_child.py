@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -259,38 +258,6 @@ def test_grammars_that_were_used_last_are_kept() -> None:
         assert len(grammars._matchers) == 1
 
 
-class OverlappingScheduler:
-    """What `child.overlap` reads of SGLang's; `read`: the results that were processed."""
-
-    enable_overlap = True
-
-    def __init__(self, penalties: bool) -> None:
-        orchestrator = SimpleNamespace(is_required=penalties)
-        self.last_batch = SimpleNamespace(
-            sampling_info=SimpleNamespace(penalizer_orchestrator=orchestrator), reqs=[]
-        )
-        self.result_queue = deque([("batch", "result")])
-        self.read: list[str] = []
-
-    def process_batch_result(self, batch: str, result: str | None) -> None:
-        from _inf.backends.verl.child.overlap import skip_what_was_read
-
-        skip_what_was_read(lambda *given: given[0].read.append(given[2]), self, batch, result)
-
-
-@pytest.mark.parametrize("penalties", [True, False])
-def test_step_is_read_before_the_next_one_only_beside_penalties_and_only_once(
-    penalties: bool,
-) -> None:
-    from _inf.backends.verl.child.overlap import read_before_penalties
-
-    scheduler = OverlappingScheduler(penalties)
-    assert read_before_penalties(lambda it: list(it.read), scheduler) == ["result"] * penalties
-    scheduler.process_batch_result(*scheduler.result_queue.popleft())  # the loop, after the launch
-    assert scheduler.read == ["result"]
-    assert read_before_penalties(lambda it: it.read, scheduler) == ["result"]  # nothing is queued
-
-
 def test_scheduler_gives_memory_back_once_after_a_time_without_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -301,41 +268,9 @@ def test_scheduler_gives_memory_back_once_after_a_time_without_work(
     monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     grammars = SimpleNamespace(has_waiting_grammars=lambda: False)
     clock, fake = [0.0], SimpleNamespace(waiting_queue=[], grammar_manager=grammars, forward_ct=1)
-
-    def sleep(seconds: float) -> None:
-        def pass_by(_: Any) -> None:
-            clock[0] += seconds
-
-        scheduler.sleep_without_work(pass_by, fake)
-
-    sleep(0.3)  # a request came
-    assert given == []
-    sleep(1.0)
-    sleep(1.0)
-    assert given == [1]
-    fake.forward_ct = 5
-    sleep(1.0)
+    for seconds, steps in ((0.3, 1), (1.0, 1), (1.0, 1), (1.0, 5)):
+        fake.forward_ct = steps
+        scheduler.sleep_without_work(lambda _, s=seconds: clock.__setitem__(0, clock[0] + s), fake)
     assert given == [1, 5]
-    fake.waiting_queue, before = ["a row"], clock[0]
-    sleep(1.0)
-    assert clock[0] == before
-
-
-def test_step_of_which_the_caller_hears_nothing_sends_no_message() -> None:
-    from _inf.backends.verl.child.scheduler import send_only_answers
-
-    def row(tokens: int, *, stream: bool = False, finished: bool = False) -> Any:
-        ids = [7] * tokens
-        reason = object() if finished else None
-        return SimpleNamespace(output_ids=ids, stream=stream, finished_reason=reason)
-
-    sent: list[Any] = []
-    for rows in (
-        [row(49), row(3)],
-        [row(49), row(100)],
-        [row(49), row(3, stream=True)],
-        [row(3, finished=True), row(49)],
-        [],
-    ):
-        send_only_answers(lambda _, reqs, with_logprobs: sent.append(reqs), None, rows, True)
-    assert [len(reqs[-1].output_ids) for reqs in sent] == [100, 3, 49]
+    fake.waiting_queue = ["a row"]
+    scheduler.sleep_without_work(lambda _: pytest.fail("it slept"), fake)

@@ -28,11 +28,6 @@ def order(waiting: Sequence[Any], running: Sequence[Any] | None = ()) -> list[st
     return [req.rid for req in queue]
 
 
-def test_rows_of_one_call_stay_in_the_policys_order() -> None:
-    rows = requests("batch", 5)[::-1]
-    assert order(rows, requests("batch", 3, 5)) == [req.rid for req in rows]
-
-
 def test_call_that_comes_after_a_batch_is_next() -> None:
     chat, stream = requests("chat", 1), [SimpleNamespace(rid="stream")]
     waiting = [*requests("batch", 900, 32), *chat, *stream]
@@ -46,11 +41,6 @@ def test_two_batches_take_turns_and_a_late_one_gets_no_more() -> None:
     waiting = [*requests("old", 2, 2), *requests("new", 4)]
     after = order(waiting, requests("old", 2))
     assert after == ["new-0", "new-1", "old-2", "new-2", "old-3", "new-3"]
-
-
-def test_batch_with_no_row_running_is_before_all_that_came_later() -> None:
-    waiting = [*requests("batch", 2), *requests("one", 1), *requests("two", 1)]
-    assert order(waiting, requests("three", 1)) == ["batch-0", "one-0", "two-0", "batch-1"]
 
 
 def test_no_rows_id_is_the_beginning_of_another_rows() -> None:

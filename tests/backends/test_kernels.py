@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ import torch
 from torch.nn.functional import rms_norm, silu
 
 from _inf.backends.verl import compiled_libraries, environment
-from _inf.errors import ConfigError
 
 # It imports the whole stack.
 pytestmark = [pytest.mark.engine, pytest.mark.verl, pytest.mark.usefixtures("loaded")]
@@ -56,10 +54,9 @@ def test_normalization_equals_pytorchs(loaded: Any, rows: int, width: int) -> No
     assert torch.equal(x.double(), exact[0]) and torch.equal(residual.double(), exact[1])
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 1536), (3, 7), (64, 1536)])
-def test_silu_equals_pytorchs_for_all_sizes_of_numbers(loaded: Any, rows: int, width: int) -> None:
-    x = draw(rows, 2 * width) * 30
-    x[0, :5] = torch.tensor([-1e30, -100.0, -88.5, 100.0, math.nan])[:width]
+def test_silu_equals_pytorchs_for_all_sizes_of_numbers(loaded: Any) -> None:
+    x = draw(3, 2 * 23) * 30
+    x[0, :5] = torch.tensor([-1e30, -100.0, -88.5, 100.0, math.nan])
     gate, up = x.double().chunk(2, dim=-1)
     torch.testing.assert_close(
         loaded.silu_and_mul(x).double(), silu(gate) * up, rtol=3e-6, atol=1e-30, equal_nan=True
@@ -133,6 +130,11 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
     new = k.view(rows, kv_heads, width), v.view(rows, kv_heads, value_width)
     step = loaded.step(lambda _: (keys, values), table, requests, torch.tensor(lengths), newest)
     out = step.attend(q, *new, layer)
+    for row in range(rows):  # alone it is the same, bit by bit
+        part = slice(row, row + 1)
+        own_row = requests[part], torch.tensor(lengths)[part], newest[part]
+        alone = loaded.step(lambda _: (keys, values), table, *own_row)
+        assert torch.equal(alone.attend(q[part], *(x[part] for x in new), layer), out[part])
     assert torch.equal(keys[newest], new[0]) and torch.equal(values[newest], new[1])
     # As Gemma 3 has them: one more dimension, and all tokens of a head after one another.
     heads_first = [
@@ -153,48 +155,17 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
         close(out[row], expected.reshape(-1))
 
 
-def test_attention_of_a_row_does_not_depend_on_the_others(loaded: Any) -> None:
-    rows, tokens = 4 * torch.get_num_threads() + 1, 37
-    keys, values = draw(rows * tokens, 3, 64), draw(rows * tokens, 3, 64)
-    table = torch.arange(rows * tokens, dtype=torch.int32).view(rows, tokens)
-    lengths = torch.arange(rows) + tokens - rows + 1
-    layer = layer_of(9, 3, 64, 64, -1, 0.3, 0.0)
-    q, new = draw(rows, 9 * 64), draw(rows, 3 * 64)
-
-    def attended(part: slice) -> torch.Tensor:
-        own = torch.arange(rows)[part], lengths[part]
-        newest = table[own[0], own[1] - 1].long()
-        step = loaded.step(lambda _: (keys, values), table, *own, newest)
-        out: torch.Tensor = step.attend(q[part], new[part], new[part], layer)
-        return out
-
-    alone = [attended(slice(row, row + 1)) for row in range(rows)]
-    assert torch.equal(attended(slice(None)), torch.cat(alone))
-
-
-@pytest.mark.parametrize("wrong", ["key", "value", "query", "keys", "values"])
+@pytest.mark.parametrize("wrong", ["query", "key", "value", "keys", "values"])
 def test_layer_that_does_not_fit_its_tensors_is_refused(loaded: Any, wrong: str) -> None:
     """C would read and write what is beside them."""
     sizes = {"query": (2, 128), "key": (2, 64), "value": (2, 64)}
     sizes |= {"keys": (4, 1, 64), "values": (4, 1, 64)}
     sizes[wrong] = (*sizes[wrong][:-1], 32)
-    made = {name: draw(*size) for name, size in sizes.items()}
+    query, key, value, *caches = (draw(*size) for size in sizes.values())
     rows = torch.arange(2), torch.tensor([2, 2]), torch.tensor([1, 3])
-    table = torch.tensor([[0, 1], [2, 3]]).int()
-    step = loaded.step(lambda _: (made["keys"], made["values"]), table, *rows)
+    step = loaded.step(lambda _: caches, torch.tensor([[0, 1], [2, 3]]).int(), *rows)
     with pytest.raises(ValueError, match="layer 0 .*does not fit"):
-        step.attend(made["query"], made["key"], made["value"], layer_of(2, 1, 64, 64, -1, 1.0, 0.0))
-
-
-def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
-    keys, values, table = draw(4, 1, 64), draw(4, 1, 64), torch.tensor([[0, 1], [2, 3]])
-    layer = layer_of(2, 1, 64, 64, -1, 1.0, 0.0)
-    q, new = draw(2, 128), draw(2, 1, 64)
-    q[0] = math.nan
-    rows = torch.arange(2), torch.tensor([2, 2]), torch.tensor([1, 3])
-    step = loaded.step(lambda _: (keys, values), table.int(), *rows)
-    out = step.attend(q, new, new.clone(), layer)
-    assert out[0].isnan().all() and out[1].isfinite().all()
+        step.attend(query, key, value, layer_of(2, 1, 64, 64, -1, 1.0, 0.0))
 
 
 @pytest.mark.slow
@@ -251,47 +222,21 @@ def test_library_that_does_not_load_is_a_warning(monkeypatch: Any, tmp_path: Pat
         assert compiled_libraries.kernel_library() is None
 
 
-def test_code_that_does_not_compile_is_a_sentence(monkeypatch: Any, tmp_path: Path) -> None:
-    (tmp_path / "kernels.c").write_text("int attend(void) { return nothing; }")
-    monkeypatch.setattr(compiled_libraries, "SOURCES", [tmp_path / "kernels.c"])
-    compiler = compiled_libraries._gcc()
-    assert compiler is not None
-    with pytest.raises(ConfigError, match="could not compile .*it said: "):
-        compiled_libraries._compile_kernels(compiler, tmp_path)
-
-
-def test_library_is_compiled_once(library: Path) -> None:
-    before = library.stat().st_mtime_ns
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert compiled_libraries.kernel_library() == library
-    assert library.stat().st_mtime_ns == before
-
-
 def test_cache_of_zeros_is_created_without_writing_it(monkeypatch: Any, tmp_path: Path) -> None:
+    """And counted as reserved."""
     from _inf.backends.verl.child import attention
 
-    reserved: list[tuple[Path, int]] = []  # what free_memory counts of it
+    reserved: list[tuple[Path, int]] = []
     monkeypatch.setattr(attention, "reserve", lambda *those: reserved.append(those))
-    pool = SimpleNamespace(device="cpu")
+    made: list[torch.Tensor] = []
 
-    def create(pool: Any) -> None:
-        pool.k_buffer = [torch.zeros((1000, 2, 3), dtype=torch.bfloat16, device="cpu")]
-        pool.none = torch.zeros((0, 2), dtype=torch.float32, device="cpu")
-        pool.other = torch.ones(2)
+    def create(pool: None) -> None:
+        for shape in ((1000, 2, 3), (0, 2)):
+            made.append(torch.zeros(shape, dtype=torch.bfloat16, device="cpu"))
 
-    attention.create_lazily(tmp_path, create, pool)
+    attention.create_lazily(tmp_path, create, None)
     assert reserved == [(tmp_path, 1000 * 2 * 3 * 2)]
-    [buffer] = pool.k_buffer
-    assert buffer.shape == (1000, 2, 3) and buffer.dtype == torch.bfloat16
-    assert not buffer.any() and pool.none.shape == (0, 2) and pool.other.sum() == 2
-    buffer[3] = 1
-    assert buffer.sum() == 6
-
-
-def test_kernel_without_huge_pages_has_a_cache_of_zeros_too(monkeypatch: Any) -> None:
-    from _inf.backends.verl.child import attention
-
-    monkeypatch.setattr(attention.mmap, "MADV_HUGEPAGE", 9999)  # refused, as there
-    with attention._LazyZeros():
-        assert not torch.zeros((3, 4), dtype=torch.float32, device="cpu").any()
+    assert [(tuple(each.shape), bool(each.any())) for each in made] == [
+        ((1000, 2, 3), False),
+        ((0, 2), False),
+    ]

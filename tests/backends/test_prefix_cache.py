@@ -30,12 +30,6 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "FIRST_PAUSE", 0.0)
 
 
-def test_refused_flush_is_tried_again() -> None:
-    scheduler = Scheduler(refusals=5)
-    asyncio.run(PrefixCache(scheduler.flush).empty())
-    assert scheduler.asked == 6
-
-
 def test_flush_that_is_refused_without_end_is_an_error() -> None:
     scheduler = Scheduler(refusals=10**9)
     with pytest.raises(InferenceError, match="refused .* to empty its prefix cache"):

@@ -51,28 +51,11 @@ def test_first_of_equal_prompts_is_computed_and_the_others_are_next() -> None:
     assert computed(queue) == ["a1", "a2"]
 
 
-def test_other_adapters_and_salts_are_other_prompts() -> None:
-    queue = [request("plain"), request("one", extra_key="one"), request("two", extra_key="two")]
-    assert computed(queue) == ["plain", "one", "two"]
-
-
-def test_without_a_prefix_cache_none_waits() -> None:
-    assert computed([request("a0"), request("a1")], disabled=True) == ["a0", "a1"]
-
-
 def test_request_waits_for_one_other_at_most() -> None:
     """Whatever the cache keeps of it."""
     queue = [request(f"a{row}") for row in range(4)]
     assert computed(queue) == ["a0"]
     assert computed(queue) == ["a1", "a2", "a3"]
-
-
-def test_request_waits_for_all_parts_of_a_long_prompt() -> None:
-    first, queue = request("a0"), [request("a1")]
-    for _ in range(3):
-        assert computed([first, *queue]) == ["a0"]
-    queue[0].prefix_indices = PROMPT[:-1]
-    assert computed(queue) == ["a1"]
 
 
 def test_request_waits_for_one_that_runs_and_has_no_token_yet() -> None:
@@ -96,9 +79,3 @@ def test_request_waits_for_one_that_runs_and_has_no_token_yet() -> None:
 )
 def test_request_of_which_the_cache_would_have_no_more_does_not_wait(given: dict[str, Any]) -> None:
     assert computed([request("a0"), request("a1", **given)]) == ["a0", "a1"]
-
-
-def test_cache_holds_whole_pages() -> None:
-    rest = {"prefix_indices": PROMPT[:32]}
-    assert computed([request("a0"), request("a1", **rest)], page_size=16) == ["a0", "a1"]
-    assert computed([request("a0"), request("a1", **rest)]) == ["a0"]

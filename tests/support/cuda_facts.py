@@ -32,7 +32,6 @@ import torch  # noqa: E402
 import triton.language  # noqa: E402
 
 os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
-HEADS = (16, 64, 80, 96, 128, 256)  # sizes of a head
 # Dtypes and sizes of heads that are compiled for each compute capability.
 COMPILED = {
     90: (("float32", 64), ("float32", 256), ("bfloat16", 128)),
@@ -128,19 +127,6 @@ def norms() -> dict[str, Any]:
     }
 
 
-def ropes() -> dict[str, str | None]:
-    """The rotary embedding of each head size; it ends at a kernel, because there is no GPU."""
-    from sglang.srt.layers.rotary_embedding import RotaryEmbedding
-
-    def rotate(size: int) -> None:
-        with torch.device("cpu"):
-            rope = RotaryEmbedding(size, size, 64, 10000, True, torch.bfloat16)
-            states = torch.ones(2, 4 * size, dtype=torch.bfloat16)
-            rope.forward_cuda(torch.arange(2), states, states.clone())
-
-    return {str(size): failure_or_none(lambda s=size: rotate(s)) for size in HEADS}
-
-
 def server_args() -> dict[str, Any]:
     """The fields of the real `ServerArgs` that depend on the GPU, for several configs."""
     from sglang.srt.server_args import ServerArgs
@@ -151,11 +137,9 @@ def server_args() -> dict[str, Any]:
     from _inf.config import load_config
 
     fields = (
-        "device dtype max_running_requests attention_backend sampling_backend cuda_graph_bs "
-        "disable_cuda_graph "
+        "dtype max_running_requests attention_backend cuda_graph_bs disable_cuda_graph "
         "enable_memory_saver enable_weights_cpu_backup disable_overlap_schedule"
     ).split()
-
     stored = PretrainedConfig(dtype="float32")  # of the checkpoint
 
     def resolved(
@@ -180,18 +164,14 @@ def server_args() -> dict[str, Any]:
 
     native = {"engine_kwargs": {"sglang": {"attention_backend": "fa3"}}, "dtype": "float32"}
     return {
-        "bfloat16": resolved(dtype="bfloat16"),
+        "bfloat16": resolved(),
         "float32": resolved(dtype="float32"),
-        "another model": resolved(),
         "the embedded model": resolved(model=None),
         "few rows": resolved(max_num_seqs=50),
-        "many rows": resolved(max_num_seqs=1024),
-        "many rows, 24 GiB": resolved(max_num_seqs=1024, memory=24),
         "most of 24 GiB": resolved(max_num_seqs=1024, memory=24, gpu_memory_utilization=0.9),
         "own graphs": resolved(cudagraph_capture_sizes=[1, 8]),
         "an A100": resolved(capability=8),
         "to sleep": resolved(free_cache_engine=True),
-        "eager": resolved(enforce_eager=True),
         "fa3 in float32": failure_or_none(lambda: resolved(**native)),
     }
 
@@ -268,7 +248,7 @@ def main() -> None:
 
     set_global_server_args_for_scheduler(ServerArgs(model_path="dummy"))
     facts["library"] = sgl_kernel.common_ops.__file__
-    for fact in (misfits, models, deep_gemm, norms, ropes, server_args, kernels):
+    for fact in (misfits, models, deep_gemm, norms, server_args, kernels):
         facts[fact.__name__] = fact()
     json.dump(facts, sys.stdout)
 
