@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from _inf.backends.model_info import ORIGINAL, context_length, fixed_factors_length
 from _inf.backends.verl import environment
-from tests.support.architectures import CONTEXT, LLAMA3, LONGROPE, MODELS, YARN, config
+from tests.support.architectures import CONTEXT, LLAMA3, LONGROPE, YARN
 
 pytestmark = pytest.mark.verl
 
@@ -35,12 +35,6 @@ ROPES: dict[str, tuple[dict[str, Any] | None, dict[str, Any], int]] = {
     "yarn, original left out": ({"rope_type": "yarn", "factor": 4.0}, {}, 4 * CONTEXT),
     "longrope": (LONGROPE | EXTENDED, EXTENDED, CONTEXT),
     "longrope with a factor": ({**LONGROPE, "factor": 4.0}, EXTENDED, CONTEXT),
-}
-# Where SGLang's own number is another one, and why ours is right.
-OTHERWISE = {
-    "yarn, not extended": CONTEXT,  # as Qwen's pages tell its users to write it
-    "yarn, a third number": CONTEXT,  # its own factors end at 512, see below
-    "longrope with a factor": 4 * CONTEXT,  # Transformers takes the factor from both lengths
 }
 
 
@@ -83,15 +77,6 @@ def sglang_rope() -> Any:
         arguments = SimpleNamespace(rl_on_policy_target=None)
         patch.setattr(rotary_embedding, "get_global_server_args", lambda: arguments)
         yield rotary_embedding.get_rope
-
-
-@pytest.mark.engine  # it imports SGLang
-@pytest.mark.parametrize("name", [*MODELS, *ROPES])
-def test_context_equals_sglangs_but_where_that_is_wrong(name: str, sglang_rope: Any) -> None:
-    from sglang.srt.utils.hf_transformers_utils import get_context_length
-
-    about = scaled(name) if name in ROPES else config(name)
-    assert get_context_length(about) == OTHERWISE.get(name, context_length(about))
 
 
 @pytest.mark.engine

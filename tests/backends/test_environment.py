@@ -232,14 +232,3 @@ def test_compiled_code_is_kept_in_the_private_cache(cache, monkeypatch):
     for name, folder in folders.items():
         assert os.environ[name] == str(cache / folder)
     assert cache.stat().st_mode & 0o777 == 0o700
-
-
-def test_installation_on_a_gpu_without_pythons_headers_ends_with_a_sentence(tmp_path):
-    code = """
-import sys, runpy, sysconfig
-sysconfig.get_path = lambda name: "/nowhere"
-sys.argv = ["install", "verl"]
-runpy.run_module("_inf.backends.install", run_name="__main__")
-"""
-    said = refusal(code, LD_LIBRARY_PATH=driver(tmp_path))
-    assert said.startswith("device: on a GPU") and "/nowhere/Python.h" in said

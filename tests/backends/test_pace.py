@@ -18,32 +18,19 @@ async def answered(pace: Pace, status: int, request: httpx.Request) -> None:
     await pace.answered(httpx.Response(status, request=request))
 
 
-def test_refusals_of_requests_sent_together_halve_the_limit_once() -> None:
+def test_refusals_of_requests_sent_together_halve_the_limit_once_and_successes_raise_it() -> None:
     async def run() -> list[int]:
         pace, limits = Pace(16), []
         together = [await sent(pace) for _ in range(3)]
         for request, status in zip(together, (429, 503, 429), strict=True):
             await answered(pace, status, request)
             limits.append(pace.limit)
-        await answered(pace, 500, await sent(pace))
-        await answered(pace, 404, await sent(pace))
-        return [*limits, pace.limit]
-
-    assert asyncio.run(run()) == [8, 8, 8, 4]
-
-
-def test_as_many_successes_as_the_limit_raise_it_by_one_between_one_and_the_most() -> None:
-    async def run() -> list[int]:
-        pace, limits = Pace(4), []
-        for _ in range(5):
-            await answered(pace, 429, await sent(pace))
-        assert pace.limit == 1
-        for _ in range(12):
-            await answered(pace, 200, await sent(pace))
+        for status in (500, 404, 429, 429, 429, 429, *[200] * 6):
+            await answered(pace, status, await sent(pace))
             limits.append(pace.limit)
         return limits
 
-    assert asyncio.run(run()) == [2, 2, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4]
+    assert asyncio.run(run()) == [8, 8, 8, 4, 4, 2, 1, 1, 1, 2, 2, 3, 3, 3, 4]
 
 
 def test_short_call_does_not_wait_for_all_rows_of_a_long_one() -> None:

@@ -28,7 +28,7 @@ def upstream() -> Any:
 
 
 @pytest.mark.parametrize("name", ["tools_kwargs", "interaction_kwargs", "multi_modal_data"])
-@pytest.mark.parametrize("value", [np.array([1, 2]), np.zeros(1), [0], {"a": 1}], ids=repr)
+@pytest.mark.parametrize("value", [np.zeros(1), [0], {"a": 1}], ids=repr)
 def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(
     upstream: Any, name: str, value: Any
 ) -> None:
