@@ -18,11 +18,11 @@ from hypothesis.strategies import booleans, floats, sampled_from
 
 from _inf.runtime.extras import has_verl
 from inf import EngineDeadError, GenerationRow, InferenceEngine
-from tests.engine.lifecycle.test_weights import trained
 from tests.support.figures import Figures
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.running import begun, running
 from tests.support.tiny import tiny_model
+from tests.support.updates import trained
 
 pytestmark = pytest.mark.soak
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from inf import InferenceEngine, StreamChunk
 from tests.support.scripts import until
+from tests.support.tool_calling import calculator
 
 T = TypeVar("T")
 
@@ -110,14 +111,9 @@ def calculator_until_paused(
     """A tool whose call lasts until the engine is paused, and what is set when it begins."""
     entered = threading.Event()
 
-    def calculator(expression: str) -> str:
-        """Compute.
-
-        Args:
-            expression: what to compute
-        """
+    def held(expression: str) -> str:
         entered.set()
         assert until(lambda: engine.paused, 30)
         return "84"
 
-    return calculator, entered
+    return calculator(held), entered

@@ -24,15 +24,6 @@ from tests.support.scripts import QUESTION, START_SECONDS, alive, command_line, 
 # Ten seconds of work; most of its rows wait while others run.
 MANY: dict[str, Any] = {"prompts": ["One"] * 400, "max_tokens": 120, "ignore_eos": True}
 
-Answer = list[list[int]]
-
-
-@pytest.fixture(scope="module")
-def answer(tiny: InferenceEngine) -> Answer:
-    """The right one to `QUESTION`."""
-    return tiny.generate(**QUESTION).token_ids
-
-
 # ─── Ctrl-C ───
 
 INTERRUPTED = """
@@ -95,7 +86,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 @pytest.mark.slow
 def test_ctrl_c_reaches_the_caller_whose_engine_forgets_the_requests_and_still_answers(
-    interrupted: dict[str, Any], answer: Answer
+    interrupted: dict[str, Any], answer: list[list[int]]
 ) -> None:
     assert interrupted["failure"] is None  # one that the caller ignored while its engine started
     assert [interrupted[way] for way in ("process", "group", "async")] == [answer] * 3
@@ -129,7 +120,7 @@ def goes_idle(engine: InferenceEngine) -> bool:
 
 
 def test_call_over_its_timeout_is_aborted_in_the_engine(
-    tiny: InferenceEngine, answer: Answer
+    tiny: InferenceEngine, answer: list[list[int]]
 ) -> None:
     started = time.monotonic()
     with pytest.raises(GenerationTimeout, match="^timeout: "):
@@ -140,9 +131,9 @@ def test_call_over_its_timeout_is_aborted_in_the_engine(
 
 
 def test_cancelled_agenerate_is_aborted_in_the_engine(
-    tiny: InferenceEngine, answer: Answer
+    tiny: InferenceEngine, answer: list[list[int]]
 ) -> None:
-    async def cancel_in_the_middle() -> Answer:
+    async def cancel_in_the_middle() -> list[list[int]]:
         call = asyncio.ensure_future(tiny.agenerate(**MANY))
         while not in_flight(tiny):
             await asyncio.sleep(0.02)

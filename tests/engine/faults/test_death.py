@@ -26,15 +26,6 @@ from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.verl
 
-Answer = list[list[int]]
-
-
-@pytest.fixture(scope="module")
-def answer(tiny: InferenceEngine) -> Answer:
-    """The right one to `QUESTION`."""
-    return tiny.generate(**QUESTION).token_ids
-
-
 # ─── Killed ───
 
 
@@ -45,7 +36,7 @@ def other_weights() -> Any:
 
 
 def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
-    mortal: InferenceEngine, answer: Answer, other_weights: Any
+    mortal: InferenceEngine, answer: list[list[int]], other_weights: Any
 ) -> None:
     host, restarts = mortal.rollout.host, mortal.stats()["restarts"]
     mortal.update_weights(other_weights)
@@ -81,7 +72,7 @@ def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
 
 @pytest.mark.slow
 def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_back(
-    mortal: InferenceEngine, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    mortal: InferenceEngine, answer: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The other engines of this process keep theirs.
     monkeypatch.setattr(launch_sglang.FORKS, "_newest", None)
@@ -104,7 +95,7 @@ def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_ba
 
 @pytest.mark.slow
 def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(
-    mortal: InferenceEngine, answer: Answer
+    mortal: InferenceEngine, answer: list[list[int]]
 ) -> None:
     held = open_files_and_threads()
     slow_down(mortal, 2)
@@ -153,7 +144,7 @@ def test_segmentation_fault_ends_the_scheduler_without_another_library_in_betwee
 
 
 def test_death_reaches_the_caller_of_an_agent_loop_that_catches_everything(
-    mortal: InferenceEngine, answer: Answer
+    mortal: InferenceEngine, answer: list[list[int]]
 ) -> None:
     from tests.support import agent_loops  # it imports verl's, which takes seconds
 

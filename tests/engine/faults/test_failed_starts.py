@@ -9,19 +9,9 @@ from typing import Any
 
 import pytest
 
-from inf import InferenceEngine
-from tests.support.scripts import QUESTION, ended, script
+from tests.support.scripts import ended, script
 
 pytestmark = [pytest.mark.slow, pytest.mark.verl]  # six starts
-Answer = list[list[int]]
-
-
-@pytest.fixture(scope="module")
-def answer(tiny: InferenceEngine) -> Answer:
-    """The right one to `QUESTION`."""
-    return tiny.generate(**QUESTION).token_ids
-
-
 TROUBLED = """
 import gc, subprocess, threading, time, unittest.mock
 import psutil
@@ -135,14 +125,14 @@ def test_failed_starts_leave_no_child_print_nothing_and_touch_no_other_process(
 
 
 def test_garbage_of_failed_starts_can_be_collected_and_the_next_start_works(
-    troubled: dict[str, Any], answer: Answer
+    troubled: dict[str, Any], answer: list[list[int]]
 ) -> None:
     assert not troubled["hung"]  # a ZeroMQ context waits for ever for its unsent messages
     assert troubled["after all"] == answer
 
 
 def test_scheduler_that_raises_is_an_engine_dead_error_with_its_traceback_until_a_restart(
-    troubled: dict[str, Any], answer: Answer
+    troubled: dict[str, Any], answer: list[list[int]]
 ) -> None:
     log = str(troubled["tmp"])
     for said in ("scheduler 0", "exit code 1", "IndexError", log):

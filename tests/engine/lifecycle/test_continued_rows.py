@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from pathlib import Path
@@ -22,8 +21,7 @@ from inf import (
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.refusals import refused
 from tests.support.running import begun, calculator_until_paused, under_way
-from tests.support.scripts import until
-from tests.support.tool_calling import question
+from tests.support.tool_calling import calculator, question
 
 PROMPTS = as_ids(token_prompts(3, longest=40, seed=51))
 LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
@@ -56,6 +54,18 @@ def aborted(engine: InferenceEngine, ask: Callable[[], GenerationOutput]) -> Gen
     pytest.fail("no call was ended while all of its rows ran")
 
 
+def ended_at_its_tool(engine: InferenceEngine) -> GenerationRow:
+    """A conversation that ends while its tool runs."""
+    tool, entered = calculator_until_paused(engine)
+    asked: dict[str, Any] = {"tools": [tool], "max_tokens": 200, "temperature": 0}
+    call = begun(lambda: engine.generate(question("12 * 7"), **asked))
+    assert entered.wait(30)
+    engine.pause("abort")
+    [row] = call.result(30)
+    engine.resume()
+    return row
+
+
 def assert_same(row: GenerationRow, expected: GenerationRow) -> None:
     assert row.token_ids == expected.token_ids and row.completion == expected.completion
     assert row.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
@@ -65,7 +75,10 @@ def assert_same(row: GenerationRow, expected: GenerationRow) -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_continued_rows_are_those_that_nothing_ended(tiny: InferenceEngine, sampling: str) -> None:
+def test_continued_rows_are_those_that_nothing_ended(
+    tiny: InferenceEngine, sampling: str, tmp_path: Path
+) -> None:
+    """Also those of a file, which keep their seeds."""
     asked = SAMPLINGS[sampling]
     expected = tiny.generate(PROMPTS, **asked)
     rows = aborted(tiny, lambda: tiny.generate(PROMPTS, **asked))
@@ -74,6 +87,11 @@ def test_continued_rows_are_those_that_nothing_ended(tiny: InferenceEngine, samp
     for row, other in zip(later, expected, strict=False):
         assert_same(row, other)
         assert row.weight_versions == [(0, 0)]
+    save_rollouts(rows, tmp_path / "rows.jsonl", tiny.tokenizer)
+    asked = {**asked, "seed": None}
+    later = tiny.generate(load_rollouts(tmp_path / "rows.jsonl"), **asked)
+    for row, other in zip(later, expected, strict=True):
+        assert_same(row, other)
     streamed = [*tiny.stream(rows[1], **asked)]
     assert [t for chunk in streamed for t in chunk.token_ids] == expected[1].token_ids
     assert "".join(chunk.text for chunk in streamed) == expected[1].completion
@@ -91,44 +109,18 @@ def test_stop_string_may_begin_in_the_first_part(tiny: InferenceEngine) -> None:
         assert_same(later, first)
 
 
-def test_row_of_a_file_is_continued(tiny: InferenceEngine, tmp_path: Path) -> None:
-    asked = SAMPLINGS["seeded"]
-    expected = tiny.generate(PROMPTS, **asked)
-    rows = aborted(tiny, lambda: tiny.generate(PROMPTS, **asked))
-    save_rollouts(rows, tmp_path / "rows.jsonl", tiny.tokenizer)
-    without_seed = {**asked, "seed": None}
-    later = tiny.generate(load_rollouts(tmp_path / "rows.jsonl"), **without_seed)
-    for row, other in zip(later, expected, strict=True):
-        assert_same(row, other)
-
-
 @pytest.mark.parametrize("where", ["in an answer", "between turns"])
 def test_conversation_is_continued(caller: InferenceEngine, where: str, tmp_path: Path) -> None:
-    entered, hold = threading.Event(), threading.Event()
-
-    def calculator(expression: str) -> str:
-        """Compute.
-
-        Args:
-            expression: what to compute
-        """
-        entered.set()
-        assert not hold.is_set() or until(lambda: caller.paused, 30)
-        return "84"
-
-    asked: dict[str, Any] = {"tools": [calculator], "max_tokens": 200, "temperature": 0}
+    asked: dict[str, Any] = {"tools": [calculator("84")], "max_tokens": 200, "temperature": 0}
     [expected] = caller.generate(question("12 * 7"), **asked)
     assert expected.metadata["num_turns"] == 2
     if where == "between turns":
-        entered.clear()
-        hold.set()
-        call = begun(lambda: caller.generate(question("12 * 7"), **asked))
-        assert entered.wait(30)
-        caller.pause("abort")
-        caller.resume()
-        [row] = call.result(30)
-        assert row.messages[-1]["role"] == "tool"
-        hold.clear()
+        row = ended_at_its_tool(caller)
+        assert (row.finish_reason, row.metadata["limit"]) == ("abort", "pause")
+        assert [message["role"] for message in row.messages] == ["user", "assistant", "tool"]
+        ids, mask, _ = row.response
+        assert row.token_ids == [token for token, bit in zip(ids, mask, strict=True) if bit]
+        assert 0 < sum(mask) < len(mask) and row.metadata["num_turns"] == 1
     else:
         [row] = aborted(caller, lambda: caller.generate(question("12 * 7"), **asked))
     save_rollouts([row], tmp_path / "row.jsonl", caller.tokenizer)
@@ -150,20 +142,10 @@ def test_row_that_cannot_be_continued_is_refused_by_name(
     [row] = aborted(tiny, lambda: tiny.generate(PROMPTS[0], temperature=0, **LONG))
     with refused(PromptError, "prompt 1 is a row that ended by 'length'"):
         tiny.generate([row, whole[0]])
-    for key, keywords in {
-        "n": {"n": 2},
-        "max_tokens": {"max_tokens": 1},
-        "regex": {"regex": "a*"},
-        "logprobs": {"logprobs": 2},
-    }.items():
+    for key, value in {"n": 2, "max_tokens": 1, "regex": "a*", "logprobs": 2}.items():
         with refused(ConfigError, key=key):
-            tiny.generate(row, **keywords)
+            tiny.generate(row, **{key: value})
     with refused(PromptError, "generate"):
         tiny.score(row, "a")
-    calculator, entered = calculator_until_paused(caller)
-    call = begun(lambda: caller.generate(question("12 * 7"), tools=[calculator], max_tokens=200))
-    assert entered.wait(30)
-    caller.pause("abort")
-    caller.resume()
     with refused(PromptError, "pass the tools"):
-        caller.generate(call.result(30)[0], tools=[])
+        caller.generate(ended_at_its_tool(caller), tools=[])

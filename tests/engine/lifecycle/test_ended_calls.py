@@ -18,44 +18,46 @@ from inf import InferenceEngine, InferenceError
 from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.running import begun, calculator_until_paused, under_way
-from tests.support.tool_calling import TOOL_MODEL, answer, question
+from tests.support.tool_calling import TOOL_MODEL, answer, calculator, question
+from tests.support.trained import loaded
 
 SECONDS = 60
 PROMPTS = as_ids(token_prompts(3, longest=40, seed=47))
 RESPONSES = token_prompts(3, longest=400, shortest=300, seed=5)
-LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True, "temperature": 1.0, "seed": 7}
-ENGINES = ["hf", *(pytest.param(name, marks=pytest.mark.verl) for name in ("serial", "overlapped"))]
+LONG: dict[str, Any] = {"max_tokens": 150, "ignore_eos": True, "temperature": 1.0, "seed": 7}
+VERLS = [pytest.param(name, marks=pytest.mark.verl) for name in ("serial", "overlapped")]
+engines = pytest.mark.parametrize("served", ["hf", *VERLS], indirect=True)
 
 
 def with_tools(engine: InferenceEngine) -> Any:
-    calculator, _ = calculator_until_paused(engine)
+    tool, _ = calculator_until_paused(engine)
     asked = [question("12 * 7"), question("3 + 4")]
-    return engine.generate(asked, tools=[calculator], max_tokens=400, temperature=0)
+    return engine.generate(asked, tools=[tool], max_tokens=400, temperature=0)
 
 
 CALLS: dict[str, Callable[[InferenceEngine], Any]] = {
     "generate": lambda engine: engine.generate(PROMPTS, **LONG),
     "samples": lambda engine: engine.generate(PROMPTS, n=4, **LONG),
-    "prompt_logprobs": lambda engine: engine.generate(PROMPTS, n=20, prompt_logprobs=2, **LONG),
+    "prompt_logprobs": lambda engine: engine.generate(PROMPTS, n=8, prompt_logprobs=2, **LONG),
     "stream": lambda engine: [*engine.stream(PROMPTS[0], **LONG)],
     "tools": with_tools,
-    "score": lambda engine: engine.score(PROMPTS * 20, RESPONSES * 20),
-    "get_logits": lambda engine: engine.get_logits(PROMPTS * 5, RESPONSES * 5),
+    "score": lambda engine: engine.score(PROMPTS * 8, RESPONSES * 8),
+    "get_logits": lambda engine: engine.get_logits(PROMPTS * 2, RESPONSES * 2),
     "rollout_batch": lambda engine: engine.rollout_batch(PROMPTS, n=4, **LONG),
 }
 # Keywords whose fields a row has that was ended before it began.
-FIELDS: dict[str, dict[str, Any]] = {
-    "prompt_logprobs": {"prompt_logprobs": True},
-    "top_prompt_logprobs": {"prompt_logprobs": 2},
-    "logprobs": {"logprobs": 2},
-    "logprob_token_ids": {"logprob_token_ids": [5, 6]},
-    "sampling_mask": {"sampling_mask": True, "top_k": 5},
-    "regex": {"regex": "[ab]+"},
-    "stop": {"stop": ["a"], "ignore_eos": False},
-    "bad_words": {"bad_words": ["a"]},
-    "on_error": {"on_error": "row", "prompt_logprobs": 2},
-    "samples": {"n": 3, "logprobs": 1, "prompt_logprobs": 1},
-}
+FIELDS: list[dict[str, Any]] = [
+    {"prompt_logprobs": True},
+    {"prompt_logprobs": 2},
+    {"logprobs": 2},
+    {"logprob_token_ids": [5, 6]},
+    {"sampling_mask": True, "top_k": 5},
+    {"regex": "[ab]+"},
+    {"stop": ["a"], "ignore_eos": False},
+    {"bad_words": ["a"]},
+    {"on_error": "row", "prompt_logprobs": 2},
+    {"n": 3, "logprobs": 1, "prompt_logprobs": 1},
+]
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +66,8 @@ def served(request: pytest.FixtureRequest) -> Iterator[InferenceEngine]:
     if request.param == "hf":
         rollout["name"] = "hf"
     else:
-        serial = request.param == "serial"
-        rollout["enforce_eager"] = True
-        rollout["engine_kwargs"] = {"sglang": {"disable_overlap_schedule": serial}}
+        schedule = {"sglang": {"disable_overlap_schedule": request.param == "serial"}}
+        rollout |= {"enforce_eager": True, "engine_kwargs": schedule}
     with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
         yield engine
 
@@ -77,42 +78,42 @@ def _goes_on(served: InferenceEngine) -> Iterator[None]:
     served.resume()
 
 
-@pytest.mark.parametrize("mode", ["abort", "wait"])
 @pytest.mark.parametrize("kind", CALLS)
-@pytest.mark.parametrize("served", ENGINES, indirect=True)
-def test_call_has_returned_before_resume(served: InferenceEngine, kind: str, mode: str) -> None:
+@engines
+def test_call_has_returned_before_resume(served: InferenceEngine, kind: str) -> None:
     if kind == "get_logits" and "logits" not in served.supports:
         pytest.skip("the backend has no get_logits()")
     if kind == "rollout_batch" and not has_verl():
         pytest.skip("rollout_batch() needs verl")
-    expected = served.generate(PROMPTS, **LONG)
-    for seconds in {"abort": (0.0, 0.1), "wait": (0.0,)}[mode]:
+    expected = CALLS[kind](served) if kind in ("generate", "samples") else None
+    for mode, seconds in [("abort", 0.0), ("abort", 0.1), ("wait", 0.0)]:
         call = under_way(served, lambda: CALLS[kind](served))
         wait([call], seconds)
         served.pause(mode)
         rows = call.result(SECONDS)
         assert served.paused
         served.resume()
-        if kind == "generate":
+        if expected:
             for row, other in zip(rows, expected, strict=True):
-                assert row.token_ids == other.token_ids[: len(row.token_ids)]
-                whole = row.token_ids == other.token_ids
+                ids, whole = row.token_ids, row.token_ids == other.token_ids
+                assert ids == other.token_ids[: len(ids)]
+                assert row.logprobs == pytest.approx(other.logprobs[: len(ids)], abs=1e-3)
                 assert row.finish_reason == ("length" if whole else "abort")
                 assert whole or mode == "abort"
         elif kind == "prompt_logprobs":
             for row in rows:
                 assert row.prompt_logprobs is not None or row.finish_reason == "abort"
         elif kind == "score":
-            assert [len(row.logprobs) for row in rows] == [*map(len, RESPONSES * 20)]
+            assert [len(row.logprobs) for row in rows] == [*map(len, RESPONSES * 8)]
 
 
-@pytest.mark.parametrize("asked", FIELDS)
-@pytest.mark.parametrize("served", ENGINES, indirect=True)
+@pytest.mark.parametrize("asked", FIELDS, ids=str)
+@engines
 def test_row_that_never_began_has_its_fields_without_values(
-    served: InferenceEngine, asked: str
+    served: InferenceEngine, asked: dict[str, Any]
 ) -> None:
     with served._backend.ending():
-        rows = served.generate(PROMPTS, **{**LONG, **FIELDS[asked]})
+        rows = served.generate(PROMPTS, **{**LONG, **asked})
     for row in rows:
         assert (row.finish_reason, row.token_ids, row.logprobs) == ("abort", [], [])
         assert row.error is None and row.completion == "" and row.prompt_tokens
@@ -121,57 +122,48 @@ def test_row_that_never_began_has_its_fields_without_values(
             assert values is None or len(values) == len(row.prompt_token_ids)
 
 
-@pytest.mark.parametrize("served", ENGINES, indirect=True)
+@engines
 def test_scores_are_whole_while_rows_are_ended(served: InferenceEngine) -> None:
     expected = served.score(PROMPTS, RESPONSES, top_logprobs=2)
     with served._backend.ending():
-        for row, other in zip(
-            served.score(PROMPTS, RESPONSES, top_logprobs=2), expected, strict=True
-        ):
-            assert row.logprobs == pytest.approx(other.logprobs, abs=1e-3)
-            assert row.top_logprobs is not None and len(row.top_logprobs) == len(row.token_ids)
+        scored = served.score(PROMPTS, RESPONSES, top_logprobs=2)
+    for row, other in zip(scored, expected, strict=True):
+        assert row.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+        assert row.top_logprobs is not None and len(row.top_logprobs) == len(row.token_ids)
 
 
-@pytest.mark.parametrize("served", ENGINES, indirect=True)
+@pytest.mark.parametrize("served", ["hf", *VERLS[:1]], indirect=True)
 def test_rows_of_ended_calls_are_not_lost_to_a_timeout_that_passes_during_the_pause(
     served: InferenceEngine,
 ) -> None:
-    call = under_way(served, lambda: served.generate(PROMPTS, timeout=3, **LONG))
+    call = under_way(served, lambda: served.generate(PROMPTS, timeout=2, **LONG))
     served.pause("abort")
-    time.sleep(3)
+    time.sleep(2)
     assert len(call.result(SECONDS)) == len(PROMPTS)
 
 
-@pytest.mark.verl
 @pytest.mark.parametrize("fails", [False, True], ids=["whole", "half way"])
-@pytest.mark.parametrize("served", ["serial"], indirect=True)
+@pytest.mark.parametrize("served", VERLS[:1], indirect=True)
 def test_turn_that_begins_while_weights_are_sent_waits_for_all_of_them(
     served: InferenceEngine, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(TOOL_MODEL)
+    model = loaded(TOOL_MODEL)
     engine, entered, sending = served.rollout.engine(), threading.Event(), threading.Event()
     upstream = engine.update_weights_from_tensor
 
     async def slow(request: Any) -> Any:
         sending.set()
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)
         if fails:
             raise OSError("no shared memory left")
         return await upstream(request)
 
-    def calculator(expression: str) -> str:
-        """Compute.
-
-        Args:
-            expression: what to compute
-        """
+    def result(expression: str) -> str:
         entered.set()
         assert sending.wait(SECONDS)
         return "84"
 
-    asked: dict[str, Any] = {"tools": [calculator], "max_tokens": 200, "temperature": 0}
+    asked: dict[str, Any] = {"tools": [calculator(result)], "max_tokens": 200, "temperature": 0}
     call = begun(lambda: served.generate(question("12 * 7"), **asked))
     assert entered.wait(SECONDS)
     with monkeypatch.context() as patch:
@@ -189,23 +181,20 @@ def test_turn_that_begins_while_weights_are_sent_waits_for_all_of_them(
     assert version == served.weight_version and row.response[1][first - 1] == 0
 
 
-@pytest.mark.parametrize("served", ENGINES, indirect=True)
+@engines
 def test_program_of_the_docs_collects_the_rows_updates_and_goes_on(
     served: InferenceEngine,
 ) -> None:
-    from transformers import AutoModelForCausalLM
-
     pages = blocks("docs/training.md", "python")
     [program] = [each for each in pages if "engine.generate(cut" in each]
-    model = AutoModelForCausalLM.from_pretrained(TOOL_MODEL)
-    longer = LONG | {"max_tokens": 480}
-    scope = {"engine": served, "prompts": PROMPTS, "sampling": longer, "model": model}
+    longer = LONG | {"max_tokens": 300}
+    scope: dict[str, Any] = {"engine": served, "prompts": PROMPTS, "sampling": longer}
+    scope["model"] = loaded(TOOL_MODEL)
     expected, version = served.generate(PROMPTS, **longer), served.weight_version
     ran = under_way(served, lambda: exec(program, scope))
     served.pause("abort")
     ran.result(SECONDS)
     assert served.weight_version == version + 1 and not served.paused
-    cut, whole = scope["cut"], scope["whole"]
-    assert len(cut) == len(PROMPTS)  # else the machine was quicker than the pause
-    assert whole.token_ids == expected.token_ids
-    assert [row.finish_reason for row in whole] == ["length"] * len(PROMPTS)
+    assert len(scope["cut"]) == len(PROMPTS)  # else the machine was quicker than the pause
+    assert scope["whole"].token_ids == expected.token_ids
+    assert [row.finish_reason for row in scope["whole"]] == ["length"] * len(PROMPTS)

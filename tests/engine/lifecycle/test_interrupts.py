@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,10 +18,12 @@ from tests.support.trained import adapter, loaded
 
 SECONDS = 30
 MOST_WAITS = 60
-[PROMPT] = as_ids(token_prompts(1, longest=40, seed=47))
-GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 20}
+PROMPTS = as_ids(token_prompts(1, longest=40, seed=47))
+GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 3}
-ENGINES = ["hf", pytest.param("sglang", marks=pytest.mark.verl)]
+SGLANG = pytest.param("sglang", marks=pytest.mark.verl)
+CHANGES = ["pause keep", "pause abort", "pause wait", "resume", "update", "update keep"]
+CHANGES += ["recompute", "reset", "sleep", "load"]
 
 
 @pytest.fixture(scope="module")
@@ -37,56 +39,58 @@ def served(request: pytest.FixtureRequest) -> Iterator[InferenceEngine]:
 
 
 @pytest.fixture(scope="module")
-def weights() -> dict[str, Any]:
-    """Those that the engine has, so that all answers stay the same."""
-    return dict(loaded(tiny_model()).state_dict())
+def changes(
+    served: InferenceEngine, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Callable[[], object]]:
+    """Weights are those that the engine has, so that all answers stay the same."""
+    weights = dict(loaded(tiny_model()).state_dict())
+    lora = adapter(tiny_model(), tmp_path_factory.mktemp("lora") / "adapter", scale=0.4)
+    update = partial(served.update_weights, weights)
+    calls: list[Callable[[], object]] = [
+        *(partial(served.pause, mode) for mode in ("keep", "abort", "wait")),
+        *(served.resume, update, partial(update, running="keep")),
+        *(partial(update, running="keep", recompute=True), served.reset_prefix_cache),
+        *(served.sleep, partial(served.load_adapter, "one", lora)),
+    ]
+    return dict(zip(CHANGES, calls, strict=True))
 
 
 @pytest.fixture(scope="module")
-def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return adapter(tiny_model(), tmp_path_factory.mktemp("lora") / "adapter", scale=0.4)
+def expected(served: InferenceEngine) -> list[int]:
+    return served.generate(PROMPTS, max_tokens=20, **GREEDY).token_ids[0]
 
 
-CHANGES: dict[str, Callable[[InferenceEngine, dict[str, Any], Path], object]] = {
-    "pause keep": lambda engine, weights, lora: engine.pause("keep"),
-    "pause abort": lambda engine, weights, lora: engine.pause("abort"),
-    "pause wait": lambda engine, weights, lora: engine.pause("wait"),
-    "resume": lambda engine, weights, lora: engine.resume(),
-    "update": lambda engine, weights, lora: engine.update_weights(weights),
-    "update keep": lambda engine, weights, lora: engine.update_weights(weights, running="keep"),
-    "recompute": lambda engine, weights, lora: engine.update_weights(
-        weights, running="keep", recompute=True
-    ),
-    "reset": lambda engine, weights, lora: engine.reset_prefix_cache(),
-    "sleep": lambda engine, weights, lora: engine.sleep(),
-    "load": lambda engine, weights, lora: engine.load_adapter("one", lora),
-}
+def assert_answers(engine: InferenceEngine, expected: list[int]) -> None:
+    answer = begun(lambda: engine.generate(PROMPTS, max_tokens=20, **GREEDY).token_ids)
+    assert answer.result(SECONDS) == [expected]
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["running", "held"])
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("served", ENGINES, indirect=True)
+@pytest.mark.parametrize("served", ["hf", SGLANG], indirect=True)
 def test_engine_answers_after_a_change_that_was_interrupted_at_any_await(
-    served: InferenceEngine, weights: dict[str, Any], lora: Path, change: str, held: bool
+    served: InferenceEngine,
+    changes: dict[str, Callable[[], object]],
+    expected: list[int],
+    change: str,
+    held: bool,
 ) -> None:
     if change == "sleep" and "sleep" not in served.supports:
         pytest.skip("the backend cannot sleep")
-    expected = served.generate(PROMPT, **GREEDY).token_ids[0]
     for place in range(1, MOST_WAITS):
         if held and "one" in served.adapters:  # frozen rows may use it
             served.unload_adapter("one")
-        [row] = running(served, [PROMPT], 1, **{**GREEDY, "max_tokens": 120})
+        [row] = running(served, PROMPTS, 1, max_tokens=80, **GREEDY)
         if held:
             served.pause("keep")
-        waited = interrupted(served, place, lambda: CHANGES[change](served, weights, lora))
+        waited = interrupted(served, place, changes[change])
         if change == "sleep":
             served.wake_up()
         if change.startswith("pause") and waited and not held:
             assert until(lambda: not served.paused, SECONDS)
         elif served.paused:
             served.resume()
-        answer = begun(lambda: served.generate(PROMPT, **GREEDY).token_ids[0])
-        assert answer.result(SECONDS) == expected
+        assert_answers(served, expected)
         assert row.end(SECONDS).token_ids[:20] == expected[: len(row.token_ids)]
         assert row.finish_reason in ("length", "abort")
         if not waited:
@@ -94,24 +98,25 @@ def test_engine_answers_after_a_change_that_was_interrupted_at_any_await(
     pytest.fail(f"it waited {MOST_WAITS} times")
 
 
+FAILS = {
+    "freeze": ("pause keep", "update keep", "reset"),
+    "thaw": ("pause wait", "resume", "update keep", "reset"),
+}
+
+
 @pytest.mark.parametrize(
-    ("part", "change"),
-    [
-        *(("freeze", change) for change in ("pause keep", "update keep", "reset")),
-        *(("thaw", change) for change in ("pause wait", "resume", "update keep", "reset")),
-    ],
+    ("part", "change"), [(part, change) for part in FAILS for change in FAILS[part]]
 )
-@pytest.mark.parametrize("served", [pytest.param("sglang", marks=pytest.mark.verl)], indirect=True)
+@pytest.mark.parametrize("served", [SGLANG], indirect=True)
 def test_rows_are_held_by_a_known_pause_or_not_at_all_where_a_change_fails(
     served: InferenceEngine,
-    weights: dict[str, Any],
-    lora: Path,
+    changes: dict[str, Callable[[], object]],
+    expected: list[int],
     change: str,
     part: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = served.generate(PROMPT, **GREEDY).token_ids[0]
-    [row] = running(served, [PROMPT], 1, **{**GREEDY, "max_tokens": 120})
+    [row] = running(served, PROMPTS, 1, max_tokens=120, **GREEDY)
     if change in ("pause wait", "resume"):
         served.pause("keep")
     freeze = served._backend.freeze
@@ -124,9 +129,8 @@ def test_rows_are_held_by_a_known_pause_or_not_at_all_where_a_change_fails(
     with monkeypatch.context() as patch:
         patch.setattr(served._backend, part, fails)
         with pytest.raises(OSError, match="no more buffers"):
-            CHANGES[change](served, weights, lora)
+            changes[change]()
     assert served.paused == (part == "thaw")
     served.resume()
-    answer = begun(lambda: served.generate(PROMPT, **GREEDY).token_ids[0])
-    assert answer.result(SECONDS) == expected
+    assert_answers(served, expected)
     row.end(SECONDS)

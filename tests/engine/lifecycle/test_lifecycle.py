@@ -16,19 +16,9 @@ from typing import Any
 
 import pytest
 
-from inf import InferenceEngine
-from tests.support.scripts import QUESTION, ended, script
+from tests.support.scripts import ended, script
 
 pytestmark = pytest.mark.slow  # a script that starts and stops engines in many ways
-Answer = list[list[int]]
-
-
-@pytest.fixture(scope="module")
-def answer(tiny: InferenceEngine) -> Answer:
-    """The right one to `QUESTION`."""
-    return tiny.generate(**QUESTION).token_ids
-
-
 # ─── A life ───
 
 LIFE = """
@@ -145,7 +135,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def test_engines_side_by_side_and_after_each_other_answer_alike(
-    life: dict[str, Any], answer: Answer
+    life: dict[str, Any], answer: list[list[int]]
 ) -> None:
     """Also in async code on a thread, and beside one that was shut down."""
     assert life["two at once"] == [answer, answer]

@@ -16,13 +16,12 @@ from tests.support.refusals import refused
 from tests.support.running import (
     RunningRow,
     begun,
-    calculator_until_paused,
     running,
     stand_still,
 )
 from tests.support.schedulers import in_flight
 from tests.support.scripts import until
-from tests.support.tool_calling import question
+from tests.support.tool_calling import calculator, question
 
 PROMPTS = as_ids(token_prompts(4, longest=40, seed=47))
 LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
@@ -36,15 +35,15 @@ def _goes_on(tiny: InferenceEngine) -> Any:
     tiny.resume()
 
 
-def whole(engine: InferenceEngine, prompt: object, **keywords: Any) -> RunningRow:
-    """The row without a pause; a first one computes the prompt, whose numbers are then cached."""
-    RunningRow(engine, prompt, **keywords).end()
-    return RunningRow(engine, prompt, **keywords).end()
+def whole(engine: InferenceEngine, place: int = 0, **keywords: Any) -> RunningRow:
+    """The row of a prompt without a pause; a first one computes the prompt, whose numbers are then
+    cached."""
+    return [RunningRow(engine, PROMPTS[place], **keywords).end() for _ in range(2)][1]
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 def test_kept_row_goes_on_bit_for_bit(tiny: InferenceEngine, sampling: dict[str, Any]) -> None:
-    expected = whole(tiny, PROMPTS[0], **sampling)
+    expected = whole(tiny, **sampling)
     for tokens in (1, 20):
         [row] = running(tiny, PROMPTS[:1], tokens, **sampling)
         for _ in range(3):
@@ -66,43 +65,15 @@ def test_no_row_of_a_kept_batch_is_lost_or_changed(tiny: InferenceEngine) -> Non
     assert call.result() == expected
 
 
-def test_aborted_rows_end_with_what_they_have(tiny: InferenceEngine) -> None:
-    expected = [whole(tiny, prompt, **SEEDED) for prompt in PROMPTS]
-    rows = running(tiny, PROMPTS, 10, **SEEDED)
-    tiny.pause("abort")
-    for row, other in zip(rows, expected, strict=True):
-        ids = row.end(10).token_ids
-        assert row.finish_reason == "abort" and 10 <= len(ids) < 200
-        assert ids == other.token_ids[: len(ids)] and len(row.logprobs) == len(ids)
-        assert row.logprobs == pytest.approx(other.logprobs[: len(ids)], abs=1e-3)
-        assert row.weight_versions == [(0, 0)]
-
-
-def test_rows_that_wait_or_have_just_come_are_ended_too(tiny: InferenceEngine) -> None:
-    asked = {**SEEDED, "n": 8}  # more rows than run at once
-    expected, ended = tiny.generate(PROMPTS, **asked), 0
-    for attempt in range(6):
-        call = begun(lambda: tiny.generate(PROMPTS, **asked))
-        wait([call], 0.02 * attempt)
-        tiny.pause("abort")
-        tiny.resume()
-        for row, other in zip(call.result(60), expected, strict=True):
-            assert row.prompt_tokens == other.prompt_tokens
-            ids = row.token_ids or []
-            assert ids == (other.token_ids or [])[: len(ids)]
-            assert row.finish_reason == ("length" if len(ids) == 200 else "abort")
-            ended += row.finish_reason == "abort"
-    assert ended
-
-
-ENDS: dict[str, Callable[[int, int, str], dict[str, Any]]] = {
-    "max_tokens": lambda place, token, text: {"max_tokens": place},
-    "stop_token_ids": lambda place, token, text: {"stop_token_ids": [token]},
-    "stop": lambda place, token, text: {"stop": text, "min_tokens": place},
-    "regex": lambda place, token, text: {"regex": f"[ab]{{{place}}}"},
+# What ends a row at a place, given the greedy row's token there and its text.
+ENDS: dict[str, Callable[[int, int, str], Any]] = {
+    "max_tokens": lambda place, token, text: place,
+    "stop_token_ids": lambda place, token, text: [token],
+    "stop": lambda place, token, text: text,
+    "regex": lambda place, token, text: f"[ab]{{{place}}}",
     "repetition_detection": lambda place, token, text: {
-        "allowed_token_ids": [5],
-        "repetition_detection": {"max_pattern_size": 1, "min_count": max(2, place)},
+        "max_pattern_size": 1,
+        "min_count": max(2, place),
     },
 }
 
@@ -112,23 +83,25 @@ def test_row_whose_last_token_comes_while_rows_are_ended_has_ended_by_itself(
     tiny: InferenceEngine, end: str
 ) -> None:
     """Each row would end at another place, so wherever they are ended, one is at its last token."""
-    greedy = {"temperature": 0, "max_tokens": 50}
-    [ids] = tiny.generate(PROMPTS[0], ignore_eos=True, **greedy).token_ids
-    assert ids is not None
-    each = [
-        ENDS[end](place, token, tiny.tokenizer.decode([token]))
-        for place, token in enumerate(ids, start=1)
-    ]
-    asked = {**greedy, **{name: [row[name] for row in each] for name in each[0]}}
-    expected, reasons = tiny.generate(PROMPTS[:1] * len(each), **asked), set[str | None]()
+    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 50}
+    [ids] = tiny.generate(PROMPTS[0], ignore_eos=True, **asked).token_ids
+    texts = [tiny.tokenizer.decode([token]) for token in ids]
+    places = range(1, len(ids) + 1)
+    asked[end] = [*map(ENDS[end], places, ids, texts)]
+    if end == "stop":
+        asked["min_tokens"] = [*places]
+    if end == "repetition_detection":
+        asked["allowed_token_ids"] = [5]
+    prompts, reasons = PROMPTS[:1] * len(ids), set[str | None]()
+    expected = tiny.generate(prompts, **asked)
     for attempt in range(1, 4):
-        call = begun(lambda: tiny.generate(PROMPTS[:1] * len(each), **asked))
+        call = begun(lambda: tiny.generate(prompts, **asked))
         wait([call], 0.04 * attempt)
         tiny.pause("abort")
         tiny.resume()
         for row, other in zip(call.result(60), expected, strict=True):
-            whole = row.token_ids == other.token_ids
-            assert row.finish_reason == (other.finish_reason if whole else "abort")
+            ended = row.token_ids == other.token_ids
+            assert row.finish_reason == (other.finish_reason if ended else "abort")
             reasons.add(row.finish_reason)
     assert "abort" in reasons
 
@@ -145,21 +118,6 @@ def test_rows_whose_grammars_are_being_compiled_are_ended_too(tiny: InferenceEng
     assert not in_flight(tiny)
 
 
-def test_aborted_conversation_keeps_its_turns_and_its_mask(caller: InferenceEngine) -> None:
-    calculator, entered = calculator_until_paused(caller)
-    asked: dict[str, Any] = {"tools": [calculator], "max_tokens": 200}
-    call = begun(lambda: caller.generate(question("12 * 7"), **asked))
-    assert entered.wait(30)
-    caller.pause("abort")
-    [row] = call.result(10)
-    caller.resume()
-    assert (row.finish_reason, row.metadata["limit"]) == ("abort", "pause")
-    assert [message["role"] for message in row.messages] == ["user", "assistant", "tool"]
-    ids, mask, _ = row.response
-    assert row.token_ids == [token for token, bit in zip(ids, mask, strict=True) if bit]
-    assert 0 < sum(mask) < len(mask) and row.metadata["num_turns"] == 1
-
-
 def test_rows_end_before_a_wait_returns_and_later_calls_wait_with_their_own_timeouts(
     tiny: InferenceEngine,
 ) -> None:
@@ -168,12 +126,9 @@ def test_rows_end_before_a_wait_returns_and_later_calls_wait_with_their_own_time
     tiny.pause()
     assert row.end(5).token_ids == expected[0]
     later = begun(lambda: tiny.generate(PROMPTS[0], **GREEDY).token_ids)
-    for ask in (
-        lambda: tiny.generate("Hi", timeout=0.2),
-        lambda: list(tiny.stream("Hi", timeout=0.2)),
-    ):
+    for ask in (tiny.generate, lambda *args, **keywords: list(tiny.stream(*args, **keywords))):
         with pytest.raises(GenerationTimeout):
-            ask()
+            ask("Hi", timeout=0.2)
     tiny.pause("keep")
     tiny.pause("abort")
     assert not later.done()
@@ -182,7 +137,7 @@ def test_rows_end_before_a_wait_returns_and_later_calls_wait_with_their_own_time
 
 
 def test_frozen_row_ends_at_once_by_its_timeout_and_another_goes_on(tiny: InferenceEngine) -> None:
-    expected = whole(tiny, PROMPTS[1], **GREEDY)
+    expected = whole(tiny, 1, **GREEDY)
     [late] = running(tiny, PROMPTS[:1], 1, timeout=1, **{**GREEDY, "max_tokens": 600})
     [other] = running(tiny, PROMPTS[1:2], 1, **GREEDY)
     tiny.pause("keep")
@@ -195,7 +150,7 @@ def test_frozen_row_ends_at_once_by_its_timeout_and_another_goes_on(tiny: Infere
 
 @pytest.mark.parametrize("mode", ["wait", "abort"])
 def test_frozen_rows_end_when_another_pause_says_so(tiny: InferenceEngine, mode: str) -> None:
-    expected = whole(tiny, PROMPTS[0], **GREEDY)
+    expected = whole(tiny, **GREEDY)
     [row] = running(tiny, PROMPTS[:1], 5, **GREEDY)
     tiny.pause("keep")
     tiny.pause(mode)
@@ -205,16 +160,8 @@ def test_frozen_rows_end_when_another_pause_says_so(tiny: InferenceEngine, mode:
 
 
 def test_tool_cannot_pause_the_engine_that_waits_for_it(caller: InferenceEngine) -> None:
-    def calculator(expression: str) -> str:
-        """Compute.
-
-        Args:
-            expression: what to compute
-        """
-        caller.pause()
-        return "84"
-
-    [row] = caller.generate(question("12 * 7"), tools=[calculator], max_tokens=100)
+    pauses = calculator(lambda expression: caller.pause())
+    [row] = caller.generate(question("12 * 7"), tools=[pauses], max_tokens=100)
     assert "A tool cannot change the engine" in row.metadata["tool_calls"][0]["error"]
     assert not caller.paused
 
@@ -232,7 +179,7 @@ def test_paused_scheduler_does_not_burn_a_core(tiny: InferenceEngine) -> None:
 
 
 def test_reset_cache_is_not_used_by_later_rows(tiny: InferenceEngine) -> None:
-    expected = whole(tiny, PROMPTS[0], **GREEDY)
+    expected = whole(tiny, **GREEDY)
     [row] = running(tiny, PROMPTS[:1], 5, **GREEDY)
     tiny.reset_prefix_cache()
     [beside] = tiny.generate(PROMPTS[0], temperature=0, max_tokens=8)
@@ -248,7 +195,6 @@ def test_reset_cache_is_not_used_by_later_rows(tiny: InferenceEngine) -> None:
 def test_wrong_modes_are_refused_by_name(tiny: InferenceEngine) -> None:
     with refused(ConfigError, key="mode"):
         tiny.pause("later")
-    with refused(ConfigError, key="running"):
-        tiny.update_weights([], running="abort")
-    with refused(ConfigError, key="recompute"):
-        tiny.update_weights([], recompute=True)
+    for key, value in {"running": "abort", "recompute": True}.items():
+        with refused(ConfigError, key=key):
+            tiny.update_weights([], **{key: value})

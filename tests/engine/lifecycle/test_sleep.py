@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import stat
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +16,11 @@ from _inf.backends.verl.changes import PrefixCache
 from inf import ConfigError, InferenceEngine, InferenceError
 from tests.support.pages import blocks
 from tests.support.refusals import refused
-from tests.support.running import running
+from tests.support.running import begun, running
 from tests.support.schedulers import in_flight
 from tests.support.scripts import GONE_SECONDS, until
+from tests.support.tiny import tiny_model
+from tests.support.trained import loaded
 
 pytestmark = pytest.mark.verl
 
@@ -37,23 +38,19 @@ def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
 ) -> None:
     before = mortal.generate("Hi", **GREEDY)
     mortal.wake_up()  # it was not asleep
-    done: list[Any] = []
-    long = threading.Thread(
-        target=lambda: done.append(mortal.generate("Hi", max_tokens=3500, ignore_eos=True))
-    )
-    long.start()
+    long = begun(lambda: mortal.generate("Hi", max_tokens=2000, ignore_eos=True))
     assert until(lambda: in_flight(mortal), 30)
     slept = mortal.sleep()
     assert not in_flight(mortal)
-    long.join(30)
-    assert done[0].metadata[0]["completion_tokens"] == 3500  # a call in flight finishes first
+    # A call in flight finishes first.
+    assert long.result(30).metadata[0]["completion_tokens"] == 2000
     assert slept.freed_bytes == 0 and "on a CPU" in slept.note
     assert mortal.sleep().freed_bytes == 0
     for ask in (
         lambda: mortal.generate("Hi"),
         lambda: list(mortal.stream("Hi")),
         lambda: mortal.get_logprobs("Hi", "you"),
-        lambda: mortal.update_weights(engine_weights(mortal)),
+        lambda: mortal.update_weights(loaded(tiny_model())),
     ):
         with pytest.raises(InferenceError, match="asleep; wake_up"):
             ask()
@@ -70,7 +67,7 @@ def test_what_an_engine_refuses_in_its_sleep_leaves_nothing_held_up(
     mortal: InferenceEngine, held: bool
 ) -> None:
     before = mortal.generate("Hi", **GREEDY).token_ids
-    weights = engine_weights(mortal)
+    weights = loaded(tiny_model())
     mortal.sleep()
     if held:
         mortal.pause("keep")
@@ -87,7 +84,9 @@ def test_what_an_engine_refuses_in_its_sleep_leaves_nothing_held_up(
 
 
 def test_rows_that_sleep_stay_held_until_the_engine_is_awake(mortal: InferenceEngine) -> None:
-    [row] = running(mortal, ["Hi"], 5, max_tokens=1000, ignore_eos=True)
+    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 400, "ignore_eos": True}
+    expected = mortal.generate("Hi", **asked).token_ids
+    [row] = running(mortal, ["Hi"], 5, **asked)
     mortal.pause("keep")
     mortal.sleep()
     for ask in (mortal.resume, mortal.pause, lambda: mortal.pause("abort")):
@@ -96,7 +95,7 @@ def test_rows_that_sleep_stay_held_until_the_engine_is_awake(mortal: InferenceEn
         assert mortal.paused and not row.ended
     mortal.wake_up()
     mortal.resume()
-    assert len(row.end(60).token_ids) == 1000
+    assert [row.end(60).token_ids] == expected
 
 
 def test_engine_killed_in_its_sleep_is_dead_at_once_and_leaves_its_log_to_the_user_alone(
@@ -111,12 +110,6 @@ def test_engine_killed_in_its_sleep_is_dead_at_once_and_leaves_its_log_to_the_us
     assert stat.S_IMODE(host.log.stat().st_mode) == 0o600
     mortal.shutdown()
     assert list(host.folder.iterdir()) == [host.log]
-
-
-def engine_weights(engine: InferenceEngine) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(engine.model_config.local_path)
 
 
 class Accelerated:
