@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,10 @@ from inf import InferenceEngine
 pytestmark = pytest.mark.verl
 
 SLOTS, WIDTH, LONGEST = 2048, 16, 1000
-# Each row: tokens in the cache before the step.
-PREFIXES = [0, 0, 5, 300, 700, 1]
-NEW = [1, 300, 7, 290, 300, 600]
+# Each row's tokens, and those of them in the cache before the step; none where rows decode.
+DECODING = [[5], [64] * 50, [1, 1000, 2, 999, 3, 500, 30, 31, 64, 65], [LONGEST] * 3]
+BATCHES: list[tuple[list[int], list[int] | None]] = [(totals, None) for totals in DECODING]
+BATCHES += [([1, 300, 12, 590, 1000, 601], [0, 0, 5, 300, 700, 1])]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,19 +35,6 @@ def defined(
     distance = torch.arange(total - new, total)[:, None] - torch.arange(total)
     hidden = (distance < 0) | (distance > window if window >= 0 else distance > total)
     return torch.einsum("hqk,khw->qhw", scores.masked_fill(hidden, -torch.inf).softmax(-1), values)
-
-
-def layer(heads: tuple[int, int], window: int, cap: float) -> Any:
-    return types.SimpleNamespace(
-        tp_q_head_num=heads[0],
-        tp_k_head_num=heads[1],
-        qk_head_dim=WIDTH,
-        v_head_dim=WIDTH,
-        layer_id=0,
-        scaling=WIDTH**-0.5,
-        logit_cap=cap,
-        sliding_window_size=window,
-    )
 
 
 class Batch:
@@ -91,42 +78,38 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-def attended(batch: Batch, query: torch.Tensor, kind: Any, extend: bool = False) -> torch.Tensor:
+def assert_attends(batch: Batch, heads: tuple[int, int], window: int, cap: float) -> None:
     from _inf.backends.verl.child.attention import CpuAttention
 
-    backend = CpuAttention()
+    layer = types.SimpleNamespace(
+        tp_q_head_num=heads[0],
+        tp_k_head_num=heads[1],
+        qk_head_dim=WIDTH,
+        v_head_dim=WIDTH,
+        layer_id=0,
+        scaling=WIDTH**-0.5,
+        logit_cap=cap,
+        sliding_window_size=window,
+    )
+    backend, decodes = CpuAttention(), batch.forward_mode.is_decode()
+    new = [1] * len(batch.totals) if decodes else batch.extend_seq_lens.tolist()
+    query = torch.randn(sum(new), heads[0], WIDTH)
     backend.init_forward_metadata(batch)
-    forward = backend.forward_extend if extend else backend.forward_decode
-    return forward(query.flatten(1), None, None, layer(*kind), batch, save_kv_cache=False)
-
-
-def assert_near(found: torch.Tensor, wanted: list[torch.Tensor]) -> None:
+    forward = backend.forward_decode if decodes else backend.forward_extend
+    found = forward(query.flatten(1), None, None, layer, batch, save_kv_cache=False)
+    rows = enumerate(zip(query.split(new), batch.totals, strict=True))
+    wanted = [defined(own, *batch.of(row, total), window, cap) for row, (own, total) in rows]
     assert torch.allclose(found, torch.cat(wanted).flatten(1), atol=1e-5, rtol=0)
 
 
 @KINDS
-@pytest.mark.parametrize(
-    "lengths", [[5], [64] * 50, [1, 1000, 2, 999, 3, 500, 30, 31, 64, 65], [LONGEST] * 3]
-)
-def test_rows_that_decode_together_attend_each_to_its_own(
-    lengths: list[int], heads: tuple[int, int], window: int, cap: float
+@pytest.mark.parametrize(("totals", "prefixes"), BATCHES)
+def test_rows_attend_each_to_its_own_tokens_up_to_the_new_one(
+    totals: list[int],
+    prefixes: list[int] | None,
+    heads: tuple[int, int],
+    window: int,
+    cap: float,
 ) -> None:
     torch.manual_seed(0)
-    batch = Batch(lengths, heads[1], None)
-    query = torch.randn(len(lengths), heads[0], WIDTH)
-    found = attended(batch, query, (heads, window, cap))
-    rows = enumerate(lengths)
-    assert_near(found, [defined(query[r, None], *batch.of(r, n), window, cap) for r, n in rows])
-
-
-@KINDS
-def test_new_tokens_attend_to_the_cached_prefix_and_to_what_comes_before_them(
-    heads: tuple[int, int], window: int, cap: float
-) -> None:
-    torch.manual_seed(0)
-    batch = Batch([p + n for p, n in zip(PREFIXES, NEW, strict=True)], heads[1], PREFIXES)
-    query = torch.randn(sum(NEW), heads[0], WIDTH)
-    found = attended(batch, query, (heads, window, cap), extend=True)
-    rows = zip(query.split(NEW), batch.totals, strict=True)
-    wanted = [defined(q, *batch.of(r, n), window, cap) for r, (q, n) in enumerate(rows)]
-    assert_near(found, wanted)
+    assert_attends(Batch(totals, heads[1], prefixes), heads, window, cap)

@@ -9,10 +9,12 @@ import pytest
 from inf import EngineDeadError, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.tiny import tiny_model
-from tests.support.tool_calling import TOOL_MODEL, question
+from tests.support.tool_calling import TOOL_MODEL, calculator, question
+from tests.support.trained import loaded
 
 SETTINGS = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 128}
 PROMPTS = token_prompts(4, 60, seed=61)
+IDS = as_ids(PROMPTS)
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "logprobs": 2}
 
 
@@ -30,11 +32,11 @@ def hf() -> Any:
 def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf: InferenceEngine) -> None:
     for params in (GREEDY, {**GREEDY, "temperature": 0.8, "seed": 5, "n": 2}):
         before = hits(hf)
-        first = hf.generate(as_ids(PROMPTS), **params)
+        first = hf.generate(IDS, **params)
         assert hits(hf) == before
-        assert hf.generate(as_ids(PROMPTS), **params).to_dict() == first.to_dict()
+        assert hf.generate(IDS, **params).to_dict() == first.to_dict()
         assert hits(hf) == before + len(first)
-    first, before = hf.generate(as_ids(PROMPTS), **GREEDY), hits(hf)
+    first, before = hf.generate(IDS, **GREEDY), hits(hf)
     mixed = hf.generate(as_ids([[5, 6], *PROMPTS[::-1]]), **GREEDY)
     assert hits(hf) == before + len(PROMPTS)
     assert mixed.token_ids[1:] == first.token_ids[::-1]
@@ -42,61 +44,53 @@ def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf: InferenceEng
 
 
 def test_streams_scores_and_unseeded_samples_are_computed(hf: InferenceEngine) -> None:
-    [row] = hf.generate(as_ids(PROMPTS[:1]), temperature=0, max_tokens=12)
+    [row] = hf.generate(IDS[:1], temperature=0, max_tokens=12)
     before = hits(hf)
-    streamed = hf.stream(as_ids(PROMPTS[:1])[0], temperature=0, max_tokens=12)
+    streamed = hf.stream(IDS[0], temperature=0, max_tokens=12)
     assert [token for chunk in streamed for token in chunk.token_ids] == row.token_ids
-    hf.score(as_ids(PROMPTS), PROMPTS)
+    hf.score(IDS, PROMPTS)
     texts = {
-        tuple(hf.generate(as_ids(PROMPTS[:1]), temperature=1.0, max_tokens=12).token_ids[0])
-        for _ in range(4)
+        tuple(hf.generate(IDS[:1], temperature=1.0, max_tokens=12).token_ids[0]) for _ in range(4)
     }
     assert len(texts) > 1 and hits(hf) == before
 
 
 def test_new_weights_restart_and_clear_cache_empty_it() -> None:
-    folder, other = str(tiny_model()), tiny_model(seed=5)
-    from transformers import AutoModelForCausalLM
-
+    folder = str(tiny_model())
     with InferenceEngine(model_path=folder, generation_cache=50, rollout=SETTINGS) as engine:
-        first = engine.generate(as_ids(PROMPTS), **GREEDY)
+        first = engine.generate(IDS, **GREEDY)
         engine.clear_cache()
-        assert engine.generate(as_ids(PROMPTS), **GREEDY).to_dict() == first.to_dict()
+        assert engine.generate(IDS, **GREEDY).to_dict() == first.to_dict()
         assert hits(engine) == 0
-        engine.update_weights(AutoModelForCausalLM.from_pretrained(other))
-        updated = engine.generate(as_ids(PROMPTS), **GREEDY)
+        engine.update_weights(loaded(tiny_model(seed=5)))
+        updated = engine.generate(IDS, **GREEDY)
         assert updated.token_ids != first.token_ids
         assert {row["weight_version"] for row in updated.metadata} == {1}
         engine.restart()
-        assert engine.generate(as_ids(PROMPTS), **GREEDY).to_dict() == first.to_dict()
+        assert engine.generate(IDS, **GREEDY).to_dict() == first.to_dict()
         assert hits(engine) == 0
-        assert engine.generate(as_ids(PROMPTS), **GREEDY).to_dict() == first.to_dict()
+        assert engine.generate(IDS, **GREEDY).to_dict() == first.to_dict()
         assert hits(engine) == len(PROMPTS)
     with pytest.raises(EngineDeadError, match="shut down"):
-        engine.generate(as_ids(PROMPTS), **GREEDY)
+        engine.generate(IDS, **GREEDY)
 
 
 def test_turns_of_a_conversation_are_kept_and_tools_run_each_time() -> None:
     runs: list[str] = []
 
-    def calculator(expression: str) -> str:
-        """
-        Calculates.
-
-        Args:
-            expression: What to calculate.
-        """
+    def result(expression: str) -> str:
         runs.append(expression)
         return str(eval(expression, {"__builtins__": {}}))
 
-    lengths = {"prompt_length": 1024, "response_length": 512}
+    rollout = SETTINGS | {"prompt_length": 1024, "response_length": 512}
     with InferenceEngine(
-        model_path=str(TOOL_MODEL), generation_cache=50, rollout={**SETTINGS, **lengths}
+        model_path=str(TOOL_MODEL), generation_cache=50, rollout=rollout
     ) as engine:
-        asked = [question("12 * 7"), question("30 - 41")]
-        first = engine.generate(asked, tools=[calculator], temperature=0)
+        asked: dict[str, Any] = {"tools": [calculator(result)], "temperature": 0}
+        prompts = [question("12 * 7"), question("30 - 41")]
+        first = engine.generate(prompts, **asked)
         assert hits(engine) == 0 and len(runs) == 2
-        again = engine.generate(asked, tools=[calculator], temperature=0)
+        again = engine.generate(prompts, **asked)
         assert hits(engine) == 4 and len(runs) == 4
         assert again.token_ids == first.token_ids and again.logprobs == first.logprobs
         assert again.completions == ["The answer is 84.", "The answer is -11."]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from inf import InferenceEngine
+from tests.support.running import begun
 from tests.support.schedulers import in_flight, load
 from tests.support.scripts import until
 
@@ -18,52 +19,53 @@ ROWS = 400
 BATCH: dict[str, Any] = {"prompts": ["One"] * ROWS, "max_tokens": 480, "ignore_eos": True}
 
 
-async def chat(engine: InferenceEngine) -> None:
-    assert len((await engine.agenerate("Two", max_tokens=2, ignore_eos=True)).token_ids[0]) == 2
+TINY: dict[str, Any] = {"max_tokens": 2, "ignore_eos": True}
 
 
-async def stream(engine: InferenceEngine) -> None:
-    assert [chunk async for chunk in engine.astream("Two", max_tokens=2, ignore_eos=True)]
+async def chat(engine: InferenceEngine) -> object:
+    return (await engine.agenerate("Two", **TINY)).token_ids
 
 
-async def score(engine: InferenceEngine) -> None:
-    assert await asyncio.to_thread(engine.get_logprobs, "Two", " three")
+async def stream(engine: InferenceEngine) -> object:
+    return [chunk async for chunk in engine.astream("Two", **TINY)]
+
+
+async def score(engine: InferenceEngine) -> object:
+    return await asyncio.to_thread(engine.get_logprobs, "Two", " three")
 
 
 @pytest.mark.parametrize("ask", [chat, stream, score])
 def test_call_after_a_batch_does_not_wait_for_it(
-    tiny: InferenceEngine, ask: Callable[[InferenceEngine], Awaitable[None]]
+    tiny: InferenceEngine, ask: Callable[[InferenceEngine], Awaitable[object]]
 ) -> None:
     """One row of the batch must end first; with it may end all that run beside it."""
-    at_once = tiny.config.rollout.max_num_seqs
 
     async def ask_after_a_batch() -> int:
         batch = asyncio.ensure_future(tiny.agenerate(**BATCH))
         while in_flight(tiny) < ROWS:
             await asyncio.sleep(0.01)
         try:
-            await asyncio.wait_for(ask(tiny), 60)
+            assert await asyncio.wait_for(ask(tiny), 60)
             return ROWS - in_flight(tiny)
         finally:
             batch.cancel()
 
-    assert asyncio.run(ask_after_a_batch()) <= 2 * at_once
+    assert asyncio.run(ask_after_a_batch()) <= 2 * tiny.config.rollout.max_num_seqs
     assert until(lambda: not in_flight(tiny), 10)
 
 
 def test_batch_goes_on_beside_a_chat_that_never_pauses(tiny: InferenceEngine) -> None:
-    async def talk_beside_a_batch() -> None:
-        batch = asyncio.ensure_future(tiny.agenerate(["One"] * 32, max_tokens=8, ignore_eos=True))
-        talkers = [asyncio.ensure_future(talk()) for _ in range(40)]
-        try:
-            await asyncio.wait_for(asyncio.shield(batch), 60)
-        finally:
-            for task in talkers:
-                task.cancel()
-
     async def talk() -> None:
         while True:
             await chat(tiny)
+
+    async def talk_beside_a_batch() -> None:
+        talkers = [asyncio.ensure_future(talk()) for _ in range(40)]
+        try:
+            await asyncio.wait_for(tiny.agenerate(["One"] * 32, max_tokens=8, ignore_eos=True), 60)
+        finally:
+            for task in talkers:
+                task.cancel()
 
     asyncio.run(talk_beside_a_batch())
     assert until(lambda: not in_flight(tiny), 10)
@@ -71,14 +73,10 @@ def test_batch_goes_on_beside_a_chat_that_never_pauses(tiny: InferenceEngine) ->
 
 def test_no_more_rows_run_at_once_than_max_num_seqs(tiny: InferenceEngine) -> None:
     at_once, seen = tiny.config.rollout.max_num_seqs, []
-
-    async def look() -> None:
-        batch = asyncio.ensure_future(tiny.agenerate(**BATCH | {"max_tokens": 40}))
-        while not batch.done():
-            seen.append(await asyncio.to_thread(load, tiny))
-        await batch
-
-    asyncio.run(look())
+    batch = begun(lambda: tiny.generate(**BATCH | {"max_tokens": 40}))
+    while not batch.done():
+        seen.append(load(tiny))
+    batch.result()
     assert max(running for running, _ in seen) == at_once < max(waiting for _, waiting in seen)
 
 

@@ -5,8 +5,8 @@ Two engines differ in nothing else. `pytest --overlap` runs all other tests with
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -37,80 +37,62 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 40}
 SEEDED: dict[str, Any] = {"seed": 5, "max_tokens": 40}
 KEYWORDS: dict[str, dict[str, Any]] = {
     "greedy": GREEDY,
-    "seed": SEEDED,
     "seed and filters": {**SEEDED, "top_p": 0.8, "top_k": 40, "min_p": 0.01},
     "repetition_penalty": {**GREEDY, "repetition_penalty": 1.4},
-    "presence_penalty": {**SEEDED, "presence_penalty": 1.1},
-    "frequency_penalty": {**GREEDY, "frequency_penalty": 0.6},
+    "penalties": {**SEEDED, "presence_penalty": 1.1, "frequency_penalty": 0.6},
     "regex": {**SEEDED, "regex": "[a-f]{2,30}"},
     "regex of rows that end together": {**SEEDED, "regex": "[a-f]{3}"},
     "json_schema": {**SEEDED, "json_schema": JSON},
     "min_tokens": {**GREEDY, "min_tokens": 33},
     "min_tokens beyond a grammar's end": {**SEEDED, "regex": "a{1,6}|b", "min_tokens": 4},
-    "logit_bias": {**SEEDED, "logit_bias": {17: 3.0, 30: -100.0}},
     "bad_words": {**SEEDED, "allowed_token_ids": [68, 69, 70], "bad_words": ["ab", "bb", "ca"]},
-    "repetition_detection": {
-        **SEEDED,
-        "allowed_token_ids": [68, 69],
-        "repetition_detection": {"max_pattern_size": 3, "min_count": 2},
-    },
     "stop": {**SEEDED, "stop": ["e", "th"]},
     "n": {**SEEDED, "n": 3, "max_tokens": 20},
     "sampling_mask": {**SEEDED, "top_p": 0.9, "sampling_mask": True},
-    "logprobs": {**GREEDY, "logprobs": 4},
-    "prompt_logprobs": {**GREEDY, "prompt_logprobs": 2, "max_tokens": 9},
+    "logprobs": {**GREEDY, "logprobs": 4, "prompt_logprobs": 2, "max_tokens": 9},
+    # Steps with penalties and without them follow each other.
+    "of a row each": {
+        "max_tokens": [25, 31, 7, 40, 12, 38, 19, 40, 3],
+        "temperature": [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
+        "seed": [None, 3, 4, None, 5, 6, None, 7, None],
+        "repetition_penalty": [1.0, 1.0, 1.5, 1.0, 1.0, 1.0, 1.2, 1.0, 1.0],
+        "frequency_penalty": [0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0],
+        "min_tokens": [0, 0, 0, 0, 9, 0, 0, 0, 0],
+        "regex": [None, None, None, None, None, "[xyz]{4,30}", None, None, None],
+    },
 }
-# A row of each of them in one batch: steps with penalties and without them follow each other.
-MIXED: dict[str, Any] = {
-    "max_tokens": [25, 31, 7, 40, 12, 38, 19, 40, 3],
-    "temperature": [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
-    "seed": [None, 3, 4, None, 5, 6, None, 7, None],
-    "repetition_penalty": [1.0, 1.0, 1.5, 1.0, 1.0, 1.0, 1.2, 1.0, 1.0],
-    "frequency_penalty": [0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0],
-    "min_tokens": [0, 0, 0, 0, 9, 0, 0, 0, 0],
-    "regex": [None, None, None, None, None, "[xyz]{4,30}", None, None, None],
+ROLLOUT: dict[str, Any] = {
+    "dtype": "float32",
+    "prompt_length": 256,
+    "response_length": 64,
+    "max_model_len": 2000,
 }
 
 
-def started(serial: bool) -> InferenceEngine:
-    rollout = {
-        "dtype": "float32",
-        "prompt_length": 256,
-        "response_length": 64,
-        "max_model_len": 2000,
-        "max_num_seqs": 6,  # fewer than the prompts: rows begin beside rows that run
-        "enforce_eager": True,
-        "free_cache_engine": True,
-        "engine_kwargs": {"sglang": {**LORA, "disable_overlap_schedule": serial}},
-    }
-    engine = InferenceEngine(model_path=str(tiny_model()), rollout=rollout)
-    assert engine.rollout._engine.server_args.disable_overlap_schedule is serial
-    return engine
+def started(**rollout: Any) -> InferenceEngine:
+    return InferenceEngine(model_path=str(tiny_model()), rollout=ROLLOUT | rollout)
 
 
 @pytest.fixture(scope="module")
-def serial() -> Iterator[InferenceEngine]:
-    with started(serial=True) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def overlapped() -> Iterator[InferenceEngine]:
-    with started(serial=False) as engine:
-        yield engine
+def both() -> Iterator[Engines]:
+    with contextlib.ExitStack() as stack:
+        engines = []
+        for serial in (False, True):
+            engine = started(
+                max_num_seqs=6,  # fewer than the prompts: rows begin beside rows that run
+                enforce_eager=True,
+                free_cache_engine=True,
+                engine_kwargs={"sglang": {**LORA, "disable_overlap_schedule": serial}},
+            )
+            engines.append(stack.enter_context(engine))
+            assert engine.rollout._engine.server_args.disable_overlap_schedule is serial
+        yield engines[0], engines[1]
 
 
 @pytest.fixture(scope="module")
 def hf() -> Iterator[InferenceEngine]:
-    lengths = {"prompt_length": 256, "response_length": 64, "max_model_len": 2000}
-    rollout = {"name": "hf", "dtype": "float32", **lengths}
-    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
+    with started(name="hf") as engine:
         yield engine
-
-
-@pytest.fixture(scope="module")
-def both(serial: InferenceEngine, overlapped: InferenceEngine) -> Engines:
-    return overlapped, serial
 
 
 def assert_same(engines: Engines, prompts: object = PROMPTS, **keywords: Any) -> None:
@@ -158,15 +140,9 @@ def test_any_keywords_together_give_the_rows_of_hf_in_a_batch_alone_and_streamed
             assert chunks[-1].finish_reason == row.finish_reason
 
 
-def test_overlapped_steps_follow_serial_ones_where_only_some_rows_have_penalties(
-    both: Engines,
-) -> None:
-    assert_same(both, **MIXED)
-
-
-def test_overlapped_samples_of_a_prompt_compute_it_once(overlapped: InferenceEngine) -> None:
+def test_overlapped_samples_of_a_prompt_compute_it_once(both: Engines) -> None:
     prompts = as_ids([[*range(first, first + 48)] for first in (40, 120, 200, 280)])
-    output = overlapped.generate(prompts, n=8, temperature=1.0, max_tokens=5, ignore_eos=True)
+    output = both[0].generate(prompts, n=8, temperature=1.0, max_tokens=5, ignore_eos=True)
     assert sum(about["cached_tokens"] for about in output.metadata) == 4 * 7 * 47
 
 
@@ -175,15 +151,12 @@ def test_overlapped_rows_have_their_adapters(both: Engines, tmp_path: Path) -> N
     plain = both[0].generate(PROMPTS, **GREEDY).token_ids
     for engine in both:
         engine.load_adapter("one", folder)
-    try:
-        names = ["one", None] * 4 + ["one"]
-        assert_same(both, adapter=names, **GREEDY)
-        answers = both[0].generate(PROMPTS, adapter=names, **GREEDY).token_ids
-        changed = [row != plain[at] for at, row in enumerate(answers)]
-        assert changed == [name == "one" for name in names]
-    finally:
-        for engine in both:
-            engine.unload_adapter("one")
+    names = ["one", None] * 4 + ["one"]
+    assert_same(both, adapter=names, **GREEDY)
+    answers = both[0].generate(PROMPTS, adapter=names, **GREEDY).token_ids
+    assert [row != plain[at] for at, row in enumerate(answers)] == [*map(bool, names)]
+    for engine in both:
+        engine.unload_adapter("one")
 
 
 def test_overlapped_engine_scores_responses(both: Engines) -> None:
@@ -202,15 +175,10 @@ def test_overlapped_stream_that_its_reader_leaves_ends_and_disturbs_no_row_besid
     expected = serial.generate(PROMPTS, **rows).token_ids
     left = overlapped.stream("Hi", max_tokens=1700, ignore_eos=True, repetition_penalty=penalty)
     next(left)
-    answers: list[list[list[int]]] = []
-    beside = threading.Thread(
-        target=lambda: answers.append(overlapped.generate(PROMPTS, **rows).token_ids)
-    )
-    beside.start()
+    beside = begun(lambda: overlapped.generate(PROMPTS, **rows).token_ids)
     assert until(lambda: in_flight(overlapped) > 1, 60)
     left.close()
-    beside.join(60)
-    assert answers == [expected]
+    assert beside.result(60) == expected
     assert until(lambda: not in_flight(overlapped), 60)
 
 
@@ -232,7 +200,7 @@ def test_overlapped_rows_stand_still_and_go_on(both: Engines) -> None:
 
 
 def test_overlapped_engine_takes_new_weights_and_sleeps(both: Engines) -> None:
-    overlapped, serial = both
+    overlapped, _ = both
     old, model = overlapped.generate(PROMPTS, **GREEDY).token_ids, loaded(tiny_model())
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     train(model, seed=3)
@@ -240,9 +208,9 @@ def test_overlapped_engine_takes_new_weights_and_sleeps(both: Engines) -> None:
         engine.update_weights(model)
     assert_same(both, **GREEDY)
     assert overlapped.generate(PROMPTS, **GREEDY).token_ids != old
-    overlapped.update_weights(weights)
-    serial.update_weights(weights)
+    for engine in both:
+        engine.update_weights(weights)
     overlapped.sleep()
     overlapped.wake_up()
-    assert overlapped.generate(PROMPTS, **GREEDY).token_ids == old
-    assert serial.generate(PROMPTS, **GREEDY).token_ids == old
+    for engine in both:
+        assert engine.generate(PROMPTS, **GREEDY).token_ids == old

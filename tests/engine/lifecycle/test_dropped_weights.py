@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from inf import InferenceEngine
 from tests.support.tiny import tiny_model
+from tests.support.trained import loaded
 
 pytestmark = pytest.mark.verl
 
@@ -28,7 +29,9 @@ def sglang(tiny: InferenceEngine) -> None:
 class Model(torch.nn.Module):
     """As SGLang's are: one parameter a weight, but for those in `lost`."""
 
-    def __init__(self, read: Callable[[Weights], Weights], lost: set[str]) -> None:
+    def __init__(self, read: Callable[[Weights], Weights], lost: Collection[str] = ()) -> None:
+        from _inf.backends.verl.child.weight_loading import DroppedWeights
+
         super().__init__()
         self.config = AutoConfig.from_pretrained(tiny_model("llama"))
         self.read = read
@@ -36,6 +39,7 @@ class Model(torch.nn.Module):
         self.own = torch.nn.ParameterDict(
             {name.replace(".", "/"): torch.empty(shape) for name, shape in shapes.items()}
         )
+        DroppedWeights(self, trust_remote_code=False).watch()
 
     def load_weights(self, given: Weights) -> None:
         from sglang.srt.model_loader.weight_utils import default_weight_loader
@@ -48,8 +52,7 @@ class Model(torch.nn.Module):
 
 
 def weights() -> list[tuple[str, torch.Tensor]]:
-    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), dtype=torch.float32)
-    return list(model.state_dict().items())
+    return list(loaded(tiny_model("llama"), dtype=torch.float32).state_dict().items())
 
 
 WAYS: dict[str, Callable[[Weights], Weights]] = {
@@ -61,12 +64,10 @@ WAYS: dict[str, Callable[[Weights], Weights]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str) -> None:
-    from _inf.backends.verl.child.weight_loading import DroppedWeights, WeightsNotTaken
+    from _inf.backends.verl.child.weight_loading import WeightsNotTaken
 
-    whole, lossy = Model(WAYS[way], set()), Model(WAYS[way], {HEAD, EMBEDDINGS})
-    for model in (whole, lossy):
-        DroppedWeights(model, trust_remote_code=False).watch()
-    whole.load_weights(weights())
+    whole, lossy = Model(WAYS[way]), Model(WAYS[way], {HEAD, EMBEDDINGS})
+    whole.load_weights([("model.rotary_emb.inv_freq", torch.ones(8)), *weights()])  # not a weight
     whole.load_weights(weights()[:3])  # an update comes in parts
     with pytest.raises(WeightsNotTaken, match=f"Model has no place for {EMBEDDINGS}, {HEAD}"):
         lossy.load_weights(weights())
@@ -76,22 +77,8 @@ def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str
 
 def test_model_that_loads_copies_is_left_to_the_check_of_unset_parameters() -> None:
     """SGLang's DeepSeek concatenates two weights, and a copy does not say of what."""
-    from _inf.backends.verl.child.weight_loading import DroppedWeights
-
-    def fused(given: Weights) -> Weights:
-        return ((name, tensor.clone()) for name, tensor in given if name != HEAD)
-
-    model = Model(fused, set())
-    DroppedWeights(model, trust_remote_code=False).watch()
-    model.load_weights(weights())
-
-
-def test_weight_that_transformers_has_not_may_be_dropped() -> None:
-    from _inf.backends.verl.child.weight_loading import DroppedWeights
-
-    model = Model(WAYS["one by one"], set())
-    DroppedWeights(model, trust_remote_code=False).watch()
-    model.load_weights([("model.rotary_emb.inv_freq", torch.ones(8)), *weights()])
+    fused = Model(lambda given: ((name, tensor.clone()) for name, tensor in given if name != HEAD))
+    fused.load_weights(weights())
 
 
 def test_weights_are_in_large_pages(engine: InferenceEngine) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import stat
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,12 @@ def test_engine_without_the_key_cannot_sleep(tiny: InferenceEngine) -> None:
             verb()
 
 
+def assert_asleep(*asks: Callable[[], object]) -> None:
+    for ask in asks:
+        with pytest.raises(InferenceError, match="asleep; wake_up"):
+            ask()
+
+
 def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
     mortal: InferenceEngine,
 ) -> None:
@@ -46,14 +53,7 @@ def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
     assert long.result(30).metadata[0]["completion_tokens"] == 2000
     assert slept.freed_bytes == 0 and "on a CPU" in slept.note
     assert mortal.sleep().freed_bytes == 0
-    for ask in (
-        lambda: mortal.generate("Hi"),
-        lambda: list(mortal.stream("Hi")),
-        lambda: mortal.get_logprobs("Hi", "you"),
-        lambda: mortal.update_weights(loaded(tiny_model())),
-    ):
-        with pytest.raises(InferenceError, match="asleep; wake_up"):
-            ask()
+    assert_asleep(lambda: list(mortal.stream("Hi")), lambda: mortal.get_logprobs("Hi", "you"))
     mortal.wake_up()
     [program] = [each for each in blocks("docs/training.md", "python") if "engine.sleep()" in each]
     exec(program, {"InferenceEngine": lambda **settings: mortal})
@@ -66,19 +66,18 @@ def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
 def test_what_an_engine_refuses_in_its_sleep_leaves_nothing_held_up(
     mortal: InferenceEngine, held: bool
 ) -> None:
-    before = mortal.generate("Hi", **GREEDY).token_ids
-    weights = loaded(tiny_model())
+    before, weights = mortal.generate("Hi", **GREEDY).token_ids, loaded(tiny_model())
     mortal.sleep()
     if held:
         mortal.pause("keep")
-    with pytest.raises(InferenceError, match="asleep; wake_up"):
-        mortal.update_weights(weights, running="keep")
+    else:
+        assert_asleep(lambda: mortal.update_weights(weights))
+    assert_asleep(lambda: mortal.update_weights(weights, running="keep"))
     mortal.reset_prefix_cache()
     assert mortal.paused == held
     mortal.resume()  # no row is there that would need the memory
     assert not mortal.paused
-    with pytest.raises(InferenceError, match="asleep; wake_up"):
-        mortal.generate("Hi", timeout=30, **GREEDY)
+    assert_asleep(lambda: mortal.generate("Hi", timeout=30, **GREEDY))
     mortal.wake_up()
     assert mortal.generate("Hi", timeout=30, **GREEDY).token_ids == before
 
@@ -89,10 +88,8 @@ def test_rows_that_sleep_stay_held_until_the_engine_is_awake(mortal: InferenceEn
     [row] = running(mortal, ["Hi"], 5, **asked)
     mortal.pause("keep")
     mortal.sleep()
-    for ask in (mortal.resume, mortal.pause, lambda: mortal.pause("abort")):
-        with pytest.raises(InferenceError, match="asleep; wake_up"):
-            ask()
-        assert mortal.paused and not row.ended
+    assert_asleep(mortal.resume, mortal.pause, lambda: mortal.pause("abort"))
+    assert mortal.paused and not row.ended
     mortal.wake_up()
     mortal.resume()
     assert [row.end(60).token_ids] == expected

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,14 +28,15 @@ def check(engine: InferenceEngine, folder: Path) -> None:
     start_check.check_unmeasured(engine._backend, folder)
 
 
+def assert_refused(engine: InferenceEngine, folder: Path) -> None:
+    said = "does not compute Qwen3ForCausalLM as Transformers does"
+    with pytest.raises(ConfigError, match=said):
+        launch_sglang._check_started(engine._backend, engine.config, folder)  # type: ignore[arg-type]
+
+
 @pytest.mark.filterwarnings("error")
 def test_engine_that_computes_its_folders_model_passes(tiny: InferenceEngine) -> None:
-    check(tiny, Path(tiny.model_config.local_path))
-
-
-def test_engine_that_computes_another_model_is_refused(tiny: InferenceEngine) -> None:
-    with pytest.raises(ConfigError, match="does not compute Qwen3ForCausalLM as Transformers does"):
-        check(tiny, tiny_model(seed=1))
+    check(tiny, tiny_model())
 
 
 @pytest.mark.parametrize("broken", [0.01, math.nan])
@@ -42,21 +44,18 @@ def test_engine_that_decodes_something_else_is_refused(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, broken: float
 ) -> None:
     """A prefill and a decoding step are computed by different code."""
-    stream = type(tiny._backend).stream  # type: ignore[attr-defined]
+    kind: Any = type(tiny._backend)
+    stream = kind.stream
 
-    def put_wrong(row: RequestOutput, put: Put) -> None:
-        logprobs = [*row.logprobs[:1], *(each + broken for each in row.logprobs[1:])]
-        put(dataclasses.replace(row, logprobs=logprobs))
+    def wrong(self: Any, request: Any, put: Put, cancel: Any) -> Any:
+        def put_wrong(row: RequestOutput) -> None:
+            logprobs = [*row.logprobs[:1], *(each + broken for each in row.logprobs[1:])]
+            put(dataclasses.replace(row, logprobs=logprobs))
 
-    monkeypatch.setattr(
-        type(tiny._backend),
-        "stream",
-        lambda self, request, put, cancel: stream(
-            self, request, lambda row: put_wrong(row, put), cancel
-        ),
-    )
-    with pytest.raises(ConfigError, match="does not compute Qwen3ForCausalLM as Transformers does"):
-        check(tiny, Path(tiny.model_config.local_path))
+        return stream(self, request, put_wrong, cancel)
+
+    monkeypatch.setattr(kind, "stream", wrong)
+    assert_refused(tiny, tiny_model())
 
 
 @pytest.mark.parametrize("case", ["large", "half precision", "unreadable"])
@@ -86,11 +85,9 @@ def test_start_shows_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "compiled_kernels: " in second and "no-such-option" in second
 
 
-def test_measured_architecture_is_not_tried_again(
+def test_engine_that_computes_another_model_is_refused_unless_it_was_measured(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tiny._backend, tiny.config, tiny_model(seed=1)
-    with pytest.raises(ConfigError, match="does not compute Qwen3ForCausalLM"):
-        launch_sglang._check_started(*other)  # type: ignore[arg-type]
+    assert_refused(tiny, tiny_model(seed=1))
     monkeypatch.setattr(launch_sglang, "EXACT_ON_CPU", ["Qwen3ForCausalLM"])
-    launch_sglang._check_started(*other)  # type: ignore[arg-type]
+    launch_sglang._check_started(tiny._backend, tiny.config, tiny_model(seed=1))  # type: ignore[arg-type]
