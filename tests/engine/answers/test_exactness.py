@@ -64,8 +64,9 @@ def test_greedy_answers_and_their_logprobs_are_those_of_transformers(
     engine: InferenceEngine,
 ) -> None:
     """As text: the library renders and tokenizes."""
-    answers = engine.generate(PROMPTS, temperature=0.0, max_tokens=TOKENS)
-    ids = [ids_of(engine, text) for text in PROMPTS]
+    texts = [*PROMPTS[:-4], PROMPTS[-1]]  # one long prompt
+    answers = engine.generate(texts, temperature=0.0, max_tokens=TOKENS)
+    ids = [ids_of(engine, text) for text in texts]
     assert_greedy(Transformers.of(engine.model_folder), ids, answers, TOKENS)
 
 
