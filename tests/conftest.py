@@ -9,6 +9,7 @@ import functools
 import gc
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+# A variable that forbids it would have each of many processes compile all that it imports.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
 if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread for each engine
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -124,10 +128,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.engine)
         if _needs_verl(item) and not has_verl():
             item.add_marker(pytest.mark.skip(NEEDS_VERL))
-    # The slow file that takes longest is in this folder: at the end, the other worker would wait.
-    items.sort(
-        key=lambda item: (item.get_closest_marker("engine") is not None, item.path.parent != here)
-    )
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool]:
+        """What takes longest comes first: at the end, the other worker would wait for it. The slow
+        file that does is in this folder."""
+        folder = item.path.relative_to(here).parts[0]
+        engine = item.get_closest_marker("engine") is not None
+        return engine, item.path.parent != here, engine and folder not in WITH_ENGINES
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="module", autouse=True)

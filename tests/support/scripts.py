@@ -70,13 +70,6 @@ def environment(**extra: str) -> dict[str, str]:
     return quiet | {"PYTHONPATH": path} | extra
 
 
-def preamble() -> str:
-    """What stands before a program's first line."""
-    return _PREAMBLE.format(
-        long=LONG, question=QUESTION, model=str(tiny_model()), settings=SETTINGS
-    )
-
-
 def descendants(process: psutil.Process) -> set[psutil.Process]:
     """Its children and theirs; none where it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -188,17 +181,14 @@ class Script:
 
     def hear(self, name: str, seconds: float = START_SECONDS) -> Any:
         """The value it says next under this name."""
-        lines: list[str] = []
 
-        def said() -> bool:
+        def line() -> str:
             self.meet()
-            lines[:] = self.out.splitlines()
-            return len(lines) > self._spoken or self._popen.poll() is not None
+            return "".join(self.out.splitlines()[self._spoken :][:1])
 
-        assert until(said, seconds), f"the script did not say {name!r}:\n{self.out}\n{self.err}"
-        lines[:] = self.out.splitlines()
-        assert len(lines) > self._spoken, f"it ended before it said {name!r}:\n{self.err}"
-        heard: dict[str, Any] = json.loads(lines[self._spoken])
+        until(lambda: line() or self._popen.poll() is not None, seconds)
+        assert line(), f"it did not say {name!r}:\n{self.out}\n{self.err}"
+        heard: dict[str, Any] = json.loads(line())
         assert list(heard) == [name], f"it said {heard}, not {name!r}"
         self._spoken += 1
         return heard[name]
@@ -227,7 +217,9 @@ class Script:
 @contextlib.contextmanager
 def script(text: str, folder: Path, **how: Any) -> Iterator[Script]:
     """`text` behind the preamble, as a process of its own that does not outlive the block."""
-    running = Script(preamble() + text, folder, **how)
+    said = {"long": LONG, "question": QUESTION, "settings": SETTINGS}
+    before = _PREAMBLE.format(model=str(tiny_model()), **said)
+    running = Script(before + text, folder, **how)
     try:
         yield running
     finally:
