@@ -114,10 +114,7 @@ def test_overlapped_answers_are_those_of_the_serial_schedule(both: Engines, keyw
     assert_same(both, **KEYWORDS[keywords])
 
 
-@pytest.mark.parametrize(
-    "number",
-    [*range(6), *(pytest.param(number, marks=pytest.mark.slow) for number in range(6, 12))],
-)
+@pytest.mark.parametrize("number", range(6))
 def test_any_keywords_together_give_the_rows_of_hf_in_a_batch_alone_and_streamed(
     number: int, both: Engines, hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +19,9 @@ import pytest
 
 from _inf.backends.verl import launch_sglang
 from inf import EngineDeadError, InferenceEngine
-from tests.support.running import begun
+from tests.support.running import begun, running
 from tests.support.schedulers import in_flight, open_files_and_threads, slow_down
-from tests.support.scripts import GONE_SECONDS, LONG, QUESTION, alive, until
+from tests.support.scripts import GONE_SECONDS, HANG_SECONDS, LONG, QUESTION, alive, until
 from tests.support.tiny import tiny_model
 from tests.support.trained import loaded
 
@@ -103,6 +104,16 @@ def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(
     # An engine that is not cleaned up keeps four files and three threads for each process group.
     files, threads = open_files_and_threads()
     assert files <= held[0] + 2 and threads <= held[1] + 2
+
+
+@pytest.mark.slow
+def test_pause_longer_than_the_hang_timeout_is_no_hang(mortal: InferenceEngine) -> None:
+    [row] = running(mortal, ["One"], 3, **LONG)
+    mortal.pause("keep")
+    time.sleep(HANG_SECONDS + 2)
+    assert not mortal.dead
+    mortal.resume()
+    assert row.end().finish_reason == "length"
 
 
 def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal: InferenceEngine) -> None:

@@ -8,7 +8,6 @@ guard, in `test_forks.py`; an engine that async code on a thread starts, in `tes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -29,19 +28,7 @@ def answers(tiny: InferenceEngine) -> Answers:
     return answers
 
 
-def run(work: Coroutine[Any, Any, Answers]) -> Answers:
-    """`asyncio.run` with a timeout."""
-    return asyncio.run(asyncio.wait_for(work, 120))
-
-
-def test_generate_inside_a_running_event_loop(tiny: InferenceEngine, answers: Answers) -> None:
-    async def work() -> Answers:
-        return tiny.generate(PROMPTS, **GREEDY).token_ids
-
-    assert run(work()) == answers
-
-
-def test_awaited_agenerate_leaves_each_of_two_loops_to_others(
+def test_loops_are_answered_alike_and_an_awaited_call_leaves_each_to_others(
     tiny: InferenceEngine, answers: Answers
 ) -> None:
     turns = 0
@@ -53,10 +40,12 @@ def test_awaited_agenerate_leaves_each_of_two_loops_to_others(
             turns += 1
 
     async def work() -> Answers:
+        assert tiny.generate(PROMPTS, **GREEDY).token_ids == answers
         counting = asyncio.ensure_future(count())
         outputs = await asyncio.gather(*(tiny.agenerate(prompt, **GREEDY) for prompt in PROMPTS))
         counting.cancel()
         return [output.token_ids[0] for output in outputs]
 
-    assert run(work()) == run(work()) == answers
+    for _ in range(2):
+        assert asyncio.run(asyncio.wait_for(work(), 120)) == answers
     assert turns > 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,8 @@ import pytest
 
 from _inf.backends.verl import launch_sglang
 from inf import InferenceEngine
-from tests.support.prompts import token_prompts
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.running import begun
 from tests.support.schedulers import in_flight
 from tests.support.scripts import until
 from tests.support.tiny import tiny_model
@@ -18,8 +18,7 @@ from tests.support.tiny import tiny_model
 pytestmark = pytest.mark.verl
 
 LATE: dict[str, Any] = {"prompt_length": 512, "response_length": 128, "free_cache_engine": True}
-PROMPT = {"prompt_token_ids": token_prompts(1, 40, seed=77, shortest=40)[0]}
-ANOTHER = {"prompt_token_ids": token_prompts(1, 40, seed=78, shortest=40)[0]}
+PROMPT, ANOTHER = as_ids(token_prompts(2, 40, seed=77, shortest=40))
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +37,8 @@ def cached(engine: InferenceEngine) -> int:
 
 
 def test_flush_before_the_scheduler_comes_round_is_tried_again(late: InferenceEngine) -> None:
-    assert [cached(late) for _ in range(20)] == [0] * 20
-
-
-def test_streams_and_scores_leave_nothing_either(late: InferenceEngine) -> None:
+    """Also after streams and scores."""
+    assert [cached(late) for _ in range(12)] == [0] * 12
     list(late.stream(PROMPT, max_tokens=2))
     assert cached(late) == 0
     late.get_logprobs(PROMPT, [[5, 6]])
@@ -51,10 +48,9 @@ def test_streams_and_scores_leave_nothing_either(late: InferenceEngine) -> None:
 def test_call_that_ends_beside_another_does_not_wait_and_the_last_one_flushes(
     late: InferenceEngine,
 ) -> None:
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        long = threads.submit(late.generate, ANOTHER, max_tokens=100, ignore_eos=True)
-        assert until(lambda: in_flight(late) > 0, 20)
-        late.generate(PROMPT, max_tokens=1)
-        assert not long.done()
-        long.result(60)
+    long = begun(lambda: late.generate(ANOTHER, max_tokens=60, ignore_eos=True))
+    assert until(lambda: in_flight(late) > 0, 20)
+    late.generate(PROMPT, max_tokens=1)
+    assert not long.done()
+    long.result(60)
     assert cached(late) == 0

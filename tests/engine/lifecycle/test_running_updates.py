@@ -14,7 +14,6 @@ from inf import EngineDeadError, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import logprobs
 from tests.support.running import RunningRow, begun, have, running, stand_still
-from tests.support.scripts import HANG_SECONDS
 from tests.support.tiny import tiny_model
 from tests.support.updates import assert_by_hand, by_hand, sampled_by
 
@@ -219,17 +218,6 @@ def test_version_of_a_batch_is_that_of_its_last_token(
         assert row.weight_version == versions[-1] <= new and places[0] == 0 and places[-1] < 120
         for values in (versions, places):
             assert [*values] == sorted(set(values))
-
-
-@pytest.mark.verl
-@pytest.mark.slow
-def test_pause_longer_than_the_hang_timeout_is_no_hang(updated: InferenceEngine) -> None:
-    [row] = running(updated, IDS[:1], 3, **GREEDY)
-    updated.pause("keep")
-    time.sleep(HANG_SECONDS + 2)
-    assert not updated.dead
-    updated.resume()
-    assert row.end().finish_reason == "length"
 
 
 @pytest.mark.verl

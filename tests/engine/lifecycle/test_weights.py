@@ -54,13 +54,12 @@ def test_served_model_is_the_one_given(updated: InferenceEngine, form: str) -> N
         assert torch.equal(tensor, kept[name]) and not tensor.is_shared(), name
 
 
-def test_version_counts_up_or_is_the_callers(updated: InferenceEngine, models: Any) -> None:
-    first = updated.update_weights(models[0])
-    assert updated.update_weights(models[0]) == first + 1
-    assert updated.update_weights(models[0], version=1000) == 1000
-    assert updated.update_weights(models[0]) == 1001
-    chunks = list(updated.stream("Hi", max_tokens=2))
-    assert chunks and updated.generate("Hi", max_tokens=1).metadata[0]["weight_version"] == 1001
+def test_version_counts_up_or_is_the_callers(
+    updated: InferenceEngine, models: Any, old: int
+) -> None:
+    for version, expected in [(None, old + 1), (old + 1000, old + 1000), (None, old + 1001)]:
+        assert updated.update_weights(models[0], version=version) == expected
+    assert updated.generate("Hi", max_tokens=1)[0].weight_version == old + 1001
     with pytest.raises(ConfigError, match="version: -1 is out of range"):
         updated.update_weights(models[0], version=-1)
 
@@ -156,16 +155,17 @@ def test_call_in_flight_ends_on_the_old_weights_and_a_later_one_waits_for_the_ne
     assert until(lambda: not updated.rollout.host.lock._no_writer.is_set(), 30)
     late = begun(lambda: updated.generate(IDS[0], **GREEDY))
     streamed = begun(lambda: [*updated.stream(IDS[0], **GREEDY)])
-    scored = begun(lambda: updated.get_logprobs(IDS[0], [5, 6, 7]))
+    ids = [5, 6, 7]
+    scored = begun(lambda: updated.get_logprobs(IDS[0], ids))
     time.sleep(0.1)
     assert in_flight(updated) == 1 and not any(c.done() for c in (early, late, streamed, scored))
     assert update.result(120) == old + 1
     assert_by_hand(early.result(120), PROMPTS[:1], {old: models[0]})
     assert_by_hand(late.result(120), PROMPTS[:1], {old + 1: models[1]})
+    theirs = logprobs(by_hand(models[1:2], PROMPTS[0], ids), ids)
+    assert scored.result(120)[0] == pytest.approx(theirs, abs=1e-3)
     ids = [token for chunk in streamed.result(120) for token in chunk.token_ids]
     assert [ids] == late.result().token_ids
-    theirs = logprobs(by_hand(models[1:2], PROMPTS[0], [5, 6, 7]), [5, 6, 7])
-    assert scored.result(120)[0] == pytest.approx(theirs, abs=1e-3)
 
 
 def test_under_a_storm_of_updates_each_call_sees_one_version_and_its_model(
@@ -198,8 +198,8 @@ def test_row_given_up_just_before_does_not_disturb_the_update(
         stream = updated.stream("Hi", max_tokens=1500, ignore_eos=True)
         next(stream)
         stream.close()
-        updated.update_weights(models[step % 2])
-    assert updated.generate("Hi", max_tokens=4).metadata[0]["completion_tokens"] > 0
+        version = updated.update_weights(models[step % 2])
+    assert_by_hand(updated.generate(IDS[:1], **GREEDY), PROMPTS[:1], {version: models[1]})
 
 
 @pytest.mark.verl
