@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -29,6 +30,7 @@ from _inf.models.merging import write_merged
 from _inf.runtime import extras
 from _inf.tools.loading import load_tools
 from _inf.tools.parsing import parse
+from inf import InferenceEngine
 from tests.support.chat_templates import FAMILIES, embedded_tokenizer, model_of
 
 TURNS, AGENT = "rollout.multi_turn", "rollout.agent"
@@ -63,6 +65,8 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     (f"{AGENT}.agent_loop_config_path", set_to(f"{AGENT}.agent_loop_config_path", "x.yaml")),
     ("agent_loop", lambda: KnownLoops(Config()).find("tool_agent")),
     ("agent_loop", lambda: KnownLoops(Config()).find({"_target_": "mine.Loop"})),
+    ("rollout_batch()", lambda: InferenceEngine.rollout_batch(Mock(), [])),
+    ("trainer_batch()", lambda: InferenceEngine.trainer_batch(Mock(), [])),
     ("model_path", lambda: write_merged(Path("actor"), Path("merged"), False)),
     ("rollouts_to_data_proto", lambda: rollouts_to_data_proto([])),
     ("against", lambda: read_batch(__file__)),
