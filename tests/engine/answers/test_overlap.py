@@ -156,13 +156,6 @@ def test_overlapped_rows_have_their_adapters(both: Engines, tmp_path: Path) -> N
         engine.unload_adapter("one")
 
 
-def test_overlapped_engine_scores_responses(both: Engines) -> None:
-    prompts, responses = PROMPTS[:4], token_prompts(4, longest=30, seed=24)
-    ours, expected = (engine.get_logprobs(prompts, responses) for engine in both)
-    for one, other in zip(ours, expected, strict=True):
-        assert one == pytest.approx(other, abs=1e-4)
-
-
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_overlapped_stream_that_its_reader_leaves_ends_and_disturbs_no_row_beside_it(
     both: Engines, penalty: float
