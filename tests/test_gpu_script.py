@@ -48,18 +48,12 @@ class Run:
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_parts_that_run_functions_pass_without_a_gpu(
-    tmp_path: Path, program: dict[str, Any]
-) -> None:
-    run = Run(tmp_path, "--parts", "preflight,functions", "--limit", "600")
+def test_part_with_an_engine_passes_without_a_gpu(tmp_path: Path) -> None:
+    run = Run(tmp_path, "--parts", "preflight,embedded", "--limit", "600")
     assert run.code == 0, run.shown
-    assert len(run.checks) == sum(
-        len(program["PARTS"][part]) for part in ("preflight", "functions")
-    )
-    made = [each for each in run.results if each["passed"] is not None]
-    assert all(each["passed"] for each in made) and len(made) > 10
-    assert "=== functions: " in (tmp_path / "engines.log").read_text()
-    assert {its["verdict"] for its in run.report.values()} == {"ok"}
+    assert run["default_engine_says_paris"]["passed"]
+    verdicts = {part: its["verdict"] for part, its in run.report.items()}
+    assert verdicts == {"preflight": "ok", "embedded": "ok"}
 
 
 @pytest.mark.soak  # nine engines
