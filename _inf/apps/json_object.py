@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from typing import Any
 
 from pydantic_core import from_json
@@ -12,18 +10,18 @@ from pydantic_core import from_json
 from _inf.errors import ConfigError, shown
 
 MAX_DIGITS = 4300  # Python's and pydantic's
-DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
-LONG_EXPONENT, LONG_MANTISSA = re.compile(rb"[eE]\+?000"), b"0" * 200
 MAX_NESTING = 200  # pydantic's, with the object itself
+UNUSABLE = (
+    f"it has a number that is not finite, or of more than {MAX_DIGITS} digits, half a character "
+    f"(a lone surrogate), or is nested more than {MAX_NESTING} deep"
+)
 
 
 def json_object(text: bytes) -> dict[str, Any]:
     """Parse the JSON text of an object. Raises `ConfigError` for anything else; its `key` is the
     field whose value is at fault."""
     try:
-        value = from_json(text, allow_inf_nan=False)
-        if _may_overflow(text):  # else it takes as long as parsing, while no other thread runs
-            json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
+        value = _parsed(text)
     except (ValueError, RecursionError) as failure:
         raise _unreadable(text, failure) from None
     if not isinstance(value, dict):
@@ -31,40 +29,22 @@ def json_object(text: bytes) -> dict[str, Any]:
     return value
 
 
-def _may_overflow(text: bytes) -> bool:
-    """Whether a number in the text may be too large for a float, which is about 1e308: it has an
-    exponent of three digits or more, or so many digits that one of two is enough."""
-    alike = text.translate(DIGITS)
-    return LONG_EXPONENT.search(alike) is not None or LONG_MANTISSA in alike
+def _parsed(text: bytes) -> Any:
+    value = from_json(text, allow_inf_nan=False)
+    json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
+    return value
 
 
 def _unreadable(text: bytes, failure: Exception) -> ConfigError:
     """The error about the first field whose value only Python's parser, which takes more, reads."""
-
-    def whole_number(digits: str) -> float:
-        return int(digits) if len(digits) <= MAX_DIGITS else math.inf
-
     try:
-        value = json.loads(text, parse_int=whole_number)
-        fields = value.items() if isinstance(value, dict) else ()
-    except (ValueError, RecursionError):
+        fields = json.loads(text, parse_int=float).items()
+    except (ValueError, RecursionError, AttributeError):
         fields = ()
     for name, inside in fields:
-        if (fault := _fault(inside, 2)) and not _fault(name, 2):
-            return ConfigError.of(name, fault)
+        try:
+            _parsed(json.dumps({"": inside}).encode())
+        except (ValueError, RecursionError):
+            if name.isprintable():
+                return ConfigError.of(name, UNUSABLE)
     return ConfigError(f"it is not JSON: {failure}")
-
-
-def _fault(value: object, depth: int) -> str:
-    """Why a value cannot be used; "" if it can."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"it has a number that is not finite, or of more than {MAX_DIGITS} digits"
-    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-        return f"{shown(value)} has half a character (a lone surrogate)"
-    if isinstance(value, list | dict) and depth > MAX_NESTING:
-        return f"it is nested more than {MAX_NESTING} deep"
-    inside = [*value, *value.values()] if isinstance(value, dict) else value
-    for item in inside if isinstance(inside, list) else ():
-        if fault := _fault(item, depth + 1):
-            return fault
-    return ""

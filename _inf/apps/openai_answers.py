@@ -49,28 +49,15 @@ def token_logprobs(
     if likeliest is None or row.logprobs is None or any(map(math.isnan, row.logprobs)):
         return None
     places = texts.add(row.token_ids or [])
-    content = token_entries(row, places, texts, likeliest, as_ids=as_ids)
-    return {"content": content, "refusal": None}
-
-
-def token_entries(
-    row: GenerationRow | StreamChunk,
-    places: Sequence[TokenText],
-    texts: TokenTexts,
-    likeliest: int,
-    *,
-    as_ids: bool,
-) -> list[dict[str, Any]]:
-    """The entries of `token_logprobs`; places: of the row's tokens."""
     tops = row.top_logprobs or [{} for _ in places]
     content = []
-    for place, logprob, top in zip(places, row.logprobs or [], tops, strict=True):
+    for place, logprob, top in zip(places, row.logprobs, tops, strict=True):
         named = [
             _token(texts.other(token, place), value, as_ids=as_ids)
             for token, value in list(top.items())[:likeliest]
         ]
         content.append({**_token(place, logprob, as_ids=as_ids), "top_logprobs": named})
-    return content
+    return {"content": content, "refusal": None}
 
 
 def token_name(token: TokenText, *, as_ids: bool) -> str:

@@ -183,10 +183,11 @@ class ChatRequest(Keywords):
 
 
 # What other servers' fields are here.
+NOT_STORED = "; nothing is stored here; send the whole input"
 INSTEAD = {
+    **dict.fromkeys(("previous_response_id", "conversation"), NOT_STORED),
     "prompt_token_ids": "; /v1/completions takes token ids as its prompt, and /generate and "
     "/inference/v1/generate take them too",
-    "truncate_prompt_tokens": "; truncate_prompt: left or right cuts a prompt to prompt_length",
 }
 
 
@@ -212,6 +213,11 @@ def read(form: type[FormT], value: object) -> FormT:
             raise ConfigError(f"{above}{fault}", key=f"{above}{fault.key}")
         case "missing":
             reason = "it is missing"
+        case "union_tag_not_found" | "union_tag_invalid":
+            about = error["ctx"]
+            key, kind = f"{key}.{about['discriminator'][1:-1]}", about.get("tag")
+            only = f"{kind!r} is not supported; only {about.get('expected_tags')}"
+            reason = only if kind else "it is missing"
         case _:
             reason = value_fault(error)
     raise ConfigError.of(key, reason)

@@ -33,8 +33,7 @@ def takes(schema: Any, value: object) -> bool:
     return bool(matcher.try_consume_tokens(text) == len(text) and matcher.is_accepting())
 
 
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize(("several", "others"), [(False, 0), (True, 1), (False, 1)])
 @pytest.mark.parametrize(
     ("schema", "right", "wrong"),
     [
@@ -45,11 +44,6 @@ def takes(schema: Any, value: object) -> bool:
         ),
         (
             of_v(properties={"v": {"$ref": "#/$defs/q"}}, **{"$defs": {"q": NUMBER}}),
-            {"v": 1},
-            {"v": "a"},
-        ),
-        (
-            of_v(properties={"v": {"$ref": "#/definitions/q"}}, definitions={"q": NUMBER}),
             {"v": 1},
             {"v": "a"},
         ),

@@ -24,7 +24,7 @@ from _inf.apps.serve.sessions import Sessions, Start
 from _inf.types import RequestOutput
 
 sessions = Sessions(file=TraceFile(sys.argv[1]))
-session = sessions.of_request("one", SessionSettings("sums", "r"))
+session = sessions.of_request("one", SessionSettings(task="sums", rollout="r"))
 messages, ids = [], [1]
 for turn in range(10**6):
     messages.append({"role": "user", "content": str(turn)})

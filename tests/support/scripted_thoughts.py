@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from _inf.apps.rollouts.traces import Trace
 from inf import InferenceEngine
 from tests.support.scripted_server import Reply, scripted
 from tests.support.scripted_tokens import IM_END, Vllm, connected
@@ -37,7 +38,16 @@ TEMPLATE = """{%- for tool in tools or [] -%}{{ tool | tojson }}
 {% endif %}{% endif -%}"""
 
 
+SAID = "<think>\nThe capital?\n</think>\n\nIt is Paris."
+CALL = '<tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call>'
+BAD_CALL = '<tool_call>\n{"name": "look", "arguments": [1]}\n</tool_call>'
+THOUGHT_CALL = f"<think>Look.</think>So:\n{CALL}"
 LENGTHS = {"prompt_length": 3000, "response_length": 500, "max_model_len": 4000}
+
+
+def sampled(trace: Trace) -> list[int]:
+    pairs = zip(trace.token_ids, trace.response_mask, strict=True)
+    return [token for token, bit in pairs if bit]
 
 
 class Speaker(Vllm):

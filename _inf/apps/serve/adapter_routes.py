@@ -30,7 +30,7 @@ class UnloadBody(RequestBody):
     lora_int_id: Any = None  # vLLM's own number, which has no effect there either
 
 
-def load_adapter(engine: InferenceEngine, root: Path, body: LoadBody) -> str:
+def load_adapter(root: Path, engine: InferenceEngine, body: LoadBody) -> str:
     """Load an adapter from below `root`: no request has files of other folders read."""
     try:
         folder = (root / body.lora_path).resolve()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import BaseRoute
 
 from _inf import __version__
+from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.access import LOOPBACK_NAMES, guard, is_loopback
 from _inf.apps.serve.adapter_routes import LoadBody, UnloadBody, load_adapter, unload_adapter
-from _inf.apps.serve.bodies import BodyT, RewardBody, SessionBody, read_body
+from _inf.apps.serve.bodies import BodyT, RewardBody, read_body
 from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.error_responses import HEADERS, RequestError, by_field, error_of
@@ -34,7 +35,7 @@ from _inf.apps.serve.message_responses import MessagesResponses
 from _inf.apps.serve.pause_routes import add_pause_routes
 from _inf.apps.serve.prometheus import Metrics, WatchRequests
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
-from _inf.apps.serve.session_settings import SessionSettings
+from _inf.apps.serve.session_settings import SessionBody
 from _inf.apps.serve.sessions import Sessions
 from _inf.apps.serve.token_responses import SglangResponses, TokensResponses
 from _inf.apps.serve.tokenizer_routes import (
@@ -62,6 +63,12 @@ ANSWERS: Mapping[str, type[Responses[Any]]] = {
     "/inference/v1/generate": TokensResponses,
     "/generate": SglangResponses,
 }
+# What is said of the tokenizer and its counts: the body, and what makes the answer.
+TOLD: Mapping[str, tuple[type[RequestBody], Callable[..., dict[str, Any]]]] = {
+    "/v1/messages/count_tokens": (CountBody, counted),
+    "/tokenize": (TokenizeBody, tokenized),
+    "/detokenize": (DetokenizeBody, detokenized),
+}
 
 
 class Service:
@@ -85,24 +92,30 @@ class Service:
         # Between a look at the adapters and a load no other one is loaded by a request.
         self._changing = asyncio.Lock()
         self.model = engine.config.model_name
-        self._model_card = {"id": self.model, "created": int(time.time()), "object": "model"}
-        self._model_card |= {"root": self.model, "parent": None}  # vLLM's, as `max_model_len`
         limits = engine.model.limits
-        self._model_card |= {"owned_by": "inf", "max_model_len": limits.total}
-        # Ours: the limits of a first prompt and of an answer without `max_tokens`.
-        self._model_card |= {"prompt_length": limits.prompt}
-        self._model_card |= {"response_length": engine.config.rollout.response_length}
+        self._model_card = {
+            "id": self.model,
+            "created": int(time.time()),
+            "object": "model",
+            "owned_by": "inf",
+            "root": self.model,  # vLLM's, as the next two
+            "parent": None,
+            "max_model_len": limits.total,
+            # Ours: the limits of a first prompt and of an answer without `max_tokens`.
+            "prompt_length": limits.prompt,
+            "response_length": engine.config.rollout.response_length,
+        }
 
     # ─── /v1 ───
 
-    async def models(self) -> Response:
+    async def models(self) -> dict[str, Any]:
         adapters = await asyncio.to_thread(lambda: self.engine.adapters)
         models = [self._model_card, *map(self._adapter_card, adapters)]
-        return JSONResponse({"object": "list", "data": models})
+        return {"object": "list", "data": models}
 
-    async def one_model(self, name: str) -> Response:
+    async def one_model(self, name: str) -> dict[str, Any]:
         adapter = await self._adapter(name)
-        return JSONResponse(self._model_card if adapter is None else self._adapter_card(adapter))
+        return self._model_card if adapter is None else self._adapter_card(adapter)
 
     def _adapter_card(self, name: str) -> dict[str, Any]:
         return {**self._model_card, "id": name, "parent": self.model}
@@ -120,17 +133,12 @@ class Service:
             raise RequestError(404, message, key="model", code="model_not_found")
         return name
 
-    async def load_adapter(self, request: Request) -> Response:
-        assert self.adapter_folder is not None
-        body = await _body(LoadBody, request)
-        asked = (self.engine, self.adapter_folder, body)
+    async def change_adapters(
+        self, form: type[BodyT], change: Callable[..., str], request: Request
+    ) -> Response:
+        body = await _body(form, request)
         async with self._changing:
-            return Response(await asyncio.to_thread(load_adapter, *asked))
-
-    async def unload_adapter(self, request: Request) -> Response:
-        body = await _body(UnloadBody, request)
-        async with self._changing:
-            return Response(await asyncio.to_thread(unload_adapter, self.engine, body))
+            return Response(await asyncio.to_thread(change, self.engine, body))
 
     async def answer(self, kind: type[Responses[Any]], request: Request) -> Response:
         template = str(self.engine.tokenizer.chat_template)
@@ -139,15 +147,8 @@ class Service:
         self.keeper.check()
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
-        keywords = body.keywords() | ({} if adapter is None else {"adapter": adapter})
-        prompts = body.prompts()
-        if session is not None:
-            most = self.engine.config.rollout.response_length
-            keywords = session.keywords(keywords, most, len(prompts))
-        asked = (prompts, keywords, body.tool_choice, session)
-        about = {"parallel": body.parallel_tool_calls, "fits": body.fits}
         with by_field(body.fields):
-            call = await asyncio.to_thread(served_call, self.engine, *asked, **about)
+            call = await asyncio.to_thread(served_call, self.engine, body, adapter, session)
             responses = kind(call, body, adapter or self.model)
             if body.stream:
                 events = self._events(responses, request.url.path)
@@ -197,50 +198,40 @@ class Service:
 
     # ─── The tokenizer ───
 
-    async def count_tokens(self, request: Request) -> Response:
-        sent = await _body(CountBody, request)
-        await self._adapter(sent.model)
-        count = await asyncio.to_thread(counted, self.engine, sent)
-        return JSONResponse({"input_tokens": count})
-
-    async def tokenize(self, request: Request) -> Response:
-        body = await _body(TokenizeBody, request)
+    async def tell(
+        self, form: type[Any], told: Callable[..., dict[str, Any]], request: Request
+    ) -> Response:
+        body = await _body(form, request)
         await self._adapter(body.model)
-        return JSONResponse(await asyncio.to_thread(tokenized, self.engine, body))
+        return JSONResponse(await asyncio.to_thread(told, self.engine, body))
 
-    async def detokenize(self, request: Request) -> Response:
-        body = await _body(DetokenizeBody, request)
-        await self._adapter(body.model)
-        return JSONResponse(await asyncio.to_thread(detokenized, self.engine, body))
-
-    async def tokenizer_info(self) -> Response:
-        return JSONResponse(tokenizer_info(self.engine))
+    async def tokenizer_info(self) -> dict[str, Any]:
+        return tokenizer_info(self.engine)
 
     # ─── /sessions ───
 
-    def open_session(self, name: str, settings: SessionSettings) -> None:
-        settings = settings.checked(self.engine.model.limits.vocabulary)
-        self.sessions.open(self.sessions.of_request(name, settings))
+    def open_session(self, asked: SessionBody) -> None:
+        settings = asked.checked(self.engine.model.limits.vocabulary)
+        self.sessions.open(self.sessions.of_request(asked.name, settings))
 
-    async def new_session(self, request: Request) -> Response:
+    async def new_session(self, request: Request) -> dict[str, Any]:
         body = await _body(SessionBody, request)
-        settings = dict(body)
-        self.open_session(settings.pop("name"), SessionSettings(**settings))
-        return JSONResponse({"session": body.name, "path": f"/sessions/{body.name}/v1"})
+        self.open_session(body)
+        return {"session": body.name, "path": f"/sessions/{body.name}/v1"}
 
     async def traces(self, session: str) -> Response:
         traces = self.sessions.get(session).traces()
         text = await asyncio.to_thread(_traces_json, traces)
         return Response(text, media_type="application/json")
 
-    async def reward(self, request: Request, session: str) -> Response:
+    async def reward(self, request: Request, session: str) -> dict[str, Any]:
         body = await _body(RewardBody, request)
         self.sessions.get(session).set_reward(body.reward, body.trace)
-        return JSONResponse({"reward": body.reward, "trace": body.trace})
+        return dict(body)
 
-    async def delete_session(self, session: str) -> Response:
+    async def delete_session(self, session: str) -> dict[str, bool]:
         self.sessions.delete(session)
-        return JSONResponse({"deleted": True})
+        return {"deleted": True}
 
     # ─── The server's state ───
 
@@ -254,8 +245,8 @@ class Service:
         state = {"status": status, "restarts": self.keeper.restarts}
         return JSONResponse(state, code, HEADERS.get(code))
 
-    async def version(self) -> Response:
-        return JSONResponse({"version": __version__})
+    async def version(self) -> dict[str, str]:
+        return {"version": __version__}
 
     async def totals(self) -> Response:
         text = generate_latest(self.metrics.registry)
@@ -267,26 +258,27 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     names, and none that a web page of another site sends."""
     own_names = [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host]
     router = APIRouter(dependencies=[Depends(guard(api_key, own_names))])
+    get, post = router.add_api_route, partial(router.add_api_route, methods=["POST"])
     for prefix in ("", SESSION):
         for path, kind in ANSWERS.items():
-            router.add_api_route(prefix + path, partial(service.answer, kind), methods=["POST"])
+            post(prefix + path, partial(service.answer, kind))
+        for path, asked in TOLD.items():
+            post(prefix + path, partial(service.tell, *asked))
         for path in ("/v1/models", "/v1/models/"):
-            router.add_api_route(prefix + path, service.models)
-        router.add_api_route(f"{prefix}/v1/models/{{name:path}}", service.one_model)
-        counting = f"{prefix}/v1/messages/count_tokens"
-        router.add_api_route(counting, service.count_tokens, methods=["POST"])
-        router.add_api_route(f"{prefix}/tokenize", service.tokenize, methods=["POST"])
-        router.add_api_route(f"{prefix}/detokenize", service.detokenize, methods=["POST"])
-        router.add_api_route(f"{prefix}/tokenizer_info", service.tokenizer_info)
-    adapters = (("load", service.load_adapter), ("unload", service.unload_adapter))
-    for path, method in adapters if service.adapter_folder is not None else ():
-        router.add_api_route(f"/v1/{path}_lora_adapter", method, methods=["POST"])
-    router.add_api_route("/sessions", service.new_session, methods=["POST"])
-    router.add_api_route(f"{SESSION}/traces", service.traces)
-    router.add_api_route(f"{SESSION}/reward", service.reward, methods=["POST"])
+            get(prefix + path, service.models)
+        get(f"{prefix}/v1/models/{{name:path}}", service.one_model)
+        get(f"{prefix}/tokenizer_info", service.tokenizer_info)
+    if (folder := service.adapter_folder) is not None:
+        load = partial(service.change_adapters, LoadBody, partial(load_adapter, folder))
+        post("/v1/load_lora_adapter", load)
+        unload = partial(service.change_adapters, UnloadBody, unload_adapter)
+        post("/v1/unload_lora_adapter", unload)
+    post("/sessions", service.new_session)
+    get(f"{SESSION}/traces", service.traces)
+    post(f"{SESSION}/reward", service.reward)
     router.add_api_route(SESSION, service.delete_session, methods=["DELETE"])
-    router.add_api_route("/metrics", service.totals)
-    router.add_api_route("/version", service.version)
+    get("/metrics", service.totals)
+    get("/version", service.version)
     if is_loopback(host):
         add_pause_routes(router, service.engine)
     for_all = APIRouter()

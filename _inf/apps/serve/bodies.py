@@ -5,18 +5,17 @@ are checked there. Fields that OpenAI does not have are vLLM's (main at 002032e,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from _inf.apps.json_object import json_object
-from _inf.apps.openai_requests import ChatRequest, Keywords, RequestBody, read
-from _inf.errors import ConfigError, shown
+from _inf.apps.openai_requests import ChatRequest, Keywords, NamesTokens, RequestBody, read
+from _inf.errors import ConfigError
 from _inf.request.keywords import OF_CHATS
 from _inf.types import GRAMMARS
 
-SERVERS_TOOL = "the server's tool {} is not supported; give tools of your own"
 MAX_CHOICES = 128  # of a prompt, as OpenAI's
 MAX_PROMPT_LOGPROBS = 128  # for each token
 
@@ -26,12 +25,11 @@ Likeliest = Annotated[int, Field(ge=0, le=20)]
 Scored = Annotated[int, Field(ge=0, le=MAX_PROMPT_LOGPROBS)]
 
 
-def refuse_kinds(values: object, known: Sequence[object], reason: str) -> None:
-    """Refuse the first item of a list whose `type` is not known. reason: `{}` is that type."""
-    for value in values if isinstance(values, list) else ():
-        kind = value.get("type") if isinstance(value, dict) else value
-        if kind not in known:
-            raise ConfigError.of("type", reason.format(shown(kind)))
+def _as_parts(content: object) -> object:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+AsParts = BeforeValidator(_as_parts)  # a text is taken as a list of one part
 
 
 class StreamOptions(RequestBody):
@@ -69,32 +67,53 @@ class StructuredOutputs(RequestBody):
         return {name: f"{above}.{given}" for name in self.keywords()}
 
 
-class ServedKeywords(Keywords):
-    """The fields that both routes have in addition to the sampling parameters."""
+class Streamed(RequestBody):
+    """A request whose answer may be a stream."""
 
     fits: ClassVar[bool] = False
-    model: str | None = None
-    n: Choices | None = None
-    best_of: int | None = None
-    stream: bool | None = None  # type: ignore[assignment]
+    stream: bool = False
     stream_options: StreamOptions | None = None
-    return_token_ids: bool = False
-    return_tokens_as_token_ids: bool = False
+
+    @model_validator(mode="after")
+    def _refuse_outside_streams(self) -> Streamed:
+        if self.stream_options is not None and not self.stream:
+            raise ConfigError.of("stream_options", 'it needs "stream": true')
+        if self.stream and getattr(self, "prompt_logprobs", None) is not None:
+            raise ConfigError.of("prompt_logprobs", "a stream does not give them")
+        return self
+
+
+class VllmFields(NamesTokens):
+    """vLLM's sampling parameters that are not `generate`'s keywords."""
+
+    n: Choices | None = None
     prompt_logprobs: Scored | None = None
     structured_outputs: StructuredOutputs | None = None
+
+    @property
+    def scored(self) -> int | None:
+        """How many of the likeliest tokens to list with each of the prompt's; None: none."""
+        return self.prompt_logprobs
+
+    def of_vllm(self) -> dict[str, Any]:
+        """Return the keywords of `generate` that they are."""
+        grammar = self.structured_outputs.keywords() if self.structured_outputs else {}
+        scored = {} if self.scored is None else {"prompt_logprobs": self.scored or True}
+        return {**grammar, **scored}
+
+
+class ServedKeywords(Streamed, VllmFields, Keywords):
+    """The fields that both routes have in addition to the sampling parameters."""
+
+    model: str | None = None
+    best_of: int | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
     parallel_tool_calls: bool | None = None  # type: ignore[assignment]
     reasoning_effort: str | None = None
     user: Any = None  # it has no effect
     # Nor has vLLM's, which keeps the cached prefixes of several users apart: there is one cache.
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
-
-    @model_validator(mode="after")
-    def _refuse_outside_streams(self) -> ServedKeywords:
-        if self.stream_options is not None and not self.stream:
-            raise ConfigError.of("stream_options", 'it needs "stream": true')
-        if self.prompt_logprobs is not None and self.stream:
-            raise ConfigError.of("prompt_logprobs", "a stream does not give them")
-        return self
 
     @model_validator(mode="after")
     def _refuse_several_of_a_kind(self) -> ServedKeywords:
@@ -106,11 +125,6 @@ class ServedKeywords(Keywords):
             reason = f"{' and '.join(sorted(also & {'regex'}) or ['response_format'])} is set too"
             raise ConfigError.of("structured_outputs", f"{reason}; remove one of them")
         return self
-
-    @property
-    def scored(self) -> int | None:
-        """How many of the likeliest tokens to list with each of the prompt's; None: none."""
-        return self.prompt_logprobs
 
     @property
     def fields(self) -> dict[str, str]:
@@ -127,11 +141,7 @@ class ServedKeywords(Keywords):
         return found
 
     def keywords(self) -> dict[str, Any]:
-        given = super().keywords()
-        if self.structured_outputs is not None:
-            given |= self.structured_outputs.keywords()
-        if self.scored is not None:
-            given["prompt_logprobs"] = self.scored or True
+        given = {**super().keywords(), **self.of_vllm()}
         if self.reasoning_effort is not None:
             kwargs = given.get("chat_template_kwargs", {})
             given["chat_template_kwargs"] = {"reasoning_effort": self.reasoning_effort, **kwargs}
@@ -164,7 +174,7 @@ def _call_as_answered(call: Any) -> Any:
 
 
 class ChatBody(ServedKeywords, ChatRequest):
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
+    temperature: Annotated[float, Field(le=2)] | None = None  # OpenAI's bound
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None  # True, unless the final message is continued
     # vLLM's and SGLang's: thoughts are given where `reasoning_parser` finds them, apart.
@@ -199,12 +209,12 @@ class ChatBody(ServedKeywords, ChatRequest):
 
 class TranslatedBody(ChatBody):
     """The chat that a request in another form says. names: that form's, of `generate`'s keywords.
-    sent: the request. A limit of its answer beyond the model's context is cut to the room there
+    _sent: the request. A limit of its answer beyond the model's context is cut to the room there
     is, as both other forms do."""
 
     names: ClassVar[Mapping[str, str]]
     fits: ClassVar[bool] = True
-    _sent: Any = PrivateAttr()
+    _sent: Any = None
 
     @classmethod
     def of(cls, sent: Any, template: str) -> TranslatedBody:
@@ -213,17 +223,22 @@ class TranslatedBody(ChatBody):
         return body
 
     @property
-    def sent(self) -> Any:
-        return self._sent
-
-    @property
     def fields(self) -> dict[str, str]:
         return {**self.names, **super().fields}
 
 
-def template_kwargs(wanted: Mapping[str, Any], template: str) -> dict[str, Any] | None:
+def as_function(
+    name: str, parameters: Mapping[str, Any], description: str | None, strict: bool | None
+) -> dict[str, Any]:
+    """A tool in the form of chats."""
+    given = {"name": name, "description": description or None, "strict": strict}
+    function = {key: value for key, value in given.items() if value is not None}
+    return {"type": "function", "function": {**function, "parameters": parameters}}
+
+
+def template_kwargs(template: str, **wanted: Any) -> dict[str, Any]:
     """Those of the keywords that a model's chat template reads; clients send them to any model."""
-    return {name: value for name, value in wanted.items() if name in template} or None
+    return {name: value for name, value in wanted.items() if value is not None and name in template}
 
 
 class CompletionBody(ServedKeywords):
@@ -264,17 +279,6 @@ class CompletionBody(ServedKeywords):
         return [
             {"text" if isinstance(prompt, str) else "prompt_token_ids": prompt} for prompt in given
         ]
-
-
-class SessionBody(RequestBody):
-    """A new session; `SessionSettings` has the fields, and checks them."""
-
-    name: str
-    task: str | None = None
-    rollout: str | None = None
-    sampling: dict[str, Any] = Field(default_factory=dict)
-    max_turns: int | None = None
-    max_tokens: int | None = None
 
 
 class RewardBody(RequestBody):

@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from _inf.apps.openai_requests import NamedTool, UnknownKeyError
+from _inf.apps.openai_requests import UnknownKeyError
 from _inf.apps.rendered_call import RenderedCall, is_chat, rendered_call
 from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
@@ -44,21 +44,20 @@ class ServedCall(RenderedCall):
 
 
 def served_call(
-    engine: InferenceEngine,
-    prompts: Sequence[Any],
-    keywords: Mapping[str, Any],
-    tool_choice: str | NamedTool | None,
-    session: Session | None = None,
-    *,
-    parallel: bool | None = None,
-    fits: bool = False,
+    engine: InferenceEngine, body: Any, adapter: str | None, session: Session | None
 ) -> ServedCall:
     """Prepare a request, as `rendered_call` does. A `top_k` of 0 is all tokens, as -1 is, and a
     `seed` of -1 is none, as in vLLM."""
+    prompts, keywords = body.prompts(), body.keywords()
+    if adapter is not None:
+        keywords["adapter"] = adapter
+    if session is not None:
+        most = engine.config.rollout.response_length
+        keywords = session.keywords(keywords, most, len(prompts))
     if keywords.get("top_k") == 0:
-        keywords = {**keywords, "top_k": -1}
+        keywords["top_k"] = -1
     if keywords.get("seed") == -1:
-        keywords = {**keywords, "seed": None}
+        del keywords["seed"]
     kwargs = keywords.get("chat_template_kwargs", {})
     if EFFORT in kwargs and EFFORT not in str(engine.tokenizer.chat_template):
         raise UnknownKeyError.of(EFFORT, "the model's chat template does not read it; leave it out")
@@ -75,9 +74,15 @@ def served_call(
         starts.append(start := session.chat(messages, context, template))
         return forms if start.ids is None else [LaterTurn(start.ids)]
 
-    place = recorded if session else None
-    about: dict[str, Any] = {"parallel": parallel, "fits": fits, "place": place}
-    call = rendered_call(engine, prompts, keywords, tool_choice, **about)
+    call = rendered_call(
+        engine,
+        prompts,
+        keywords,
+        body.tool_choice,
+        parallel=body.parallel_tool_calls,
+        fits=body.fits,
+        place=recorded if session else None,
+    )
     _check_size(call)
     if session is not None and not starts:
         starts = [session.completion(ids) for ids in call.prompts]

@@ -6,27 +6,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from _inf.apps.openai_requests import RequestBody, with_keywords
 from _inf.apps.serve.bodies import (
-    SERVERS_TOOL,
-    Likeliest,
     TranslatedBody,
-    refuse_kinds,
+    as_function,
     template_kwargs,
 )
-from _inf.apps.serve.items import INPUT, Item, chat_messages, in_namespace, known_items
+from _inf.apps.serve.items import INPUT, Item, as_items, chat_messages, in_namespace
 from _inf.errors import ConfigError
 from _inf.request.keywords import KEYWORDS
 
-STORED = ("previous_response_id", "conversation", "prompt")
 # Codex always sends web_search: it is left out, and a header says so.
-TOOLS = ("function", "custom", "namespace", "web_search")
+LEFT_OUT = "web_search"
 # Keywords of `generate` for which there are fields of OpenAI's, and those that are only of chats.
 OTHERS = "max_tokens n tools json_schema regex logprob_token_ids continue_final_message".split()
 SAME = [name for name, row in KEYWORDS.items() if row.in_body and row.kind and name not in OTHERS]
-ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
+ENCRYPTED = "reasoning.encrypted_content"
 CUSTOM_PARAMETERS = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
@@ -63,11 +60,6 @@ class _Namespace(RequestBody):
 class _LeftOut(RequestBody):
     model_config = ConfigDict(extra="ignore")
     type: Literal["web_search"]
-
-
-def _known_tools(tools: object) -> object:
-    refuse_kinds(tools, TOOLS, SERVERS_TOOL)
-    return tools
 
 
 Tool = Annotated[_FunctionTool | _CustomTool | _Namespace | _LeftOut, Field(discriminator="type")]
@@ -116,32 +108,23 @@ class _StreamOptions(RequestBody):
 
 @with_keywords({name: name for name in SAME})
 class ItemsBody(RequestBody):
-    """top_logprobs: with `include` of log probs; else they have no effect."""
-
     whole_paths: ClassVar[bool] = True
-    input: Annotated[list[Item], BeforeValidator(known_items)]
+    input: Annotated[list[Item], BeforeValidator(as_items)]
     model: str | None = None
     instructions: str | None = None
     stream: bool = False
     stream_options: _StreamOptions | None = None
-    tools: Annotated[list[Tool], BeforeValidator(_known_tools)] = Field(default_factory=list)
+    tools: list[Tool] = Field(default_factory=list)
     tool_choice: Literal["auto", "none", "required"] | _NamedTool | None = None
     parallel_tool_calls: bool | None = None
     text: _Text | None = None
     reasoning: _Reasoning | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] = Field(
-        default_factory=list
-    )
-    top_logprobs: Likeliest | None = None
+    include: list[Literal["reasoning.encrypted_content"]] = Field(default_factory=list)
     # Accepted only at the value without effect.
     store: Literal[False] | None = None
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
-    # Refused with a reason.
-    previous_response_id: Any = None
-    conversation: Any = None
-    prompt: Any = None
     # Without effect.
     max_tool_calls: Any = None  # of the server's tools
     metadata: Any = None
@@ -152,27 +135,8 @@ class ItemsBody(RequestBody):
     service_tier: Any = None
     client_metadata: Any = None
 
-    @field_validator(*STORED)
-    @classmethod
-    def _refuse_what_is_stored(cls, value: Any, info: Any) -> Any:
-        raise ConfigError.of(info.field_name, "nothing is stored here; send the whole input")
-
-    @property
-    def left_out(self) -> list[str]:
-        """The tools that the model does not see."""
-        return [tool.type for tool in self.tools if isinstance(tool, _LeftOut)]
-
-    @property
-    def lists_logprobs(self) -> bool:
-        return LOGPROBS in self.include
-
-    @property
-    def functions(self) -> dict[str, tuple[str | None, _FunctionTool | _CustomTool]]:
-        """The tools by the names that the model sees, with their namespaces."""
-        return dict(self._named)
-
-    @property
-    def _named(self) -> Iterator[tuple[str, tuple[str | None, _FunctionTool | _CustomTool]]]:
+    def functions(self) -> Iterator[tuple[str, tuple[str | None, _FunctionTool | _CustomTool]]]:
+        """The tools that the model sees, by their names there, with their namespaces."""
         for tool in self.tools:
             if isinstance(tool, _Namespace):
                 for one in tool.tools:
@@ -186,15 +150,14 @@ class ItemsBody(RequestBody):
         format = self.text and self.text.format
         if isinstance(choice, _NamedTool):
             choice = {"type": "function", "function": {"name": choice.name}}
-        wanted = {
-            "reasoning_effort": self.reasoning and self.reasoning.effort,
-            "verbosity": self.text and self.text.verbosity,
-        }
-        given = {name: value for name, value in wanted.items() if value is not None}
-        own: Mapping[str, Any] = getattr(self, "chat_template_kwargs", None) or {}
-        kwargs = {**(template_kwargs(given, template) or {}), **own}
+        kwargs = template_kwargs(
+            template,
+            reasoning_effort=self.reasoning and self.reasoning.effort,
+            verbosity=self.text and self.text.verbosity,
+        )
+        kwargs |= getattr(self, "chat_template_kwargs", None) or {}
         same = ("model", "stream", "parallel_tool_calls", *SAME)
-        tools = [_function(name, tool) for name, (_, tool) in self._named]
+        tools = [_function(name, tool) for name, (_, tool) in self.functions()]
         return {
             **{name: getattr(self, name) for name in same},
             "messages": chat_messages(self.instructions, self.input),
@@ -203,8 +166,6 @@ class ItemsBody(RequestBody):
             "tool_choice": choice,
             "json_schema": format and format.schema_of_answer,
             "chat_template_kwargs": kwargs or None,
-            **({"logprobs": True} if self.lists_logprobs else {}),
-            **({"top_logprobs": self.top_logprobs} if self.lists_logprobs else {}),
         }
 
 
@@ -220,12 +181,6 @@ class ItemsChat(TranslatedBody):
 
 def _function(name: str, tool: _FunctionTool | _CustomTool) -> dict[str, Any]:
     if isinstance(tool, _FunctionTool):
-        parameters, strict = tool.parameters or {}, tool.strict or None
-        about = tool.description
-    else:
-        parameters, strict = CUSTOM_PARAMETERS, None
-        grammar = (tool.format or {}).get("definition")
-        about = "\n\n".join(filter(None, [tool.description, grammar]))
-    given = {"description": about or None, "strict": strict}
-    function = {"name": name, **{key: value for key, value in given.items() if value is not None}}
-    return {"type": "function", "function": {**function, "parameters": parameters}}
+        return as_function(name, tool.parameters or {}, tool.description, tool.strict or None)
+    shown = [tool.description, (tool.format or {}).get("definition")]
+    return as_function(name, CUSTOM_PARAMETERS, "\n\n".join(filter(None, shown)), None)

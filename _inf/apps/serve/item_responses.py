@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from typing import Any
 
-from _inf.apps.openai_answers import token_entries
 from _inf.apps.serve.bodies import TranslatedBody
 from _inf.apps.serve.calls import ServedCall
-from _inf.apps.serve.item_bodies import ENCRYPTED, ItemsBody, ItemsChat
+from _inf.apps.serve.item_bodies import ENCRYPTED, LEFT_OUT, ItemsBody, ItemsChat
 from _inf.apps.serve.items import INPUT, UNENCRYPTED
 from _inf.apps.serve.responses import JSON, event_text
 from _inf.apps.serve.translated_responses import Kind, TranslatedResponses
-from _inf.response.streaming import StreamChunk
 
 NAMES: dict[Kind, str] = {"thought": "reasoning_text", "text": "output_text"}
+MORE: dict[Kind, JSON] = {"thought": {}, "text": {"logprobs": []}}  # clients read the field
 CALLS = {"function_call": "arguments", "custom_tool_call": INPUT}
 
 
@@ -26,45 +24,13 @@ class ItemsResponses(TranslatedResponses):
 
     def __init__(self, call: ServedCall, body: TranslatedBody, model: str) -> None:
         super().__init__(call, body, model)
-        self._asked: ItemsBody = body.sent
+        self._asked: ItemsBody = body._sent
         self._output: list[JSON] = []  # the finished items
         self._events = 0
-        self._logprobs: list[tuple[int, JSON]] = []  # of the text's tokens, with their places in it
-        self._read = self._listed = 0  # characters of the text, and its tokens in events
-        if left := ", ".join(self._asked.left_out):
-            reason = f"tools: {left}: left out, because this server has no such tool"
+        self._functions = dict(self._asked.functions())
+        if any(tool.type == LEFT_OUT for tool in self._asked.tools):
+            reason = f"tools: {LEFT_OUT}: left out, because this server has no such tool"
             self.headers = {"Warning": f'299 inf "{reason}"'}
-
-    # ─── Log probs ───
-
-    def _add(self, chunk: StreamChunk) -> tuple[str, str]:
-        if self._asked.lists_logprobs and not any(map(math.isnan, chunk.logprobs)):
-            self._score(chunk)
-        return super()._add(chunk)
-
-    def _score(self, chunk: StreamChunk) -> None:
-        """Note the log probs of the tokens in the text, without those of a thought and of the end;
-        some of them may turn out to be of calls."""
-        texts, begun = self._choice.texts, self._choice.texts.offset
-        places = texts.add(chunk.token_ids)
-        entries = token_entries(chunk, places, texts, self.body.likeliest or 0, as_ids=False)
-        whole = chunk.text if chunk.whole_text is None else chunk.whole_text
-        before = begun + max(whole.rfind(chunk.text), 0) - self._read  # characters, of the thought
-        start, self._read = self._read, self._read + len(chunk.text)
-        for token, entry in zip(places, entries, strict=True):
-            place = token.offset - before
-            if place < self._read and (place >= start or place + len(token.text) > start):
-                self._logprobs.append((max(place, 0), entry))
-
-    def _of_text(self, kind: Kind, size: int, start: int = 0) -> JSON:
-        """The field with the log probs of the first `size` characters; start: the first token."""
-        if kind == "thought":
-            return {}
-        return {"logprobs": [entry for at, entry in self._logprobs[start:] if at < size]}
-
-    def _text_part(self, kind: Kind, text: str) -> JSON:
-        more: JSON = {"annotations": []} if kind == "text" else {}
-        return {"type": NAMES[kind], "text": text, **more, **self._of_text(kind, len(text))}
 
     # ─── Items ───
 
@@ -73,8 +39,7 @@ class ItemsResponses(TranslatedResponses):
         return f"{prefix}_{self._head['id'].partition('-')[2]}_{len(self._output)}"
 
     def _item(self, kind: Kind, text: str, status: str = "completed") -> JSON:
-        part = self._text_part(kind, text)
-        content = [] if status == "in_progress" else [part]
+        content = [] if status == "in_progress" else [_part(kind, text)]
         if kind == "text":
             about = {"id": self._id("msg"), "type": "message", "role": "assistant"}
             return {**about, "status": status, "content": content}
@@ -85,7 +50,7 @@ class ItemsResponses(TranslatedResponses):
 
     def _call_item(self, call: JSON) -> JSON:
         name, arguments = call["function"]["name"], call["function"]["arguments"]
-        namespace, tool = self._asked.functions[name]
+        namespace, tool = self._functions[name]
         head: JSON = {"call_id": call["id"], "name": tool.name, "status": "completed"}
         if tool.type == "custom":
             given = _input(arguments)
@@ -96,13 +61,6 @@ class ItemsResponses(TranslatedResponses):
         return {**about, "arguments": arguments, **head}
 
     # ─── The response ───
-
-    def _whole_text(self) -> str:
-        for kind, text in self._texts().items():
-            self._output.append(self._item(kind, text))
-        for call in self._calls:
-            self._output.append(self._call_item(call))
-        return json.dumps(self._response())
 
     def _response(self, status: str | None = None) -> JSON:
         """status: None: that of the finished answer."""
@@ -176,20 +134,17 @@ class ItemsResponses(TranslatedResponses):
 
     def _begin(self, kind: Kind) -> list[str]:
         item = self._item(kind, "", "in_progress")
-        part = {"content_index": 0, "part": self._text_part(kind, "")}
+        part = {"content_index": 0, "part": _part(kind, "")}
         return [self._added(item), self._of_item("content_part.added", item["id"], **part)]
 
     def _delta(self, kind: Kind, new: str) -> str:
-        assert self._open is not None
-        scored = self._of_text(kind, len(self._open[1]), self._listed)
-        self._listed += len(scored.get("logprobs", ()))
-        fields = {"content_index": 0, "delta": new, **scored}
+        fields = {"content_index": 0, "delta": new, **MORE[kind]}
         return self._of_item(f"{NAMES[kind]}.delta", self._item(kind, "")["id"], **fields)
 
     def _end(self, kind: Kind, text: str) -> list[str]:
-        item, scored = self._item(kind, text), self._of_text(kind, len(text))
-        about = {"content_index": 0, "text": text, **scored}
-        part = {"content_index": 0, "part": self._text_part(kind, text)}
+        item = self._item(kind, text)
+        about = {"content_index": 0, "text": text, **MORE[kind]}
+        part = {"content_index": 0, "part": _part(kind, text)}
         return [
             self._of_item(f"{NAMES[kind]}.done", item["id"], **about),
             self._of_item("content_part.done", item["id"], **part),
@@ -215,6 +170,11 @@ class ItemsResponses(TranslatedResponses):
         self._output.append(item)
         index = len(self._output) - 1
         return self._sent("response.output_item.done", output_index=index, item=item)
+
+
+def _part(kind: Kind, text: str) -> JSON:
+    more: JSON = {"annotations": [], "logprobs": []} if kind == "text" else {}
+    return {"type": NAMES[kind], "text": text, **more}
 
 
 def _input(arguments: str) -> str:

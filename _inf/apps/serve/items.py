@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from _inf.apps.openai_requests import RequestBody
-from _inf.apps.serve.bodies import refuse_kinds
-from _inf.errors import ConfigError, shown
+from _inf.apps.serve.bodies import AsParts
+from _inf.errors import ConfigError
 
 BETWEEN_TEXTS = "\n\n"  # of a message, and of instructions before the first question
 # A thought that a client keeps for us: it is no secret.
@@ -24,18 +24,7 @@ class Part(RequestBody):
     logprobs: Any = None
 
 
-def _parts(content: object) -> object:
-    """Take a text as a part, and refuse by name those that are no text."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    for part in content if isinstance(content, list) else ():
-        kind = part.get("type") if isinstance(part, dict) else part
-        if not str(kind).endswith("text"):
-            raise ConfigError.of("type", f"{shown(kind)} is not supported; only text")
-    return content
-
-
-Texts = Annotated[list[Part], BeforeValidator(_parts)]
+Texts = Annotated[list[Part], AsParts]
 
 
 class _Item(RequestBody):
@@ -95,21 +84,15 @@ Item = Annotated[
     MessageItem | ReasoningItem | CallItem | CustomCallItem | ResultItem,
     Field(discriminator="type"),
 ]
-ITEMS = (
-    "message reasoning function_call custom_tool_call function_call_output custom_tool_call_output"
-).split()
 
 
-def known_items(items: object) -> object:
-    """Take a text as a message, and items without a type as messages; refuse by name those that
-    cannot be sent."""
+def as_items(items: object) -> object:
+    """Take a text as a message, and items without a type as messages."""
     if isinstance(items, str):
         return [{"type": "message", "role": "user", "content": items}]
     if not isinstance(items, list):
         return items
-    items = [{"type": "message", **item} if isinstance(item, dict) else item for item in items]
-    refuse_kinds(items, ITEMS, f"{{}} is not supported; only {', '.join(ITEMS)}")
-    return items
+    return [{"type": "message", **item} if isinstance(item, dict) else item for item in items]
 
 
 def chat_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str, Any]]:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from _inf.apps.openai_requests import RequestBody
-from _inf.apps.serve.bodies import refuse_kinds
+from _inf.apps.serve.bodies import AsParts
 
 # The one key of a call's `input` if its arguments are no JSON object: their text.
 INVALID_JSON = "invalid_json"
@@ -41,19 +41,7 @@ class ToolUseBlock(Block):
     caller: Any = None
 
 
-def _of_kinds(*kinds: str) -> BeforeValidator:
-    """Take a text as a block, and refuse other blocks by name."""
-
-    def blocks(content: object) -> object:
-        if isinstance(content, str):
-            return [{"type": "text", "text": content}]
-        refuse_kinds(content, kinds, f"{{}} is not supported; only {', '.join(kinds)}")
-        return content
-
-    return BeforeValidator(blocks)
-
-
-Texts = Annotated[list[TextBlock], _of_kinds("text")]
+Texts = Annotated[list[TextBlock], AsParts]
 
 
 class ToolResultBlock(Block):
@@ -68,7 +56,7 @@ class User(RequestBody):
     content: Annotated[
         list[Annotated[TextBlock | ToolResultBlock, Field(discriminator="type")]],
         Field(min_length=1),
-        _of_kinds("text", "tool_result"),
+        AsParts,
     ]
 
 
@@ -76,7 +64,7 @@ class Assistant(RequestBody):
     role: Literal["assistant"]
     content: Annotated[
         list[Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]],
-        _of_kinds("text", "thinking", "tool_use"),
+        AsParts,
     ]
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import (
-    SERVERS_TOOL,
     TranslatedBody,
-    refuse_kinds,
+    as_function,
     template_kwargs,
 )
 from _inf.apps.serve.error_responses import NO_THREADS, RequestError
@@ -42,13 +41,6 @@ class _Tool(Block):
     eager_input_streaming: Any = None  # calls are streamed whole
     input_examples: Any = None  # without effect: chat templates have no place for them
     defer_loading: Literal[False] | None = None
-
-
-def _own_tools(tools: object) -> object:
-    """Refuse Anthropic's own tools by name."""
-    objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    refuse_kinds(objects, (None, "custom"), SERVERS_TOOL)
-    return tools
 
 
 class _ToolChoice(RequestBody):
@@ -94,7 +86,7 @@ class CountBody(RequestBody):
     model: str | None = None
     messages: list[Annotated[User | Assistant | System, Field(discriminator="role")]]
     system: Texts | None = None
-    tools: Annotated[list[_Tool], BeforeValidator(_own_tools)] = Field(default_factory=list)
+    tools: list[_Tool] = Field(default_factory=list)
     tool_choice: _ToolChoice | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
@@ -127,14 +119,17 @@ class CountBody(RequestBody):
         if messages and messages[-1]["role"] == "assistant":
             reason = "the last one is the assistant's; a request cannot begin the answer"
             raise ConfigError.of("messages", reason)
-        wanted: dict[str, Any] = {}
-        if self.thinking is not None:
-            wanted["enable_thinking"] = self.thinking.type != "disabled"
-        if self.output_config is not None and self.output_config.effort is not None:
-            wanted["reasoning_effort"] = self.output_config.effort
-        kwargs = template_kwargs(wanted, template)
-        tools = [*map(_function, self.tools)]
-        return {"messages": messages, "tools": tools or None, "chat_template_kwargs": kwargs}
+        kwargs = template_kwargs(
+            template,
+            enable_thinking=self.thinking and self.thinking.type != "disabled",
+            reasoning_effort=self.output_config and self.output_config.effort,
+        )
+        tools = [
+            as_function(tool.name, tool.input_schema, tool.description, tool.strict)
+            for tool in self.tools
+        ]
+        about = {"tools": tools, "chat_template_kwargs": kwargs}
+        return {"messages": messages, **{name: value or None for name, value in about.items()}}
 
 
 class MessagesBody(CountBody):
@@ -175,27 +170,13 @@ class MessagesChat(TranslatedBody):
 
     @property
     def fields(self) -> dict[str, str]:
-        beta = {"json_schema": "output_format.schema"} if self.sent.output_format else {}
+        beta = {"json_schema": "output_format.schema"} if self._sent.output_format else {}
         return super().fields | beta
 
 
-def _function(tool: _Tool) -> dict[str, Any]:
-    about = {"description": tool.description, "strict": tool.strict}
-    given = {name: value for name, value in about.items() if value is not None}
-    return {
-        "type": "function",
-        "function": {"name": tool.name, **given, "parameters": tool.input_schema},
-    }
-
-
 def _choice(choice: _ToolChoice | None) -> Any:
-    match choice and choice.type:
-        case "any":
-            return "required"
-        case "tool":
-            assert choice is not None
-            if choice.name is None:
-                raise ConfigError.of("tool_choice.name", "it is missing")
-            return {"type": "function", "function": {"name": choice.name}}
-        case kind:
-            return kind
+    if choice is None or choice.type != "tool":
+        return "required" if choice and choice.type == "any" else choice and choice.type
+    if choice.name is None:
+        raise ConfigError.of("tool_choice.name", "it is missing")
+    return {"type": "function", "function": {"name": choice.name}}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from _inf.apps.serve.bodies import TranslatedBody
+from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.message_blocks import call_input
 from _inf.apps.serve.message_bodies import MessagesBody, MessagesChat
 from _inf.apps.serve.responses import JSON, event_text
@@ -24,19 +26,17 @@ class MessagesResponses(TranslatedResponses):
     prefix = "msg"
     ping = event_text('{"type": "ping"}', "ping")
 
+    def __init__(self, call: ServedCall, body: TranslatedBody, model: str) -> None:
+        super().__init__(call, body, model)
+        self._content: list[JSON] = []  # the blocks that have ended
+
     def _message(self, **about: Any) -> JSON:
         name = self._head["id"].replace("-", "_")
         head = {"id": name, "type": "message", "role": "assistant", "model": self._head["model"]}
         return {**head, **about}
 
-    def _whole_text(self) -> str:
-        content = [
-            {**BLOCKS[kind], FIELDS[kind]: text}
-            | ({"signature": SIGNATURE} if kind == "thought" else {})
-            for kind, text in self._texts().items()
-        ]
-        content += [_tool_use(call) for call in self._calls]
-        return json.dumps(self._message(content=content, **self._why(), usage=self._counts()))
+    def _response(self) -> JSON:
+        return self._message(content=self._content, **self._why(), usage=self._counts())
 
     @property
     def _prompt_tokens(self) -> int:
@@ -77,7 +77,6 @@ class MessagesResponses(TranslatedResponses):
         return event_text(json.dumps({"type": name, **fields}), name)
 
     def first_events(self) -> list[str]:
-        self._index = 0
         about: JSON = {"content": [], "stop_reason": None, "stop_sequence": None}
         message = self._message(**about, usage=self._counts())
         return [self._sent("message_start", message=message), self._sent("ping")]
@@ -89,35 +88,34 @@ class MessagesResponses(TranslatedResponses):
     def failed(self, error: JSON) -> str:
         return event_text(json.dumps(error), "error")
 
-    def _start(self, block: JSON) -> str:
-        return self._sent("content_block_start", index=self._index, content_block=block)
+    def _of_block(self, name: str, **fields: Any) -> str:
+        return self._sent(f"content_block_{name}", index=len(self._content), **fields)
 
-    def _grow(self, **delta: Any) -> str:
-        return self._sent("content_block_delta", index=self._index, delta=delta)
-
-    def _stop(self) -> str:
-        self._index += 1
-        return self._sent("content_block_stop", index=self._index - 1)
+    def _stop(self, block: JSON) -> str:
+        event = self._of_block("stop")
+        self._content.append(block)
+        return event
 
     def _begin(self, kind: Kind) -> list[str]:
-        return [self._start(BLOCKS[kind])]
+        return [self._of_block("start", content_block=BLOCKS[kind])]
 
     def _delta(self, kind: Kind, new: str) -> str:
         name = FIELDS[kind]
-        return self._grow(type=f"{name}_delta", **{name: new})
+        return self._of_block("delta", delta={"type": f"{name}_delta", name: new})
 
     def _end(self, kind: Kind, text: str) -> list[str]:
-        signed = self._grow(type="signature_delta", signature=SIGNATURE)
-        return [*([signed] if kind == "thought" else []), self._stop()]
+        block = {**BLOCKS[kind], FIELDS[kind]: text}
+        if kind == "text":
+            return [self._stop(block)]
+        signed = {"type": "signature_delta", "signature": SIGNATURE}
+        return [
+            self._of_block("delta", delta=signed),
+            self._stop({**block, "signature": SIGNATURE}),
+        ]
 
     def _call_events(self, call: JSON) -> list[str]:
-        block = _tool_use(call)
-        arguments = json.dumps(block["input"])
-        begin = self._start({**block, "input": {}})
-        return [begin, self._grow(type="input_json_delta", partial_json=arguments), self._stop()]
-
-
-def _tool_use(call: JSON) -> JSON:
-    function = call["function"]
-    about = {"type": "tool_use", "id": call["id"], "name": function["name"]}
-    return {**about, "input": call_input(function["arguments"])}
+        function, about = call["function"], {"type": "tool_use", "id": call["id"]}
+        block = {**about, "name": function["name"], "input": call_input(function["arguments"])}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        begun = self._of_block("start", content_block={**block, "input": {}})
+        return [begun, self._of_block("delta", delta=delta), self._stop(block)]

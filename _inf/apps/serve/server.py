@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from _inf.apps.openai_requests import read
 from _inf.apps.rollouts.traces import Trace, TraceFile
 from _inf.apps.serve.access import check_address
 from _inf.apps.serve.app import Service, create_app
-from _inf.apps.serve.session_settings import SessionSettings
+from _inf.apps.serve.session_settings import SessionBody
 from _inf.apps.serve.sessions import check_name
 from _inf.errors import ConfigError, InferenceError
 
@@ -109,8 +110,9 @@ class InferenceServer:
             requests (400, code `length`); `max_tokens` also shortens the answer that reaches it.
         Raises `ConfigError` for wrong values, and `InferenceError` if the session is open already.
         """
-        settings = SessionSettings(task, rollout, sampling or {}, max_turns, max_tokens)
-        self._service.open_session(name, settings)
+        limits = {"max_turns": max_turns, "max_tokens": max_tokens}
+        settings = {"task": task, "rollout": rollout, "sampling": sampling, **limits}
+        self._service.open_session(read(SessionBody, {"name": name, **settings}))
         return self.session_url(name)
 
     def sessions(self) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from _inf.apps.openai_requests import NamesTokens, RequestBody, with_keywords
-from _inf.apps.serve.bodies import Choices, Likeliest, Scored, StreamOptions, StructuredOutputs
+from _inf.apps.openai_requests import RequestBody, with_keywords
+from _inf.apps.serve.bodies import Choices, Likeliest, Streamed, VllmFields
 from _inf.errors import ConfigError
 from _inf.request.keywords import KEYWORDS
 from _inf.types import GRAMMARS
@@ -25,7 +25,6 @@ class _Sampling(RequestBody):
     """Sampling parameters. names: `generate`'s of the fields that it has."""
 
     names: ClassVar[Mapping[str, str]]
-    n: Choices | None = None
 
     def keywords(self) -> dict[str, Any]:
         """Return `generate`'s keywords."""
@@ -34,11 +33,9 @@ class _Sampling(RequestBody):
 
 
 @with_keywords(VLLM)
-class VllmSampling(_Sampling, NamesTokens):
+class VllmSampling(_Sampling, VllmFields):
     names = VLLM
     logprobs: Likeliest | None = None
-    prompt_logprobs: Scored | None = None
-    structured_outputs: StructuredOutputs | None = None
     # They concern the text and the experts, which are not in the response, the ids, which always
     # are, and how the engine sends rows.
     return_token_ids: Any = None
@@ -51,14 +48,13 @@ class VllmSampling(_Sampling, NamesTokens):
         given = super().keywords()
         if self.logprobs and not self.logprob_token_ids:
             given["logprobs"] = self.logprobs
-        if self.prompt_logprobs is not None:
-            given["prompt_logprobs"] = self.prompt_logprobs or True
-        return given | (self.structured_outputs.keywords() if self.structured_outputs else {})
+        return given | self.of_vllm()
 
 
 @with_keywords(SGLANG)
 class SglangSampling(_Sampling):
     names = SGLANG
+    n: Choices | None = None
     # Accepted only at the value without effect.
     spaces_between_special_tokens: Literal[True] | None = None
 
@@ -66,12 +62,10 @@ class SglangSampling(_Sampling):
 class _TokensIn(RequestBody):
     """What `ServedKeywords` has and these routes do not."""
 
-    fits: ClassVar[bool] = False
     tool_choice: ClassVar[None] = None
     parallel_tool_calls: ClassVar[None] = None
     return_token_ids: ClassVar[bool] = True
     return_tokens_as_token_ids: ClassVar[bool] = True
-    stream: bool = False
     sampling_params: _Sampling
 
     @property
@@ -83,7 +77,7 @@ class _TokensIn(RequestBody):
         return found | (outputs.fields(f"{above}.structured_outputs") if outputs else {})
 
 
-class TokensBody(_TokensIn):
+class TokensBody(Streamed, _TokensIn):
     """The body of vLLM's `/inference/v1/generate`. cache_salt, priority: without effect, because
     the prefix cache is emptied with each update of the weights, and there is one queue."""
 
@@ -91,17 +85,8 @@ class TokensBody(_TokensIn):
     sampling_params: VllmSampling
     model: str | None = None
     request_id: str | None = None
-    stream_options: StreamOptions | None = None
     cache_salt: Any = None
     priority: Any = None
-
-    @model_validator(mode="after")
-    def _refuse_outside_streams(self) -> TokensBody:
-        if self.stream_options is not None and not self.stream:
-            raise ConfigError.of("stream_options", 'it needs "stream": true')
-        if self.prompt_logprobs is not None and self.stream:
-            raise ConfigError.of("sampling_params", "prompt_logprobs: a stream does not give them")
-        return self
 
     @property
     def likeliest(self) -> int | None:
@@ -121,7 +106,9 @@ class TokensBody(_TokensIn):
 class SglangBody(_TokensIn):
     """The body of SGLang's `/generate`."""
 
+    fits: ClassVar[bool] = False
     model: ClassVar[None] = None
+    stream: bool = False
     stream_options: ClassVar[None] = None
     prompt_logprobs: ClassVar[None] = None
     input_ids: list[int] | list[list[int]] | None = None

@@ -77,10 +77,10 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
     return {"tokens": ids, "count": len(ids), "max_model_len": limit, "token_strs": texts}
 
 
-def counted(engine: InferenceEngine, sent: CountBody) -> int:
+def counted(engine: InferenceEngine, sent: CountBody) -> dict[str, Any]:
     """The size of the prompt that Messages say."""
     body = read(TokenizeBody, sent.asked(str(engine.tokenizer.chat_template)))
-    return int(tokenized(engine, body)["count"])
+    return {"input_tokens": tokenized(engine, body)["count"]}
 
 
 def detokenized(engine: InferenceEngine, body: DetokenizeBody) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import TranslatedBody, read_body
@@ -42,27 +43,16 @@ class TranslatedResponses(Responses[TranslatedBody]):
     def _choice(self) -> Choice:
         return self.choices[0]
 
-    @property
-    def _calls(self) -> list[JSON]:
-        """The calls of a finished answer, in the form of chats."""
-        return list(self._choice.message.get("tool_calls", ()))
-
-    def _texts(self) -> dict[Kind, str]:
-        """The thought and the text of a finished answer, without empty ones."""
-        message = self._choice.message
-        texts: dict[Kind, Any] = {"thought": message.get("reasoning"), "text": message["content"]}
-        return {kind: text for kind, text in texts.items() if text}
-
     def whole(self, rows: Sequence[GenerationRow]) -> str:
-        self._add(whole_chunk(rows[0]))
-        return self._whole_text()
+        self.events(self._choice, whole_chunk(rows[0]))
+        return json.dumps(self._response())
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
         thought, text = self._add(chunk)
         events = [*self._grown("thought", thought), *self._grown("text", text)]
         if choice.finish_reason is not None:
             events += self._closed()
-            for call in self._calls:
+            for call in choice.message.get("tool_calls", ()):
                 events += self._call_events(call)
         return events
 
@@ -95,8 +85,8 @@ class TranslatedResponses(Responses[TranslatedBody]):
         return self._end(*ended)
 
     @abstractmethod
-    def _whole_text(self) -> str:
-        """The response to a request without a stream."""
+    def _response(self) -> JSON:
+        """The response when all its parts have ended."""
 
     @abstractmethod
     def _begin(self, kind: Kind) -> list[str]: ...

@@ -10,7 +10,7 @@ from openai import OpenAI
 from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
 from tests.support.scripted_thoughts import Speaker, speaking
-from tests.support.serve_clients import client
+from tests.support.serve_clients import Http, client
 from tests.support.tool_calling import TOOL_MODEL
 
 
@@ -23,6 +23,11 @@ def tiny_server(tiny: InferenceEngine) -> Iterator[InferenceServer]:
 @pytest.fixture(scope="session")
 def tiny_client(tiny_server: InferenceServer) -> OpenAI:
     return client(tiny_server)
+
+
+@pytest.fixture(scope="session")
+def http(tiny_server: InferenceServer) -> Http:
+    return Http(tiny_server)
 
 
 @pytest.fixture(scope="session")

@@ -7,19 +7,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from _inf.apps.rollouts.traces import Trace
 from _inf.apps.serve.server import InferenceServer
-from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 from tests.support.pages import ROOT
 from tests.support.scripted_server import MODEL
-from tests.support.scripted_thoughts import Speaker, speaking
+from tests.support.scripted_thoughts import Speaker, sampled, speaking
+from tests.support.serve_clients import Http
 
 FOLDER = ROOT / "build" / "agent_programs"
 PROGRAMS = FOLDER / "node_modules" / ".bin"
@@ -106,20 +106,21 @@ def codex(url: str, model: str, folder: Path) -> str:
     return run(command, folder, {"INF_KEY": "none"})
 
 
-def requests(server: InferenceServer) -> dict[tuple[str, str], int]:
-    """How many there were of each route, with each status."""
-    text = httpx.get(f"{server.base_url.removesuffix('/v1')}/metrics").text
-    found: dict[tuple[str, str], int] = {}
-    for line in text.splitlines():
-        if line.startswith("inf_http_requests_total{"):
-            route, status = line.split('"')[1:4:2]
-            found[route, status] = int(float(line.rpartition(" ")[2]))
+def refusals(server: InferenceServer) -> Counter[str]:
+    """How many requests were not answered, by the route and status."""
+    found: Counter[str] = Counter()
+    for line in Http(server).client.get("/metrics").text.splitlines():
+        if line.startswith("inf_http_requests_total{") and 'status="200"' not in line:
+            name, _, count = line.rpartition(" ")
+            found[name] = int(float(count))
     return found
 
 
-def sampled(trace: Trace) -> list[int]:
-    pairs = zip(trace.token_ids, trace.response_mask, strict=True)
-    return [token for token, bit in pairs if bit]
+@pytest.fixture(autouse=True)
+def all_requests_are_answered(server: InferenceServer) -> Iterator[None]:
+    before = refusals(server)
+    yield
+    assert not refusals(server) - before
 
 
 def ids_of(speaker: Speaker, *said: str) -> list[int]:
@@ -127,36 +128,30 @@ def ids_of(speaker: Speaker, *said: str) -> list[int]:
     return [token for text in said for token in [*speaker.tokenizer(text)["input_ids"], eos]]
 
 
-def refused(before: Mapping[tuple[str, str], int], server: InferenceServer) -> list[Any]:
-    """The requests since `before` that were not answered."""
-    now = requests(server)
-    return [key for key in now if key[1] != "200" and now[key] != before.get(key, 0)]
-
-
-def test_claude_codes_run_is_one_trace(
-    spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
+@pytest.mark.parametrize("program", ["claude", "codex"])
+def test_run_is_one_trace(
+    program: str, spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
 ) -> None:
-    before = requests(server)
-    spoken[0].says(BASH, DONE)
-    url = server.session("claude", task=TASK)
-    result = claude(url, MODEL, tmp_path, "--allowedTools", "Bash")
-    assert (result["result"], result["num_turns"]) == ("All is done.", 2)
+    look, url = BASH if program == "claude" else SHELL, server.session(program, task=TASK)
+    spoken[0].says(look, DONE)
+    if program == "claude":
+        result = claude(url, MODEL, tmp_path, "--allowedTools", "Bash")
+        assert (result["result"], result["num_turns"]) == ("All is done.", 2)
+    else:
+        assert "All is done." in codex(url, MODEL, tmp_path)
     assert (tmp_path / "work" / "seen.txt").read_text() == "found\n"
-    assert refused(before, server) == []
-    [trace] = server.traces("claude")
-    assert sampled(trace) == ids_of(spoken[0], BASH, DONE)
+    [trace] = server.traces(program)
+    assert sampled(trace) == ids_of(spoken[0], look, DONE)
     assert trace.finish_reasons == ["tool_calls", "stop"]
 
 
 def test_claude_codes_sub_agent_is_another_trace_of_the_rollout(
     spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
 ) -> None:
-    before = requests(server)
     spoken[0].says(HELP, BASH, "<think>Hm.</think>Seen.", DONE)
     url = server.session("claude-helped", task=TASK)
     result = claude(url, MODEL, tmp_path, "--allowedTools", "Agent,Bash")
     assert result["result"] == "All is done."
-    assert refused(before, server) == []
     by_size = sorted(server.traces("claude-helped"), key=lambda trace: -len(trace.prompt_token_ids))
     agent, helper = by_size
     assert sampled(agent) == ids_of(spoken[0], HELP, DONE)
@@ -165,24 +160,10 @@ def test_claude_codes_sub_agent_is_another_trace_of_the_rollout(
     assert {agent.fork_reason, helper.fork_reason} <= {None, "tools", "other_conversation"}
 
 
-def test_codexs_run_is_one_trace(
-    spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
-) -> None:
-    before = requests(server)
-    spoken[0].says(SHELL, DONE)
-    assert "All is done." in codex(server.session("codex", task=TASK), MODEL, tmp_path)
-    assert (tmp_path / "work" / "seen.txt").read_text() == "found\n"
-    assert refused(before, server) == []
-    [trace] = server.traces("codex")
-    assert sampled(trace) == ids_of(spoken[0], SHELL, DONE)
-    assert trace.finish_reasons == ["tool_calls", "stop"]
-
-
 @pytest.mark.parametrize("form", ["openai", "anthropic"])
 def test_mini_swe_agents_run_is_one_trace(
     form: str, spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
 ) -> None:
-    before = requests(server)
     look, end = (
         f"<think>I look.</think>Looking.\n{call('bash', command=command)}"
         for command in (WRITE, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
@@ -201,7 +182,6 @@ def test_mini_swe_agents_run_is_one_trace(
     command = [f"{FOLDER}/python/bin/mini", "-m", f"{form}/{MODEL}", "-t", TASK, "-y"]
     run([*command, "--exit-immediately", "-o", f"{tmp_path}/run.json"], tmp_path, variables)
     assert (tmp_path / "work" / "seen.txt").read_text() == "found\n"
-    assert refused(before, server) == []
     [trace] = server.traces(f"mini-{form}")
     assert sampled(trace) == ids_of(spoken[0], look, end)
 

@@ -12,12 +12,10 @@ from openai import OpenAI
 
 from _inf.apps.serve.item_bodies import ItemsBody, ItemsChat
 from _inf.apps.serve.server import InferenceServer
-from tests.support.scripted_thoughts import Speaker
-from tests.support.serve_clients import client
-from tests.support.tool_calling import CALCULATOR, GREETED, GREETING, answer, question
+from tests.support.scripted_thoughts import CALL, SAID, THOUGHT_CALL, Speaker, sampled
+from tests.support.serve_clients import client, user
+from tests.support.tool_calling import CALCULATOR, answer, question
 
-SAID = "<think>\nThe capital?\n</think>\n\nIt is Paris."
-CALL = '<tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call>'
 PATCH = '<tool_call>\n{"name": "patch", "arguments": {"input": "+a\\n"}}\n</tool_call>'
 SPAWN = '<tool_call>\n{"name": "agents__spawn", "arguments": {}}\n</tool_call>'
 SCHEMA = {"type": "object", "properties": {"at": {"type": "integer"}}}
@@ -31,19 +29,21 @@ ASK = "What is the capital?"
 KEPT: Any = {"include": ["reasoning.encrypted_content"], "store": False}
 
 
-def create(openai: OpenAI, **fields: Any) -> Any:
-    model = openai.models.list().data[0].id
-    return openai.responses.create(**({"model": model, "input": ASK} | fields))
+@pytest.fixture
+def api(server: InferenceServer) -> OpenAI:
+    return client(server)
+
+
+def create(api: OpenAI, **fields: Any) -> Any:
+    return api.responses.create(**({"model": "some-model", "input": ASK} | fields))
 
 
 def without_ids(response: Any) -> Any:
     """What is the same of two responses."""
     about = response.to_dict(warnings=False)  # of tools that it does not know
-    for name in ("id", "created_at"):
-        del about[name]
-    for item in about["output"]:
-        del item["id"]
-        item.pop("call_id", None)
+    for each in (about, *about["output"]):
+        for name in ("id", "created_at", "call_id"):
+            each.pop(name, None)
     return about
 
 
@@ -73,42 +73,42 @@ def checked(events: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("said", "kinds", "status"),
+    ("said", "ends", "kinds", "status"),
     [
-        (SAID, ["reasoning", "message"], "completed"),
-        (
-            f"<think>Look.</think>So:\n{CALL}",
-            ["reasoning", "message", "function_call"],
-            "completed",
-        ),
-        (PATCH, ["custom_tool_call"], "completed"),
-        (SPAWN, ["function_call"], "completed"),
-        ("Paris. " * 200, ["message"], "incomplete"),
+        (SAID, "stop", ["reasoning", "message"], "completed"),
+        (THOUGHT_CALL, "stop", ["reasoning", "message", "function_call"], "completed"),
+        (PATCH, "stop", ["custom_tool_call"], "completed"),
+        (SPAWN, "stop", ["function_call"], "completed"),
+        ("Paris. " * 200, "stop", ["message"], "incomplete"),
+        ("Paris.", "repetition", ["message"], "incomplete"),
     ],
 )
 def test_stream_ends_in_the_whole_response(
-    speaker: Speaker, server: InferenceServer, said: str, kinds: list[str], status: str
+    speaker: Speaker, api: OpenAI, said: str, ends: str, kinds: list[str], status: str
 ) -> None:
-    speaker.says(said)
+    speaker.says(said, ends=ends)
     fields: Any = {"tools": TOOLS, "max_output_tokens": 200, **KEPT}
-    whole = create(client(server), **fields)
+    whole = create(api, **fields)
     assert [item.type for item in whole.output] == kinds and whole.status == status
     assert whole.usage.output_tokens == min(len(speaker.answer), 200)
-    stream = checked([*create(client(server), **fields, stream=True)])
-    assert without_ids(stream) == without_ids(whole)
+    assert without_ids(checked([*create(api, **fields, stream=True)])) == without_ids(whole)
     if status == "incomplete":
         assert whole.incomplete_details.reason == "max_output_tokens"
+    if said == PATCH:
+        assert (whole.output[0].name, whole.output[0].input) == ("patch", "+a\n")
+    if said == SPAWN:
+        assert (whole.output[0].name, whole.output[0].namespace) == ("spawn", "agents")
+    assert "start: /./" in speaker.prompts[-1]  # the grammar, which only the model reads
 
 
 @pytest.mark.parametrize("said", [SAID, PATCH])
-def test_aborted_answer_is_an_error(speaker: Speaker, server: InferenceServer, said: str) -> None:
+def test_aborted_answer_is_an_error(speaker: Speaker, api: OpenAI, said: str) -> None:
     speaker.says(said, ends="abort")
-    fields: Any = {"tools": TOOLS, "max_output_tokens": 200}
     with pytest.raises(openai.InternalServerError, match="paused") as refused:
-        create(client(server), **fields)
+        create(api, tools=TOOLS)
     assert refused.value.status_code == 503
     try:
-        *_, failed, error = create(client(server), **fields, stream=True)
+        *_, failed, error = create(api, tools=TOOLS, stream=True)
     except openai.InternalServerError as at_once:  # the whole answer came as the first chunk
         assert at_once.status_code == 503
     else:
@@ -116,37 +116,17 @@ def test_aborted_answer_is_an_error(speaker: Speaker, server: InferenceServer, s
         assert error.type == "error" and "paused" in error.message
 
 
-def test_answer_that_repeats_itself_is_incomplete(
-    speaker: Speaker, server: InferenceServer
-) -> None:
-    speaker.says("Paris.", ends="repetition")
-    whole = create(client(server))
-    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
-    assert checked([*create(client(server), stream=True)]).status == "incomplete"
-
-
-def test_calls_have_the_names_of_their_tools(speaker: Speaker, server: InferenceServer) -> None:
-    speaker.says(PATCH, SPAWN)
-    [patch] = create(client(server), tools=TOOLS).output
-    assert (patch.name, patch.input) == ("patch", "+a\n")
-    [spawn] = create(client(server), tools=TOOLS).output
-    assert (spawn.name, spawn.namespace) == ("spawn", "agents")
-    assert "start: /./" in speaker.prompts[-1]  # the grammar, which only the model reads
-
-
 # ─── Prompts ───
 
 
-def test_items_are_rendered_as_the_chats_messages(
-    speaker: Speaker, server: InferenceServer
-) -> None:
+def test_items_are_rendered_as_the_chats_messages(speaker: Speaker, api: OpenAI) -> None:
     def text(role: str, said: str, kind: str = "input_text") -> Any:
         return {"type": "message", "role": role, "content": [{"type": kind, "text": said}]}
 
     call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": '{"at": 1}'}
     items = [
         text("developer", "Two."),
-        {"role": "user", "content": "Look."},
+        user("Look."),
         {"type": "reasoning", "summary": [], "encrypted_content": "unencrypted:Where?"},
         text("assistant", "Look.", "output_text"),
         call,
@@ -155,7 +135,7 @@ def test_items_are_rendered_as_the_chats_messages(
         text("user", "Go on."),
     ]
     speaker.says("Yes.")
-    create(client(server), input=items, instructions="One.")
+    create(api, input=items, instructions="One.")
     assert speaker.prompts == [
         "<|im_start|>system\nOne.\n\nTwo.<|im_end|>\n"
         "<|im_start|>user\nLook.<|im_end|>\n"
@@ -169,55 +149,22 @@ def test_items_are_rendered_as_the_chats_messages(
 
 
 def test_fields_are_those_of_chats() -> None:
-    schema = {"type": "object", "properties": {}}
-    format = {"type": "json_schema", "name": "a", "schema": schema, "strict": True}
+    same = {"top_k": 5, "repetition_penalty": 1.1, "seed": 4, "frequency_penalty": 0.5, "stop": "x"}
     sent = {
         "input": ASK,
-        "text": {"format": format},
+        "text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}},
         "tools": [LOOK],
         "tool_choice": {"type": "function", "name": "look"},
         "reasoning": {"effort": "low", "summary": "auto"},
+        "chat_template_kwargs": {"a": 1},
         "max_output_tokens": 7,
     }
-    chat = ItemsBody.model_validate(sent).chat("{{ reasoning_effort }}")
-    assert chat["json_schema"] == schema and chat["max_tokens"] == 7
-    assert chat["tool_choice"] == {"type": "function", "function": {"name": "look"}}
-    assert chat["chat_template_kwargs"] == {"reasoning_effort": "low"}
-
-
-def test_keywords_of_chats_have_their_effect(server: InferenceServer) -> None:
-    sent = {"top_k": 5, "repetition_penalty": 1.1, "seed": 4, "frequency_penalty": 0.5, "stop": "x"}
-    body = ItemsBody.model_validate(
-        {"input": ASK, **sent, "chat_template_kwargs": {"a": 1}, "reasoning": {"effort": "low"}}
-    )
-    chat = ItemsChat.of(body, "{{ reasoning_effort }}").keywords()
-    assert sent.items() <= chat.items()
-    assert chat["chat_template_kwargs"] == {"reasoning_effort": "low", "a": 1}
-
-
-@pytest.mark.parametrize("said", [SAID, f"<think>Look.</think>So 日😀:\n{CALL}", "日😀"])
-def test_log_probs_are_those_of_the_text(
-    said: str, speaker: Speaker, server: InferenceServer
-) -> None:
-    speaker.says(said)
-    asked: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "tools": TOOLS}
-    whole = create(client(server), **asked)
-    events = [*create(client(server), **asked, stream=True)]
-    [text] = [item.content[0] for item in whole.output if item.type == "message"]
-    assert "".join(each.token for each in text.logprobs).strip() == text.text.strip()
-    assert {len(each.top_logprobs) for each in text.logprobs} == {2}
-    assert (
-        bytes(sum((each.bytes for each in text.logprobs), [])).decode().strip() == text.text.strip()
-    )
-    done = [event for event in events if event.type == "response.output_text.done"]
-    assert [each.token for each in done[0].logprobs] == [each.token for each in text.logprobs]
-    deltas = [event for event in events if event.type == "response.output_text.delta"]
-    listed = [each.token for event in deltas for each in event.logprobs]
-    assert listed == [each.token for each in text.logprobs]
-    assert without_ids(checked(events)) == without_ids(whole)
-    for more in ({"top_logprobs": 2}, {"include": []}):
-        plain = create(client(server), **more)
-        assert [i.content[0].logprobs for i in plain.output if i.type == "message"] == [[]]
+    chat = ItemsChat.of(ItemsBody.model_validate(sent | same), "{{ reasoning_effort }}")
+    keywords = chat.keywords()
+    assert keywords["json_schema"] == SCHEMA and keywords["max_tokens"] == 7
+    assert chat.tool_choice.function.name == "look"  # type: ignore[union-attr]
+    assert keywords["chat_template_kwargs"] == {"reasoning_effort": "low", "a": 1}
+    assert same.items() <= keywords.items()
 
 
 # ─── Sessions ───
@@ -231,11 +178,10 @@ def test_conversation_is_one_trace_of_the_sampled_ids(
     said = [f"<think>Look.</think>So:\n{CALL}", PATCH, f"<think>And</think>{SPAWN}", SAID]
     speaker.says(*said)
     name = f"items-{stream}"
-    openai = client(server, base_url=server.session_url(name))
-    items: list[Any] = [{"role": "user", "content": ASK}]
+    items: list[Any] = [user(ASK)]
     ids = list[int]()
     for _ in said:
-        answer = create(openai, input=items, tools=TOOLS, stream=stream, **KEPT)
+        answer = create(client(server, name), input=items, tools=TOOLS, stream=stream, **KEPT)
         answer = checked([*answer]) if stream else answer
         ids += speaker.answer
         for item in answer.output:
@@ -246,63 +192,45 @@ def test_conversation_is_one_trace_of_the_sampled_ids(
                 about = {"type": f"{item.type}_output", "call_id": item.call_id}
                 items.append({**about, "output": "saw"})
     [trace] = server.traces(name)
-    pairs = zip(trace.token_ids, trace.response_mask, strict=True)
-    assert [token for token, sampled in pairs if sampled] == ids
-    assert len(trace.finish_reasons) == len(said)
+    assert sampled(trace) == ids and len(trace.finish_reasons) == len(said)
 
 
 # ─── Refusals ───
 
+SPAWNS = {"type": "custom", "name": "agents__spawn"}
+WRONG: list[tuple[Any, str]] = [
+    ({"previous_response_id": "resp_1"}, "'previous_response_id: unknown; nothing is stored"),
+    ({"store": True}, "store"),
+    ({"tools": [{"type": "code_interpreter"}]}, "tools.0.type: .*'code_interpreter'"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "not 'input_image'"),
+    ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0.type: 'item_reference'"),
+    ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}, "encrypted"),
+    ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"extra_body": {"n": 2}}, "n: unknown"),
+    ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema: it is miss"),
+    ({"tools": [LOOK, {**LOOK, "description": "Looks."}]}, "the name 'look' is taken"),
+    ({"tools": [SPAWNS, *TOOLS[2:]]}, "the name 'agents__spawn' is taken"),
+    ({"temperature": -1}, "temperature"),
+]
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id: nothing is stored"),
-        ({"extra_body": {"conversation": "c"}}, "conversation: nothing is stored"),
-        ({"store": True}, "store"),
-        (
-            {"tools": [{"type": "code_interpreter", "container": "c"}]},
-            "tools.type: .*'code_interpreter'",
-        ),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "type: 'input_image'",
-        ),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input.type: 'item_reference'"),
-        ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}, "encrypted"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"extra_body": {"n": 2}}, "n: unknown"),
-        (
-            {"text": {"format": {"type": "json_schema", "name": "a"}}},
-            "text.format.schema: it is miss",
-        ),
-        ({"tools": [LOOK, {**LOOK, "description": "Looks."}]}, "the name 'look' is taken"),
-        (
-            {"tools": [{"type": "custom", "name": "agents__spawn"}, *TOOLS[2:]]},
-            "the name 'agents__spawn' is taken",
-        ),
-        ({"temperature": -1}, "temperature"),
-    ],
-)
+
+@pytest.mark.parametrize(("fields", "named"), WRONG)
 def test_what_would_change_the_answer_is_refused_by_name(
-    fields: Any, named: str, server: InferenceServer
+    fields: Any, named: str, api: OpenAI
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=named):
-        create(client(server), **fields)
+        create(api, **fields)
 
 
-def test_tool_that_is_left_out_is_named_in_a_header(
-    speaker: Speaker, server: InferenceServer
-) -> None:
+def test_tool_that_is_left_out_is_named_in_a_header(speaker: Speaker, api: OpenAI) -> None:
     """Codex always sends it."""
     speaker.says("Yes.")
-    raw = client(server).responses.with_raw_response
-    tools: list[Any] = [{"type": "web_search", "external_web_access": False}, LOOK]
-    for stream in (False, True):
-        answer = raw.create(model="some-model", input=ASK, tools=tools, stream=stream)
-        assert "web_search" in answer.headers["warning"]
-    plain = raw.create(model="some-model", input=ASK, tools=[LOOK])
-    assert "warning" not in plain.headers
+    tools: list[Any] = [LOOK, {"type": "web_search", "external_web_access": False}]
+    for given, stream in ((tools, False), (tools, True), (tools[:1], False)):
+        answer = api.responses.with_raw_response.create(
+            model="some-model", input=ASK, tools=given, stream=stream
+        )
+        assert ("web_search" in answer.headers.get("warning", "")) == (given is tools)
 
 
 # ─── A real model ───
@@ -310,17 +238,15 @@ def test_tool_that_is_left_out_is_named_in_a_header(
 
 @pytest.mark.engine
 def test_tool_runs_and_the_conversation_is_one_trace(caller_server: InferenceServer) -> None:
-    openai = client(caller_server, base_url=caller_server.session_url("responses"))
-    assert create(openai, input=GREETING).output_text == GREETED
+    api = client(caller_server, "responses")
     tool: Any = {"type": "function", "strict": False, **CALCULATOR["function"]}
-    items: list[Any] = [{"role": "user", "content": question("12 * 7")}]
-    [call] = create(openai, input=items, tools=[tool]).output
+    items: list[Any] = [user(question("12 * 7"))]
+    model = api.models.list().data[0].id
+    [call] = create(api, model=model, input=items, tools=[tool]).output
     assert json.loads(call.arguments) == {"expression": "12 * 7"}
     items += [call, {"type": "function_call_output", "call_id": call.call_id, "output": "84"}]
-    with openai.responses.stream(
-        model=openai.models.list().data[0].id, input=items, tools=[tool]
-    ) as stream:
+    with api.responses.stream(model=model, input=items, tools=[tool]) as stream:
         stream.until_done()
         assert stream.get_final_response().output_text == answer("84")
-    greeted, called = caller_server.traces("responses")
-    assert (len(greeted.finish_reasons), len(called.finish_reasons)) == (1, 2)
+    [called] = caller_server.traces("responses")
+    assert called.finish_reasons == ["tool_calls", "stop"]

@@ -6,93 +6,78 @@ import functools
 from typing import Any
 
 import pytest
-from openai import BadRequestError, OpenAI
 
 from _inf.apps.serve.server import InferenceServer
-from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
-from tests.support.serve_clients import client, joined_chat, whole_chat
+from tests.support.serve_clients import CHAT, COMPLETION, Http, user
 
 pytestmark = pytest.mark.engine
+BEFORE = [user("Hi"), {"role": "assistant", "content": "Hello"}]
+TWO = {"max_tokens": 2, "return_token_ids": True}
 
 
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def ask(openai: OpenAI, messages: Any, **params: Any) -> Any:
-    [model] = openai.models.list().data
-    extra = {"return_token_ids": True} | params.pop("extra_body", {})
-    return openai.chat.completions.create(
-        model=model.id, messages=messages, extra_body=extra, **params
+def rendered(tiny: InferenceEngine, messages: Any) -> list[int]:
+    ids: Any = tiny.tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False
     )
+    return list(ids)
 
 
 def of_length(tiny: InferenceEngine, tokens: int, before: list[Any]) -> list[Any]:
     """The messages with one more by a user, rendered to so many tokens."""
-    render = functools.partial(
-        tiny.tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False
-    )
+    size = functools.cache(lambda text: len(rendered(tiny, [*before, user(text)])))
     text = "Go "
-    while len(render([*before, user(text)])) < tokens:
-        text += "é" if len(render([*before, user(text + "é")])) <= tokens else "!"
-    assert len(render([*before, user(text)])) == tokens
+    while size(text) < tokens:
+        text += "é" if size(text + "é") <= tokens else "!"
+    assert size(text) == tokens
     return [*before, user(text)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("role", ["assistant", "tool"])
 def test_prompt_length_bounds_first_turns_only(
-    stream: bool, role: str, tiny: InferenceEngine, tiny_client: OpenAI
+    stream: bool, role: str, tiny: InferenceEngine, http: Http
 ) -> None:
     limits = tiny.model.limits
     later = [user("Hi"), {"role": role, "content": "Hello", "tool_call_id": "a"}]
-    for before, most in (([], limits.prompt), (later, limits.total - 2)):
-        fits = ask(tiny_client, of_length(tiny, most, before), max_tokens=2, stream=stream)
-        choices, prompt = joined_chat(fits) if stream else whole_chat(fits)
-        assert len(prompt) == most and choices[0].ids
-        with pytest.raises(BadRequestError) as refused:
-            ask(tiny_client, of_length(tiny, most + 1, before), max_tokens=2, stream=stream)
-        assert refused.value.code == "context_length_exceeded"
-        limit = limits.total if before else limits.prompt
-        assert f" {most + 1} tokens" in str(refused.value) and f" {limit} " in str(refused.value)
+    for before, most, limit in (
+        ([], limits.prompt, limits.prompt),
+        (later, limits.total - 2, limits.total),
+    ):
+        messages = of_length(tiny, most, before)
+        answer = http.send(CHAT, messages=messages, stream=stream, **TWO)
+        assert answer.status_code == 200
+        if not stream:
+            assert answer.json()["usage"]["prompt_tokens"] == most
+        long = of_length(tiny, most + 1, before)
+        error = http.post(CHAT, 400, messages=long, stream=stream, **TWO)["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert f" {most + 1} tokens" in error["message"] and f" {limit} " in error["message"]
 
 
 def test_ids_that_go_on_from_an_answer_are_a_later_turn(
     tiny: InferenceEngine, tiny_server: InferenceServer
 ) -> None:
-    limits, url = tiny.model.limits, tiny_server.session_url("long")
-    complete = functools.partial(
-        client(tiny_server, base_url=url).completions.create,
-        model=tiny.config.model_name,
-        max_tokens=2,
-        extra_body={"return_token_ids": True},
-    )
+    limits, http = tiny.model.limits, Http(tiny_server, "long")
     ids = [7] * limits.prompt
-    answer: Any = complete(prompt=ids)
-    ids += answer.choices[0].token_ids + [8]
-    answer = complete(prompt=ids)
+    for _ in range(2):
+        sent = ids
+        [choice] = http.post(COMPLETION, prompt=ids, **TWO)["choices"]
+        ids = [*ids, *choice["token_ids"], 8]
     [trace] = tiny_server.traces("long")
-    whole = trace.prompt_token_ids + trace.token_ids
-    assert whole == ids + answer.choices[0].token_ids and len(whole) > limits.prompt
-    for prompt in ([8, *ids[1:]], ids + [8] * (limits.total - len(ids))):
-        with pytest.raises(BadRequestError) as refused:
-            complete(prompt=prompt)
-        assert refused.value.code == "context_length_exceeded"
-    httpx.delete(url.removesuffix("/v1")).raise_for_status()
+    assert trace.prompt_token_ids + trace.token_ids == ids[:-1] and len(sent) > limits.prompt
+    for prompt in ([8, *sent[1:]], sent + [8] * (limits.total - len(sent))):
+        error = http.post(COMPLETION, 400, prompt=prompt, **TWO)["error"]
+        assert error["code"] == "context_length_exceeded"
+    http.delete()
 
 
 def test_later_turn_is_cut_only_where_its_answer_would_not_fit(
-    tiny: InferenceEngine, tiny_client: OpenAI
+    tiny: InferenceEngine, http: Http
 ) -> None:
-    limits, before = tiny.model.limits, [user("Hi"), {"role": "assistant", "content": "Hello"}]
-    long = of_length(tiny, limits.total + 9, before)
-    rollout = tiny.config.rollout
-    for asked, room in ({"max_tokens": 3}, 3), ({}, rollout.response_length):
-        extra = {"truncate_prompt": "left", "stop_token_ids": [*range(384)]}  # one token
-        answer = ask(tiny_client, long, **asked, extra_body=extra)
-        _, prompt = whole_chat(answer)
-        rendered = tiny.tokenizer.apply_chat_template(
-            long, add_generation_prompt=True, return_dict=False
-        )
-        assert prompt == rendered[-(limits.total - room) :]
+    limits = tiny.model.limits
+    long = of_length(tiny, limits.total + 9, BEFORE)
+    extra = {"truncate_prompt": "left", "stop_token_ids": [*range(384)]}  # one token
+    for asked, room in ({"max_tokens": 3}, 3), ({}, tiny.config.rollout.response_length):
+        whole = http.post(CHAT, messages=long, return_token_ids=True, **asked, **extra)
+        assert whole["prompt_token_ids"] == rendered(tiny, long)[-(limits.total - room) :]

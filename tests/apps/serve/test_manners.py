@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from _inf.backends.openai.http import httpx
 from inf import EngineDeadError, InferenceEngine
 from tests.support.schedulers import in_flight
 from tests.support.scripts import START_SECONDS, script, until
-from tests.support.serve_clients import client
+from tests.support.serve_clients import COMPLETION, Http
 from tests.support.tiny import tiny_model
 
 LONG = {"prompt": "Go on", "temperature": 0, "max_tokens": 120, "ignore_eos": True, "n": 4}
@@ -66,32 +67,21 @@ def test_engine_that_dies_is_restarted_once(
     if mortal.weight_version:  # one whose weights were updated stays dead
         mortal.restart()
     ask = {"prompt": "Hi", "max_tokens": 2}
-    with mortal.serve() as server:
-        http = httpx.Client(base_url=server.base_url, timeout=60)
-        health = server.base_url.replace("/v1", "/health")
-        before = http.post("/completions", json=ask).json()["choices"]
-        failed: list[httpx.Response] = []
-        waiting = threading.Thread(
-            target=lambda: failed.append(
-                http.post("/completions", json={**LONG, "max_tokens": 3500, "n": 1})
-            )
-        )
-        waiting.start()
+    with mortal.serve() as server, ThreadPoolExecutor(1) as threads:
+        http = Http(server)
+        before = http.post(COMPLETION, **ask)["choices"]
+        waiting = threads.submit(http.send, COMPLETION, **{**LONG, "max_tokens": 3500, "n": 1})
         assert until(lambda: in_flight(mortal) == 1, 30)
-        kill_scheduler(mortal)
-        waiting.join(60)
-        assert failed[0].status_code == 503 and int(failed[0].headers["Retry-After"]) > 0
-        assert failed[0].json()["error"]["type"] == "server_error"
-        told = httpx.get(health, timeout=60)
+        os.kill(mortal.rollout.host.children[0].pid, signal.SIGKILL)
+        failed = waiting.result(60)
+        assert failed.status_code == 503 and int(failed.headers["Retry-After"]) > 0
+        assert failed.json()["error"]["type"] == "server_error"
+        told = http.client.get("/health")
         assert (told.status_code, told.json()["status"]) == (503, "restarting")
-        assert until(lambda: httpx.get(health, timeout=60).status_code == 200, START_SECONDS)
-        assert httpx.get(health, timeout=60).json()["restarts"] == 1
-        assert http.post("/completions", json=ask).json()["choices"] == before
+        assert until(lambda: http.client.get("/health").status_code == 200, START_SECONDS)
+        assert http.get("/health")["restarts"] == 1
+        assert http.post(COMPLETION, **ask)["choices"] == before
     assert "started again" in caplog.text
-
-
-def kill_scheduler(engine: InferenceEngine) -> None:
-    os.kill(engine.rollout.host.children[0].pid, signal.SIGKILL)
 
 
 class Dead:
@@ -165,27 +155,23 @@ def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
         http = httpx.Client(base_url=url, timeout=60)
         longer = {**LONG, "n": 1, "max_tokens": 1500}
         expected = http.post("/completions", json=longer).json()["choices"][0]["text"]
-        answers: list[str] = []
 
-        def read(begun: threading.Event) -> None:
+        def read(begun: threading.Event) -> str:
             text = ""
             with http.stream("POST", "/completions", json={**longer, "stream": True}) as response:
                 for line in filter(None, response.iter_lines()):
                     begun.set()
                     if line != "data: [DONE]":
                         text += json.loads(line.removeprefix("data: "))["choices"][0]["text"]
-            answers.append(text)
+            return text
 
         begun = [threading.Event() for _ in range(3)]
-        threads = [threading.Thread(target=read, args=(event,)) for event in begun]
-        for thread in threads:
-            thread.start()
-        assert all(event.wait(60) for event in begun)
-        assert len(answers) < 3
-        run.send(signal.SIGTERM)
-        for thread in threads:
-            thread.join(60)
-        assert answers == [expected] * 3
+        with ThreadPoolExecutor(3) as threads:
+            answers = [threads.submit(read, event) for event in begun]
+            assert all(event.wait(60) for event in begun)
+            assert not all(each.done() for each in answers)
+            run.send(signal.SIGTERM)
+            assert [each.result(60) for each in answers] == [expected] * 3
         assert run.exit_code(60) == 0
         assert "Traceback" not in run.err
 
@@ -208,27 +194,15 @@ def test_requests_beyond_the_limit_are_aborted_at_the_end(
 # ─── Totals ───
 
 
-def test_version_is_the_librarys(tiny_server: InferenceServer) -> None:
-    url = tiny_server.base_url.replace("/v1", "/version")
-    assert httpx.get(url).json() == {"version": inf.__version__}
-
-
-def test_metrics_count_requests_tokens_and_what_runs(
-    tiny: InferenceEngine, tiny_server: InferenceServer
-) -> None:
-    url = tiny_server.base_url.replace("/v1", "/metrics")
+def test_metrics_count_requests_tokens_and_what_runs(http: Http) -> None:
+    assert http.get("/version") == {"version": inf.__version__}
 
     def totals() -> dict[str, float]:
-        lines = [
-            line
-            for line in httpx.get(url, timeout=60).text.splitlines()
-            if not line.startswith("#")
-        ]
-        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+        pairs = [line.rsplit(" ", 1) for line in http.client.get("/metrics").text.splitlines()]
+        return {name: float(value) for name, value in pairs if not name.startswith("#")}
 
     before = totals()
-    model = tiny.config.model_name
-    client(tiny_server).completions.create(model=model, prompt="Hi", max_tokens=5, n=2)
+    http.post(COMPLETION, prompt="Hi", max_tokens=5, n=2)
     after = totals()
     asked = 'inf_http_requests_total{route="/v1/completions",status="200"}'
     assert after[asked] == before.get(asked, 0) + 1

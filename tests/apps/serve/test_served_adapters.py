@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.serve.server import InferenceServer
-from _inf.backends.openai.http import httpx
 from inf import ConfigError, InferenceEngine
-from tests.support.serve_clients import client
+from tests.support.serve_clients import CHAT, COMPLETION, Http, user
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter
 
@@ -27,107 +25,85 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [adapter(tiny_model(), folder / str(seed), seed=seed) for seed in (5, 6)]
 
 
-@pytest.fixture
-def served(folders: list[Path]) -> Iterator[tuple[InferenceEngine, InferenceServer]]:
+@pytest.fixture(scope="module")
+def engine() -> Iterator[InferenceEngine]:
     with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
-        with engine.serve(adapter_folder=folders[0].parent) as server:
-            yield engine, server
+        yield engine
 
 
-def posted(server: InferenceServer, path: str, **body: Any) -> tuple[int, str]:
-    answer = httpx.post(f"{server.base_url}/{path}_lora_adapter", json=body, timeout=60)
+@pytest.fixture
+def http(engine: InferenceEngine, folders: list[Path]) -> Iterator[Http]:
+    with engine.serve(adapter_folder=folders[0].parent) as server:
+        yield Http(server)
+
+
+def load(http: Http, path: object, **more: Any) -> tuple[int, str]:
+    body = {"lora_name": "mine", "lora_path": str(path), **more}
+    answer = http.send("/v1/load_lora_adapter", **body)
     return answer.status_code, answer.text
 
 
+def unload(http: Http) -> int:
+    return http.send("/v1/unload_lora_adapter", lora_name="mine").status_code
+
+
 def test_adapters_are_loaded_listed_asked_for_and_unloaded(
-    served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
+    http: Http, engine: InferenceEngine, folders: list[Path]
 ) -> None:
-    engine, server = served
-    caller = client(server)
-    base = caller.models.list().data[0].id
+    def answered(model: str) -> Any:
+        whole = http.post(COMPLETION, model=model, prompt=IDS, return_token_ids=True, **GREEDY)
+        assert whole["model"] == model
+        return whole["choices"][0]["token_ids"]
 
-    def answered(model: str) -> list[int]:
-        extra = {"return_token_ids": True}
-        row = caller.completions.create(model=model, prompt=IDS, extra_body=extra, **GREEDY)
-        assert row.model == model
-        ids: list[int] = row.choices[0].token_ids  # type: ignore[attr-defined]
-        return ids
-
-    status, said = posted(server, "load", lora_name="mine", lora_path=str(folders[0]))
-    assert (status, said) == (200, "Success: LoRA adapter 'mine' added successfully.")
-    listed = caller.models.list().data
-    assert [(each.id, getattr(each, "parent", None)) for each in listed] == [
-        (base, None), ("mine", base)
-    ]  # fmt: skip
-    assert caller.models.retrieve("mine").id == "mine"
+    base = engine.config.model_name
+    said = "Success: LoRA adapter 'mine' added successfully."
+    assert load(http, folders[0]) == (200, said)
+    listed = http.get("/v1/models")["data"]
+    assert [(each["id"], each["parent"]) for each in listed] == [(base, None), ("mine", base)]
+    assert http.get("/v1/models/mine")["id"] == "mine"
     ours: Any = {"prompt_token_ids": IDS}
     first = engine.generate(ours, adapter="mine", **GREEDY).token_ids[0]
     plain = engine.generate(ours, **GREEDY).token_ids[0]
     assert answered("mine") == first != plain == answered(base)
-    chunks = caller.chat.completions.create(
-        model="mine", messages=[{"role": "user", "content": "Hi"}], stream=True, **GREEDY
-    )
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    events = http.events(CHAT, model="mine", messages=[user("Hi")], **GREEDY)
+    text = "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
     assert text == engine.generate("Hi", adapter="mine", **GREEDY).completions[0]
 
-    status, said = posted(server, "load", lora_name="mine", lora_path=str(folders[1]))
+    status, said = load(http, folders[1])
     assert status == 400 and "load_inplace" in said
-    again = {"lora_name": "mine", "lora_path": str(folders[1]), "load_inplace": True}
-    assert posted(server, "load", **again)[0] == 200
+    assert load(http, folders[1], load_inplace=True)[0] == 200
     assert answered("mine") == engine.generate(ours, adapter="mine", **GREEDY).token_ids[0] != first
-    assert posted(server, "unload", lora_name="mine")[0] == 200
-    assert posted(server, "unload", lora_name="mine")[0] == 404
-    assert len(caller.models.list().data) == 1
-    status, said = posted(server, "load", lora_name="mine", lora_path="nowhere")
+    assert [unload(http), unload(http)] == [200, 404]
+    assert len(http.get("/v1/models")["data"]) == 1
+    status, said = load(http, "nowhere")
     assert status == 400 and "nowhere is not a PEFT folder" in said
-    status, said = posted(server, "load", lora_name="mine", lora_path=folders[0].name)
-    assert status == 200 and posted(server, "unload", lora_name="mine")[0] == 200
-    body = {"model": "mine", "prompt": IDS}
-    gone = httpx.post(f"{server.base_url}/completions", json=body, timeout=60)
-    assert gone.status_code == 404 and gone.json()["error"]["code"] == "model_not_found"
+    assert load(http, folders[0].name)[0] == 200 and unload(http) == 200
+    gone = http.post(COMPLETION, 404, model="mine", prompt=IDS)
+    assert gone["error"]["code"] == "model_not_found"
 
 
-@pytest.mark.parametrize("path", ["/etc", "..", "../../x", "link"])
-def test_no_other_folder_is_read(
-    path: str, served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
-) -> None:
-    engine, server = served
-    link = folders[0].parent / "link"
-    link.unlink(missing_ok=True)
-    link.symlink_to("/etc")
-    status, said = posted(server, "load", lora_name="mine", lora_path=path)
-    assert status == 400 and "is not below the server's adapter folder" in said
+def test_no_other_folder_is_read(http: Http, engine: InferenceEngine, folders: list[Path]) -> None:
+    (folders[0].parent / "link").symlink_to("/etc")
+    for path in ("/etc", "..", "../../x", "link"):
+        status, said = load(http, path)
+        assert status == 400 and "is not below the server's adapter folder" in said
+    for path in ("a\0b", "x" * 5000):
+        status, said = load(http, path)
+        assert status == 400 and "is no folder" in said
     assert engine.adapters == []
 
 
-@pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
-def test_path_that_cannot_be_is_an_error_of_the_request(
-    path: str, served: tuple[InferenceEngine, InferenceServer]
-) -> None:
-    status, said = posted(served[1], "load", lora_name="mine", lora_path=path)
-    assert status == 400 and "is no folder" in said
-
-
-def test_of_loads_of_one_name_at_once_one_is_answered(
-    served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
-) -> None:
-    body = {"lora_name": "mine", "lora_path": str(folders[0])}
+def test_of_loads_of_one_name_at_once_one_is_answered(http: Http, folders: list[Path]) -> None:
     with ThreadPoolExecutor(8) as threads:
-        answers = [threads.submit(posted, served[1], "load", **body) for _ in range(8)]
+        answers = [threads.submit(load, http, folders[0]) for _ in range(8)]
     assert sorted(each.result()[0] for each in answers) == [200, *[400] * 7]
+    assert unload(http) == 200
 
 
 def test_server_without_a_folder_of_adapters_has_no_such_routes(
-    served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
+    engine: InferenceEngine, folders: list[Path], tmp_path: Path
 ) -> None:
-    engine, _ = served
     with engine.serve() as server:
-        assert posted(server, "load", lora_name="mine", lora_path=str(folders[0]))[0] == 404
-
-
-def test_folder_that_cannot_be_used_is_refused(
-    served: tuple[InferenceEngine, InferenceServer], tiny_server: InferenceServer, tmp_path: Path
-) -> None:
+        assert load(Http(server), folders[0])[0] == 404
     with pytest.raises(ConfigError, match="adapter_folder: .*nowhere is not a folder"):
-        served[0].serve(adapter_folder=tmp_path / "nowhere")
-    assert posted(tiny_server, "load", lora_name="mine", lora_path=str(tmp_path))[0] == 404
+        engine.serve(adapter_folder=tmp_path / "nowhere")
