@@ -1,19 +1,16 @@
-"""Whatever comes in ends in a right answer, or in an exception of ours that says where.
-
-What needs no engine is fuzzed in a process for each target (`fuzz_targets.py`), so that a case that
-kills or hangs is counted, and shown; then the same shapes go through a live engine.
-"""
+"""Whatever comes in ends in a right answer, or in an exception of ours that says where."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import faulthandler
+import functools
 import json
-import os
 import re
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,113 +18,167 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import inf
-from inf import EngineDeadError, InferenceEngine, InferenceError
+from _inf.apps.batch.lines import BadLine, parse
+from _inf.apps.batch.output_file import _json_line
+from _inf.config import load_config
+from _inf.config.load import FLAT
+from _inf.errors import InferenceError
+from _inf.models.resolve import resolve_model
+from _inf.request.grammar import json_schema_text, regex_text
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
+from _inf.tools.definition import as_tools
+from _inf.tools.json_schemas import argument_fault
+from _inf.types import Limits
+from inf import EngineDeadError, InferenceEngine
+from tests.support import fuzz_cases as cases
 from tests.support.figures import Figures
-from tests.support.fuzz_cases import GRAMMARS, KEYWORDS, PROMPTS
-from tests.support.fuzz_cases import RIGHT as RIGHT_VALUES
-from tests.support.fuzz_targets import TARGETS
-from tests.support.fuzz_values import one_of
+from tests.support.gguf_file import write_gguf
+from tests.support.tiny import VOCABULARY, tiny_model
 
 pytestmark = pytest.mark.soak
-
-TARGET_SECONDS = 240.0
-CALL_SECONDS = 60.0
-WITHOUT_ENGINE, THROUGH_ENGINE = 20_000, 1_000
+CASE_SECONDS, CALL_SECONDS = 20.0, 60.0
+LIMITS = Limits(prompt=512, total=640, vocabulary=VOCABULARY)
 KNOWN: dict[str, Any] = {"prompts": "What is the capital of France?", "temperature": 0}
 KNOWN |= {"max_tokens": 8}
+CAN_SAY = "rollout config null a int"  # what a line of a config's refusal may begin with, too
 
-tried: Counter[str] = Counter()
 
+def explored(case: cases.Cases, work: Callable[[Any], None], count: int) -> None:
+    """Do so many cases. One that takes over `CASE_SECONDS` ends the process, also in C code."""
 
-def run(target: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    path = str(Path(inf.__file__).parent)
-    cache = {"XDG_CACHE_HOME": str(folder)} if target == ".gguf files" else {}
-    return subprocess.run(
-        [sys.executable, "-m", "tests.support.fuzz_targets", target, str(folder)],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **cache},
-        capture_output=True,
-        text=True,
-        timeout=TARGET_SECONDS,
-        cwd=folder,
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
     )
+    @given(case)
+    def explore(one: Any) -> None:
+        faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
+        work(one)
+        faulthandler.cancel_dump_traceback_later()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        explore()
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_no_case_kills_or_hangs_or_escapes(target: str, tmp_path: Path, figures: Figures) -> None:
-    done = run(target, tmp_path)
-    hung = int("Timeout (" in done.stderr and "most recent call first" in done.stderr)
-    killed = int(done.returncode < 0)
-    if done.returncode:
-        last = (tmp_path / "last").read_text() if (tmp_path / "last").exists() else "none"
-        how = "it hung" if hung else f"exit code {done.returncode}"
-        pytest.fail(
-            f"{target}: {how} in the case {last[:2000]}\n{done.stderr[-6000:]}", pytrace=False
-        )
-    tally = json.loads(done.stdout.splitlines()[-1])
-    said = ", ".join(f"{count:,} {name}" for name, count in tally.items())
-    figures("bad input", target, f"{said}, {killed} killed, {hung} hung")
-    tried.update(tally)
-    assert tally["tried"] >= TARGETS[target].count
+@contextlib.contextmanager
+def says_where(places: Iterable[str] | str) -> Iterator[None]:
+    """A refusal begins with one of the places; or each of its lines with a word of the text."""
+    try:
+        yield
+    except InferenceError as failure:
+        heads = [re.split(r"[:.\[,]", line)[0] for line in str(failure).split("\n")]
+        if isinstance(places, str):
+            said = all(head in f"{CAN_SAY} {places}" or head.isdigit() for head in heads)
+        else:
+            said = str(failure).startswith(tuple(places))
+        assert said, f"it does not say where: {str(failure)[:500]!r}"
 
 
-def test_targets_without_an_engine_tried_enough_cases(figures: Figures) -> None:
-    if tried["tried"] == 0:
-        pytest.skip("the targets did not run")
-    figures("bad input", "without an engine", f"{tried['tried']:,} tried")
-    assert tried["tried"] >= WITHOUT_ENGINE
+@functools.cache
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model())
+
+
+def tree(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for path, value in pairs:
+        *above, last = path.split(".")
+        node = whole
+        for key in above:
+            if not isinstance(node.get(key), dict):
+                node[key] = {}
+            node = node[key]
+        node[last] = value
+    return whole
+
+
+def config(case: Any) -> None:
+    paths = " ".join(path for path, _ in [*case[0], *case[1]])
+    with says_where(paths):
+        said = load_config(*map(tree, case)).to_dict()
+        pairs = [(FLAT.get(path, path), value) for path, value in [*case[0], *case[1]]]
+        for path, value in pairs:
+            near = [p for p, _ in pairs if f"{p}.".startswith(f"{path}.") or path.startswith(p)]
+            if path in cases.DEFAULTS and len(near) == 1 and isinstance(value, bool | int | float):
+                found = functools.reduce(lambda node, key: node[key], path.split("."), said)
+                assert found == value and isinstance(found, bool) == isinstance(value, bool), path
+
+
+def tools(case: Any) -> None:
+    with says_where(["tools:", "tools["]):
+        for tool in as_tools(case):
+            json.dumps(tool.schema, allow_nan=False)
+            argument_fault(tool, {"a": 1})
+
+
+def no_json(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def batch_line(case: bytes) -> None:
+    job = parse(case, 7, "m", tokenizer())
+    assert job.line == 7
+    if isinstance(job, BadLine):
+        assert job.reason
+        return
+    row = _json_line(
+        job.row(GenerationOutput([GenerationRow("Blue.", [5], [0.0], finish_reason="stop")]))
+    )
+    assert b"\n" not in row[:-1]
+    json.loads(row, parse_constant=no_json)
+
+
+def grammar(case: tuple[str, Any]) -> None:
+    with says_where([case[0]]):
+        assert {"json_schema": json_schema_text, "regex": regex_text}[case[0]](case[1])
+
+
+TARGETS: dict[Callable[[Any], None], tuple[cases.Cases, int]] = {
+    config: (cases.CONFIGS, 3500),
+    tools: (cases.TOOL_LISTS, 1500),
+    batch_line: (cases.FILE_LINES, 2500),
+    grammar: (cases.GRAMMARS, 1500),
+}
+
+
+@pytest.mark.parametrize("work", TARGETS, ids=lambda work: work.__name__)
+def test_no_case_kills_or_hangs_or_escapes(work: Callable[[Any], None]) -> None:
+    explored(TARGETS[work][0], work, TARGETS[work][1])
+
+
+def test_no_file_kills_or_hangs_or_escapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole = write_gguf(tmp_path / "whole.gguf").read_bytes()
+
+    def yaml_file(case: bytes) -> None:
+        (tmp_path / "c.yaml").write_bytes(case)
+        with says_where(f"{tmp_path / 'c'} {case.decode('utf-8', 'replace')}"):
+            load_config(tmp_path / "c.yaml", {})
+
+    def gguf_file(case: bytes) -> None:
+        (tmp_path / "model.gguf").write_bytes(case)
+        with says_where([f"model_path: {tmp_path / 'model.gguf'} cannot be used: "]):
+            shutil.rmtree(resolve_model(str(tmp_path / "model.gguf")))
+
+    explored(cases.YAMLS | cases.damaged(cases.YAMLS), yaml_file, 2500)
+    places = st.integers(0, 400) | st.integers(0, len(whole) - 1)
+    explored(places.map(lambda end: whole[:end]) | cases.damaged(st.just(whole)), gguf_file, 300)
 
 
 # ─── Through a live engine ───
 
-
-class Line:
-    """The calls of one session, counted; each within `CALL_SECONDS`, the engine asked between."""
-
-    def __init__(self, engine: InferenceEngine) -> None:
-        self.engine = engine
-        self.known = engine.generate(**KNOWN).token_ids
-        self.tally = Counter(tried=0, refused=0, answered=0, asked=0, killed=0, hung=0)
-        self._threads = concurrent.futures.ThreadPoolExecutor(1)
-
-    def call(self, cases: int, work: Callable[[], Any], names: Iterable[str]) -> None:
-        """`names`: what a refusal may begin with, beside a prompt or a response."""
-        before = self.tally["tried"] // 100
-        self.tally["tried"] += cases
-        try:
-            self._threads.submit(work).result(CALL_SECONDS)
-            self.tally["answered"] += cases
-        except EngineDeadError:
-            self.tally["killed"] += 1
-            raise
-        except InferenceError as refused:
-            self.tally["refused"] += cases
-            places = [
-                r"(prompt|Row) \d+[ :,]",
-                r"response",
-                *(rf"{re.escape(n)}[:\[.]" for n in names),
-            ]
-            assert re.match("|".join(places), str(refused)), f"it does not say where: {refused}"
-        except concurrent.futures.TimeoutError:
-            self.tally["hung"] += 1
-            raise
-        if self.tally["tried"] // 100 > before:
-            assert self.engine.generate(**KNOWN).token_ids == self.known
-            self.tally["asked"] += 1
-
-    def generate(self, cases: int, prompts: Any, params: Mapping[str, Any]) -> None:
-        few = live(params)
-        self.call(cases, lambda: self.engine.generate(prompts, **few), few)
-
-    def stream(self, prompt: Any, params: Mapping[str, Any]) -> None:
-        few = live(params)
-        self.call(1, lambda: list(self.engine.stream(prompt, **few)), few)
-
-    def score(self, prompt: Any, response: Any) -> None:
-        self.call(1, lambda: self.engine.get_logprobs(prompt, response), ())
+RIGHT = cases.one_of(["Hello", {"prompt_token_ids": [5, 6]}, [{"role": "user", "content": "a"}]])
+PROMPTS = RIGHT | cases.PROMPTS
 
 
-def live(params: Mapping[str, Any]) -> dict[str, Any]:
+def live(params: dict[str, Any]) -> dict[str, Any]:
     """With few tokens and samples: what they cost is nothing of this test's."""
     few = {name: value for name, value in params.items() if name not in ("timeout", "progress")}
     for name, most in (("n", 3), ("max_tokens", 4)):
@@ -136,56 +187,37 @@ def live(params: Mapping[str, Any]) -> dict[str, Any]:
     return {"max_tokens": 4, **few} if few.get("max_tokens") is None else few
 
 
-RIGHT = one_of(["Hello", {"prompt_token_ids": [5, 6]}, [{"role": "user", "content": "a"}]])
-RIGHT_PARAMS = st.lists(st.sampled_from(sorted(RIGHT_VALUES)), max_size=3, unique=True).flatmap(
-    lambda names: st.fixed_dictionaries({name: one_of(RIGHT_VALUES[name]) for name in names})
-)
-EXPLORE = settings(
-    max_examples=200,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-
-
 def test_engine_outlives_every_case(tiny: InferenceEngine, figures: Figures) -> None:
-    line = Line(tiny)
+    known = tiny.generate(**KNOWN).token_ids
+    threads = concurrent.futures.ThreadPoolExecutor(1)
 
-    @EXPLORE
-    @given(PROMPTS, KEYWORDS)
-    def alone(prompt: Any, params: dict[str, Any]) -> None:
-        line.generate(1, prompt, params)
+    def call(names: Iterable[str], work: Callable[[], Any]) -> None:
+        """In time. names: what a refusal may begin with, beside a prompt or a response."""
+        places = ["prompt ", "Row ", "response", *(f"{n}{mark}" for n in names for mark in ":[.")]
+        with says_where(places):
+            try:
+                threads.submit(work).result(CALL_SECONDS)
+            except EngineDeadError as died:
+                raise AssertionError("the engine died") from died
 
-    @EXPLORE
-    @given(st.lists(RIGHT | PROMPTS, min_size=2, max_size=4), RIGHT_PARAMS | KEYWORDS)
-    def together(batch: list[Any], params: dict[str, Any]) -> None:
-        line.generate(len(batch), batch, params)
+    def generated(case: Any) -> None:
+        few = live(case[1])
+        call(few, lambda: tiny.generate(case[0], **few))
 
-    @EXPLORE
-    @given(RIGHT, RIGHT_PARAMS)
-    def right(prompt: Any, params: dict[str, Any]) -> None:
-        line.generate(1, prompt, params)
+    def streamed(case: Any) -> None:
+        few = live(case[1])
+        call(few, lambda: list(tiny.stream(case[0], **few)))
 
-    @EXPLORE
-    @given(GRAMMARS)
-    def constrained(grammar: tuple[str, Any]) -> None:
-        line.generate(1, "Hello", dict([grammar]))
-
-    @EXPLORE
-    @given(RIGHT | PROMPTS, one_of(["Paris", [5, 6]]) | PROMPTS)
-    def scored(prompt: Any, response: Any) -> None:
-        line.score(prompt, response)
-
-    @EXPLORE
-    @given(RIGHT | PROMPTS, RIGHT_PARAMS | KEYWORDS)
-    def streamed(prompt: Any, params: dict[str, Any]) -> None:
-        line.stream(prompt, params)
-
-    for explore in (alone, together, right, constrained, scored, streamed):
-        explore()
+    batches = PROMPTS | st.lists(PROMPTS, min_size=2, max_size=4)
+    grammars = cases.GRAMMARS.map(lambda grammar: dict([grammar]))
+    for work, drawn in (
+        (generated, st.tuples(batches, cases.KEYWORDS)),
+        (generated, st.tuples(RIGHT, grammars)),
+        (streamed, st.tuples(PROMPTS, cases.KEYWORDS)),
+        (lambda case: call((), lambda: tiny.get_logprobs(*case)), st.tuples(PROMPTS, PROMPTS)),
+    ):
+        explored(drawn, work, 300)
+        assert tiny.generate(**KNOWN).token_ids == known
     host = tiny.rollout.host
     assert host.death is None and all(child.is_alive() for child in host.children)
-    said = ", ".join(f"{count:,} {name}" for name, count in line.tally.items())
-    figures("bad input", "through a live engine", said)
-    assert line.tally["tried"] >= THROUGH_ENGINE
+    figures("bad input", "calls of a live engine", "1,200")

@@ -4,10 +4,8 @@ kept that is over."""
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import gc
 import random
-import statistics
 import tempfile
 import threading
 import time
@@ -30,7 +28,6 @@ pytestmark = pytest.mark.soak
 
 STORM_SECONDS, THREADS, TASKS = 120, 32, 64
 WARM_UP, REQUESTS, GROWTH = 1000, 2000, 0.03
-ROWS, CHATS = 1000, 8
 IDLE_SECONDS = 30.0
 
 
@@ -50,121 +47,95 @@ def engine(temporary: Path) -> Iterator[InferenceEngine]:
         yield engine
 
 
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """A call, and its answer when no other call runs."""
-
-    call: dict[str, Any]
-    answer: list[int]
-
-
 @pytest.fixture(scope="module")
-def questions(engine: InferenceEngine) -> list[Question]:
-    """Forty prompts of 1 to 400 tokens, answers of 1 to 100."""
+def questions(engine: InferenceEngine) -> list[tuple[dict[str, Any], list[int]]]:
+    """Forty calls, of 1 to 400 tokens with answers of 1 to 100, and the answer of each when no
+    other call runs."""
     dice = random.Random(0)
-    sizes = [(dice.randint(1, 400), dice.randint(1, 100)) for _ in range(40)]
-    calls: list[dict[str, Any]] = [
-        {
-            "prompts": {"prompt_token_ids": [dice.randint(5, 380) for _ in range(prompt)]},
-            "max_tokens": answer,
-            "temperature": 0,
-            "ignore_eos": True,
-        }
-        for prompt, answer in sizes
-    ]
-    return [Question(call, engine.generate(**call).token_ids[0]) for call in calls]
+    found = []
+    for _ in range(40):
+        ids = [dice.randint(5, 380) for _ in range(dice.randint(1, 400))]
+        call: dict[str, Any] = {"max_tokens": dice.randint(1, 100), "temperature": 0}
+        call |= {"prompt": {"prompt_token_ids": ids}, "ignore_eos": True}
+        found.append((call, ids_of(engine.stream(**call))))
+    return found
+
+
+def ids_of(chunks: Any) -> list[int]:
+    return [token for chunk in chunks for token in chunk.token_ids]
 
 
 class Storm:
     """What befell each call, by name; a call that is not answered right is under `wrong`."""
 
-    def __init__(self, engine: InferenceEngine, questions: list[Question], seconds: float) -> None:
+    def __init__(self, engine: InferenceEngine, questions: list[Any], seconds: float) -> None:
         self.engine, self.questions = engine, questions
         self.end = time.monotonic() + seconds
         self.befell: Counter[str] = Counter()
         self.wrong: list[tuple[str, Sequence[int], Sequence[int]]] = []
         self._lock = threading.Lock()
 
-    def note(
-        self, what: str, got: list[int] | None = None, answer: list[int] | None = None
-    ) -> None:
+    def note(self, what: str, got: list[int], answer: list[int]) -> None:
         with self._lock:
             self.befell[what] += 1
             if got != answer:
-                self.wrong.append((what, got or [], answer or []))
+                self.wrong.append((what, got, answer))
 
     def thread(self, seed: int) -> None:
         """Calls of every kind from one thread, one after another."""
         dice = random.Random(seed)
-        kinds = [self._generate, self._generate, self._stream, self._abandon, self._time_out]
         while time.monotonic() < self.end:
-            self.note("begun")
-            dice.choice(kinds)(dice.choice(self.questions), dice)
+            self.note("begun", [], [])
+            call, answer = dice.choice(self.questions)
+            match dice.randrange(5):
+                case 0 | 1:
+                    self.note("answered", self._generated(call), answer)
+                case 2:
+                    self.note("streamed", ids_of(self.engine.stream(**call)), answer)
+                case 3:
+                    got, most = list[int](), dice.randint(1, 40)
+                    for chunk in self.engine.stream(**call):
+                        got += chunk.token_ids
+                        if len(got) >= most:
+                            break
+                    self.note("streams abandoned", got, answer[: len(got)])
+                case _:
+                    try:
+                        got = self._generated(call, timeout=dice.uniform(0, 1))
+                        self.note("answered", got, answer)
+                    except GenerationTimeout:
+                        self.note("timed out", [], [])
 
-    def _generate(self, question: Question, dice: random.Random) -> None:
-        (got,) = self.engine.generate(**question.call).token_ids
-        self.note("answered", got, question.answer)
-
-    def _stream(self, question: Question, dice: random.Random) -> None:
-        chunks = self.engine.stream(**_alone(question))
-        got = [token for chunk in chunks for token in chunk.token_ids]
-        self.note("streamed", got, question.answer)
-
-    def _abandon(self, question: Question, dice: random.Random) -> None:
-        got: list[int] = []
-        chunks = self.engine.stream(**_alone(question))
-        for chunk in chunks:
-            got += chunk.token_ids
-            if len(got) >= dice.randint(1, 40):
-                break
-        self.note("streams abandoned", got, question.answer[: len(got)])
-
-    def _time_out(self, question: Question, dice: random.Random) -> None:
-        try:
-            (got,) = self.engine.generate(**question.call, timeout=dice.uniform(0, 1)).token_ids
-            self.note("answered", got, question.answer)
-        except GenerationTimeout:
-            self.note("timed out")
+    def _generated(self, call: dict[str, Any], **more: Any) -> list[int]:
+        params = {name: value for name, value in call.items() if name != "prompt"}
+        return self.engine.generate(call["prompt"], **params, **more).token_ids[0]
 
     async def tasks(self, count: int) -> None:
         await asyncio.gather(*(self._task(random.Random(f"task {seed}")) for seed in range(count)))
 
     async def _task(self, dice: random.Random) -> None:
-        kinds = [self._agenerate, self._agenerate, self._cancel, self._astream, self._acancel]
+        """Calls of every kind from a task; half of them are cancelled, unless they are faster."""
         while time.monotonic() < self.end:
-            self.note("begun")
-            await dice.choice(kinds)(dice.choice(self.questions), dice)
+            self.note("begun", [], [])
+            question, kind = dice.choice(self.questions), dice.choice([self._answer, self._stream])
+            task = asyncio.ensure_future(kind(*question))
+            await asyncio.wait({task}, timeout=dice.choice([None, dice.uniform(0, 1)]))
+            task.cancel()
+            try:
+                await task
+            except asyncio.CancelledError:
+                self.note("cancelled", [], [])
 
-    async def _agenerate(self, question: Question, dice: random.Random) -> None:
-        (got,) = (await self.engine.agenerate(**question.call)).token_ids
-        self.note("answered", got, question.answer)
+    async def _answer(self, call: dict[str, Any], answer: list[int]) -> None:
+        params = {name: value for name, value in call.items() if name != "prompt"}
+        rows = await self.engine.agenerate(call["prompt"], **params)
+        self.note("answered", rows.token_ids[0], answer)
 
-    async def _astream(self, question: Question, dice: random.Random) -> None:
+    async def _stream(self, call: dict[str, Any], answer: list[int]) -> None:
         got: list[int] = []
-        async for chunk in self.engine.astream(**_alone(question)):
+        async for chunk in self.engine.astream(**call):
             got += chunk.token_ids
-        self.note("streamed", got, question.answer)
-
-    async def _cancel(self, question: Question, dice: random.Random) -> None:
-        await self._cancelled(self._agenerate(question, dice), dice)
-
-    async def _acancel(self, question: Question, dice: random.Random) -> None:
-        await self._cancelled(self._astream(question, dice), dice)
-
-    async def _cancelled(self, work: Any, dice: random.Random) -> None:
-        """Unless it was faster."""
-        task = asyncio.ensure_future(work)
-        await asyncio.wait({task}, timeout=dice.uniform(0, 1))
-        task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError:
-            self.note("cancelled")
-
-
-def _alone(question: Question) -> dict[str, Any]:
-    call = dict(question.call)
-    return {"prompt": call.pop("prompts"), **call}
+        self.note("streamed", got, answer)
 
 
 def held(engine: InferenceEngine) -> dict[str, int]:
@@ -185,7 +156,7 @@ def is_idle(engine: InferenceEngine) -> bool:
 
 
 def test_answers_in_a_storm_are_those_given_alone(
-    engine: InferenceEngine, questions: list[Question], figures: Figures
+    engine: InferenceEngine, questions: list[Any], figures: Figures
 ) -> None:
     storm = Storm(engine, questions, STORM_SECONDS)
     with ThreadPoolExecutor(THREADS + 1) as threads:
@@ -201,8 +172,8 @@ def test_answers_in_a_storm_are_those_given_alone(
     assert sum(seen.values()) == begun  # every call came to an end, and to one
     assert min(seen.values()) > 10 and len(seen) == 5
     assert is_idle(engine)
-    for question in questions:
-        assert engine.generate(**question.call).token_ids == [question.answer]
+    for call, answer in questions:
+        assert ids_of(engine.stream(**call)) == answer
 
 
 def test_calls_one_after_another_leave_nothing_behind(
@@ -229,40 +200,3 @@ def test_calls_one_after_another_leave_nothing_behind(
     most = max(growth.values())
     figures("load", "descriptors, threads, files, requests: the most that any grew", most)
     assert most <= 0, growth
-
-
-def test_chat_after_a_thousand_prompts_does_not_wait_for_them(
-    engine: InferenceEngine, figures: Figures
-) -> None:
-    at_once = engine.config.rollout.max_num_seqs
-    dice = random.Random(2)
-    batch = {"prompts": ["One"] * ROWS, "max_tokens": [dice.randint(40, 120) for _ in range(ROWS)]}
-
-    def wait() -> float:
-        begun = time.monotonic()
-        engine.generate("Two", max_tokens=8, ignore_eos=True)
-        return 1000 * (time.monotonic() - begun)
-
-    alone = statistics.median(wait() for _ in range(CHATS))
-    waits, ended, running = [], [], []
-    with ThreadPoolExecutor(1) as threads:
-        begun = time.monotonic()
-        answers = threads.submit(engine.generate, **batch, ignore_eos=True)
-        assert until(lambda: in_flight(engine) == ROWS, 30)
-        for _ in range(CHATS):
-            rows = in_flight(engine)
-            waits.append(wait())
-            ended.append(rows - in_flight(engine))
-            running.append(load(engine)[0])
-        left = in_flight(engine)
-        lengths = [len(ids) for ids in answers.result(300).token_ids]
-        whole = time.monotonic() - begun
-    middle = statistics.median(waits)
-    figures("load", "a chat request's wait alone, ms", round(alone))
-    figures("load", f"after a batch of {ROWS} rows ({whole:.0f} s), ms", round(middle))
-    figures("load", "the longest of them, ms", round(max(waits)))
-    figures("load", "with the batch / alone", f"{middle / alone:.1f}")
-    figures("load", "rows of the batch that ended meanwhile, at most", max(ended))
-    figures("load", f"rows running at once, at most (max_num_seqs {at_once})", max(running))
-    assert lengths == batch["max_tokens"]
-    assert left > 0 and max(ended) <= 2 * at_once and max(running) <= at_once

@@ -12,14 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from _inf.request.template import Template
 from tests.support.figures import Figures
 from tests.support.scripts import script
-from tests.support.tiny import tiny_model
-from tests.support.tool_calling import TOOL_MODEL
 
 pytestmark = pytest.mark.soak
 
@@ -147,31 +142,3 @@ def test_no_file_holds_a_prompt(served: dict[str, Any]) -> None:
     for top in (served["home"], served["tmp"]):
         for file in (each for each in Path(top).rglob("*") if each.is_file()):
             assert b"cactus" not in file.read_bytes(), file
-
-
-# ─── What a tool says ───
-
-
-@pytest.mark.parametrize("model", [tiny_model, lambda: TOOL_MODEL], ids=["tiny", "tool model"])
-def test_no_text_of_a_tool_can_open_a_turn(model: Any, figures: Figures) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model())
-    template, marks = Template(tokenizer), sorted(tokenizer.get_added_vocab())
-    special = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
-    cuts = [mark[:at] for mark in marks for at in range(len(mark) + 1)]
-    cuts += [mark[at:] for mark in marks for at in range(len(mark))]
-    tried = 0
-
-    @settings(max_examples=2000, deadline=None, database=None)
-    @given(st.lists(st.sampled_from([*marks, *cuts, " ", "\n"]) | st.text(max_size=3), max_size=9))
-    def explore(pieces: list[str]) -> None:
-        nonlocal tried
-        text = "".join(pieces).encode("utf-8", "replace").decode()
-        harmless = template.escape_special_tokens(text)
-        assert not special & {*tokenizer(harmless, add_special_tokens=False)["input_ids"]}
-        assert harmless.replace(" ", "") == text.replace(" ", "")
-        tried += 1
-
-    explore()
-    figures("security", "tool results that open no turn", f"{tried:,} of {tried:,}")
