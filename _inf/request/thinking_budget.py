@@ -8,75 +8,58 @@ was forced is found in a finished answer by the same rule.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+import functools
+from collections.abc import Collection, Sequence
 
 from _inf.types import Request, ThoughtMarks
 
 TAIL = 16  # tokens at the end of a prompt, among which an end mark closes a thought in vLLM
 
 
-@dataclasses.dataclass
-class _Reached:
-    """How far an answer was read. start: the place of the open thought's first token, below 0 in
-    the prompt; None: no thought is open. searched: tokens in which no further mark begins."""
+class _Reader:
+    """Reads an answer token by token. start: the place of the open thought's first token, below 0
+    in the prompt; None: no thought is open."""
 
-    start: int | None
-    searched: int = 0
+    def __init__(self, start: int | None, budget: int, marks: ThoughtMarks) -> None:
+        self._start, self._budget, self._marks = start, budget, marks
+        self._next = 0  # the place that is looked at next
+        self._begin = 0  # the marks before it have been read
+        self._forced = range(0)
 
-    def find(self, mark: list[int], ids: Sequence[int], end: int) -> bool:
-        """Whether the mark is in the ids before `end`; the search goes on behind it."""
-        place = _first(list(ids[self.searched : end]), mark)
-        if place is None:
-            self.searched = max(self.searched, min(end, len(ids)) - len(mark) + 1)
-            return False
-        self.searched += place + len(mark)
-        return True
+    def token(self, ids: Sequence[int], place: int) -> int | None:
+        """The token that must stand at `place`, which is not before that of the last call."""
+        for here in range(self._next, place + 1):
+            self._look(ids, here)
+        self._next = place + 1
+        return self._marks.end[place - self._forced.start] if place in self._forced else None
+
+    def _look(self, ids: Sequence[int], here: int) -> None:
+        """Find a mark that ends at a place, or the place where the end mark is forced."""
+        mark = self._marks.end if self._start is not None else self._marks.start
+        first = here - len(mark)
+        if first >= self._begin and ids[first:here] == mark:
+            self._begin, self._start = here, here if self._start is None else None
+        if self._start is not None and here >= self._start + self._budget:
+            self._forced = range(here, here + len(self._marks.end))
+            self._begin, self._start = self._forced.stop, None
 
 
 class ThinkingBudget:
     """The budget of the answers to one prompt. `token` reads one answer on from where it was."""
 
     def __init__(self, prompt_ids: Sequence[int], budget: int, marks: ThoughtMarks) -> None:
-        self._budget, self._marks = budget, marks
-        self._first = opened(prompt_ids, marks)
-        self._reached = _Reached(self._first)
+        self._reader = functools.partial(_Reader, opened(prompt_ids, marks), budget, marks)
+        self._reached = self._reader()
 
     def token(self, generated: Sequence[int]) -> int | None:
         """The token that must follow what was generated, as much as at the last call or more; None:
         any may."""
-        here = len(generated)
-        for places in self._places(generated, self._reached):
-            if here in places:
-                return self._marks.end[here - places.start]
-        return None
+        return self._reached.token(generated, len(generated))
 
     def forced(self, answer: Sequence[int]) -> list[int]:
         """The places of an answer's tokens that were forced."""
-        return [
-            place
-            for places in self._places(answer, _Reached(self._first))
-            for place, token in zip(places, self._marks.end, strict=True)
-            if answer[place : place + 1] == [token]
-        ]
-
-    def _places(self, generated: Sequence[int], reached: _Reached) -> Iterator[range]:
-        """Where the end mark is forced: once in each thought that lasts until there."""
-        while True:
-            if reached.start is None:
-                if not reached.find(self._marks.start, generated, len(generated)):
-                    return
-                reached.start = reached.searched
-            first = max(0, reached.start + self._budget)
-            if reached.find(self._marks.end, generated, first):
-                reached.start = None
-            elif len(generated) < first:
-                return
-            else:
-                places = range(first, first + len(self._marks.end))
-                yield places
-                reached.start, reached.searched = None, places.stop
+        reader = self._reader()
+        return [place for place, token in enumerate(answer) if reader.token(answer, place) == token]
 
 
 def opened(prompt_ids: Sequence[int], marks: ThoughtMarks) -> int | None:
@@ -107,18 +90,7 @@ def budget_of(request: Request) -> ThinkingBudget | None:
     return ThinkingBudget(request.token_ids, params.thinking_token_budget, params.thought_marks)
 
 
-def _first(ids: list[int], mark: list[int]) -> int | None:
-    """The first place of a mark in ids; None: there is none."""
-    place = -1
-    with contextlib.suppress(ValueError):
-        while True:
-            place = ids.index(mark[0], place + 1)
-            if ids[place : place + len(mark)] == mark:
-                return place
-    return None
-
-
 def _last(ids: list[int], mark: list[int]) -> int:
     """The last place of a mark in ids; -1: there is none."""
-    found = _first(ids[::-1], mark[::-1])
-    return -1 if found is None else len(ids) - found - len(mark)
+    places = range(len(ids) - len(mark), -1, -1)
+    return next((place for place in places if ids[place : place + len(mark)] == mark), -1)
