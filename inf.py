@@ -48,7 +48,7 @@ from _inf.response.streaming import Stream, StreamChunk
 from _inf.runtime.calls import AwaitedCalls, CancelToken
 from _inf.runtime.extras import require_verl
 from _inf.runtime.progress import progress
-from _inf.types import ContinuedRow, Scored, SleepResult, ToolCall
+from _inf.types import Prompt, Scored, SleepResult, ToolCall
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -182,7 +182,7 @@ class InferenceEngine:
         """Check and convert messages, then parameters, then token ids."""
         refusals = Refusals(kept=params.get("on_error") == "row")
         forms = normalize(prompts, refusals)
-        rows = any(isinstance(form, ContinuedRow) for form in forms) or None
+        rows = any(isinstance(form, Prompt) for form in forms) or None
         registry.check_supported(self._backend, {**params, "generate(row)": rows})
         sampling = resolve(params, self.config.rollout, len(forms), self.model, refusals)
         if rows:

@@ -140,6 +140,22 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
+def unicode_fault(text: str) -> str:
+    """Why no tokenizer takes a text; "" if it is valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "contains a lone surrogate, which is not valid Unicode"
+    return ""
+
+
+def check_unicode(text: str, where: str, kind: type[Exception] = ConfigError) -> str:
+    """Return the text, or raise the fault of it that `unicode_fault` finds."""
+    if fault := unicode_fault(text):
+        raise kind(f"{where} {fault}.")
+    return text
+
+
 def strip_punctuation(text: object) -> str:
     """Return another library's text without final punctuation, for use inside a sentence."""
     return str(text).strip().rstrip(".!?:;, ")

@@ -55,29 +55,16 @@ def python_value(value: Any) -> Any:
 class Prompt:
     """One prompt as sent to the engine. truncated_tokens: how many `truncate_prompt` cut off.
     messages: the ids were rendered from these, if any. For a backend without a tokenizer it has
-    messages or text, and no ids. so_far: of a row that is continued."""
+    messages or text, and no ids. Of a row that `pause("abort")` ended and that is continued:
+    so_far, what it has; messages, those before its first answer; seed, adapter, its own."""
 
     token_ids: list[int]
     truncated_tokens: int = 0
     messages: list[Message] | None = None
     text: str | None = None
     so_far: RequestOutput | None = None
-
-
-class ContinuedRow(list[int]):
-    """A row that `pause("abort")` ended, given as a prompt: the ids of its own prompt. so_far: what
-    the row has; messages: those before its first answer, if any; seed, adapter: its own."""
-
-    def __init__(
-        self,
-        ids: Sequence[int],
-        so_far: RequestOutput,
-        messages: list[Message] | None,
-        seed: int | None,
-        adapter: str | None,
-    ) -> None:
-        super().__init__(ids)
-        self.so_far, self.messages, self.seed, self.adapter = so_far, messages, seed, adapter
+    seed: int | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)

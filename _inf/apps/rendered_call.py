@@ -80,7 +80,7 @@ class RenderedCall:
 
 
 def is_chat(form: Form) -> bool:
-    return bool(form) and isinstance(form[0], Mapping)
+    return isinstance(form, list) and bool(form) and isinstance(form[0], Mapping)
 
 
 def _marked(form: Any) -> Form:

@@ -13,10 +13,10 @@ from typing import Any
 from _inf.errors import ConfigError, PromptError, Refusals, shown
 from _inf.request.combinations import refuse
 from _inf.request.sampling import Sampling
-from _inf.types import ContinuedRow, Message, RequestOutput, SamplingParams, Transcript
+from _inf.types import Message, Prompt, RequestOutput, SamplingParams, Transcript
 
 
-def continued_row(row: Any, index: int) -> ContinuedRow:
+def continued_row(row: Any, index: int) -> Prompt:
     """The row as a prompt. Raises `PromptError` for one that cannot be continued."""
     where, reason = f"prompt {index} is a row", row.finish_reason
     if reason != "abort":
@@ -49,7 +49,8 @@ def continued_row(row: Any, index: int) -> ContinuedRow:
         transcript=transcript,
     )
     messages = _first_messages(transcript)
-    return ContinuedRow(row.prompt_token_ids, so_far, messages, row.seed, row.adapter)
+    own = {"messages": messages, "so_far": so_far, "seed": row.seed, "adapter": row.adapter}
+    return Prompt(list(row.prompt_token_ids), **own)
 
 
 def _first_messages(transcript: Transcript | None) -> list[Message] | None:
@@ -108,14 +109,13 @@ def continued(sampling: Sampling, forms: Sequence[object], refusals: Refusals) -
         raise ConfigError.of("n", f"a row is continued as one row, not {sampling.n}; set n=1.")
     params = list(sampling.params)
     for index, form in enumerate(forms):
-        if isinstance(form, ContinuedRow):
+        if isinstance(form, Prompt) and form.so_far:
             with refusals.of(index):
-                params[index] = _of_row(params[index], form, index)
+                params[index] = _of_row(params[index], form, len(form.so_far.token_ids), index)
     return dataclasses.replace(sampling, params=params)
 
 
-def _of_row(params: SamplingParams, row: ContinuedRow, index: int) -> SamplingParams:
-    tokens = len(row.so_far.token_ids)
+def _of_row(params: SamplingParams, row: Prompt, tokens: int, index: int) -> SamplingParams:
     if params.adapter != row.adapter:
         raise ConfigError.of(
             "adapter",

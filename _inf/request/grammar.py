@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import urljoin
 
-from _inf.errors import ConfigError, did_you_mean, shown, strip_punctuation
+from _inf.errors import ConfigError, check_unicode, did_you_mean, shown, strip_punctuation
 from _inf.request.grammar_sizes import (
     MAX_SCHEMAS,
     TOKEN,
@@ -84,8 +84,7 @@ def regex_text(pattern: object) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _checked_regex(pattern: str) -> str:
-    if any("\ud800" <= char <= "\udfff" for char in pattern):
-        raise ConfigError.of("regex", "it has a lone surrogate, which is not valid Unicode.")
+    check_unicode(pattern, "regex: it")
     check_length(pattern, "regex")
     check_operators([pattern], "regex")
     _check_pattern(pattern, "regex")

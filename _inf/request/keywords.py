@@ -268,7 +268,9 @@ PER_CALL: Mapping[str, Keyword] = {
     "chat_template": Keyword(values.template, feature="token_ids", of_chats=True),
     "chat_template_kwargs": Keyword(values.template_kwargs, Json, "", "token_ids", of_chats=True),
     "continue_final_message": Keyword(values.flag, bool, "no", "token_ids", of_chats=True),
-    "truncate_prompt": Keyword(values.side, Side, "", "token_ids"),
+    "truncate_prompt": Keyword(
+        partial(values.one_of, known=("left", "right")), Side, "", "token_ids"
+    ),
     "skip_special_tokens": Keyword(
         values.flag, bool, "yes", "token_ids", sglang="skip_special_tokens"
     ),
@@ -276,7 +278,7 @@ PER_CALL: Mapping[str, Keyword] = {
         values.flag, bool, "no", "token_ids", sglang="no_stop_trim"
     ),
     "logprobs": Keyword(values.likeliest, feature="top_logprobs", of_tokens=True),
-    "prompt_logprobs": Keyword(values.flag_or_count, feature="prompt_logprobs", of_tokens=True),
+    "prompt_logprobs": Keyword(values.flag_or_likeliest, feature="prompt_logprobs", of_tokens=True),
     "sampling_mask": Keyword(values.flag, feature="sampling_mask"),
     "return_routed_experts": Keyword(values.flag, feature="routed_experts"),
     "on_error": Keyword(partial(values.one_of, known=("raise", "row"))),

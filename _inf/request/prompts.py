@@ -4,7 +4,6 @@ it imports no library of arrays, tables or messages."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import operator
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,10 @@ from typing import Any, TypeAlias
 from pydantic_core import from_json
 
 from _inf.errors import RAISED, PromptError, Refusals, did_you_mean, shown
-from _inf.types import Message, as_list, python_value
+from _inf.types import Message, Prompt, as_list, python_value
 
-Form: TypeAlias = "list[Message] | list[int] | str"
+Text: TypeAlias = "list[Message] | list[int] | str"
+Form: TypeAlias = "Text | Prompt"  # a `Prompt` is a row to continue
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # Newer clients call `reasoning_content`, the name that templates read, `reasoning`. `cache_control`
@@ -23,6 +23,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 REASONING, CACHE = ("reasoning_content", "reasoning"), "cache_control"
 MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", *REASONING, CACHE)
 PART_KEYS = ("type", "text", CACHE)
+OF_ROWS = ("prompt_token_ids", "weight_versions", "finish_reason")
 TOKEN_IDS, TEXT = "prompt_token_ids", "text"
 FORMS = (
     'a prompt is a string, a list of {"role", "content"} messages, {"prompt_token_ids": [...]}, '
@@ -80,37 +81,23 @@ def _is_message(value: object) -> bool:
 
 def _is_object(value: object) -> bool:
     """Whether a value is a message object, with attributes instead of keys."""
-    try:
-        return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
-    except Exception:  # raised by the object's own code
-        return False
+    return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
 
 
 def _is_row(value: object) -> bool:
     """Whether a value is an answer of `generate`, or a saved one."""
-    if isinstance(value, str | type | Mapping):
-        return False
-    try:
-        known = hasattr(value, "prompt_token_ids") and hasattr(value, "weight_versions")
-        return known and isinstance(getattr(value, "finish_reason", None), str)
-    except Exception:  # raised by the object's own code
-        return False
+    return not isinstance(value, type) and all(hasattr(value, name) for name in OF_ROWS)
 
 
-def _fields(message: object) -> Mapping[Any, Any] | None:
+def _fields(message: Any) -> Mapping[Any, Any] | None:
     """Return the fields of a message, a mapping or an object; None for anything else."""
     if isinstance(message, Mapping):
         return message
     if not _is_object(message):
         return None
-    try:
-        if hasattr(message, "model_dump"):  # pydantic, and so OpenAI's
-            return dict(message.model_dump())
-        if dataclasses.is_dataclass(message):
-            return dataclasses.asdict(message)  # type: ignore[arg-type]  # not a class
-        return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
-    except Exception:  # raised by the object's own code
-        return None
+    if hasattr(message, "model_dump"):  # pydantic, and so OpenAI's
+        return dict(message.model_dump())
+    return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
 
 
 def _one(prompt: object, index: int) -> Form:

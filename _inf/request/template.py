@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from _inf.errors import PromptError, ToolError, error_text
+from _inf.errors import PromptError, ToolError, check_unicode, error_text
 from _inf.runtime import quiet
 from _inf.types import Tokenizer
 
@@ -263,7 +263,7 @@ class Template:
         return str(self._tokenizer.apply_chat_template(list(messages), tokenize=False, **more))
 
     def _ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        text.encode()  # raises for a lone surrogate with a clearer message than the tokenizer's
+        check_unicode(text, "it", ValueError)
         ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
 

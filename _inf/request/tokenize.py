@@ -8,10 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 
-from _inf.errors import RAISED, PromptError, PromptTooLongError, Refusals, at_fault, shown
-from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, id_list, kind
+from _inf.errors import (
+    RAISED,
+    PromptError,
+    PromptTooLongError,
+    Refusals,
+    at_fault,
+    check_unicode,
+    shown,
+)
+from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, Text, id_list, kind
 from _inf.request.template import Template
-from _inf.types import ContinuedRow, Limits, Prompt, Side, Tokenizer, as_list
+from _inf.types import Limits, Prompt, Side, Tokenizer, as_list
 
 
 def tokenize(
@@ -38,7 +46,7 @@ def tokenize(
         own_limits = _of_later_turn(limits, most) if isinstance(prompt, LaterTurn) else limits
         if index not in refusals:
             with refusals.of(index):
-                if isinstance(prompt, ContinuedRow):
+                if isinstance(prompt, Prompt):
                     one = _continued(prompt, limits, index, by_generate=most is not None)
                 else:
                     one = _tokenized(prompt, rendered_by, own_limits, index)
@@ -54,7 +62,7 @@ def _of_later_turn(limits: Limits, most: int | None) -> Limits:
     return replace(limits, prompt=room if limits.truncate else sys.maxsize)
 
 
-def _tokenized(prompt: Form, template: Template | None, limits: Limits, index: int) -> Prompt:
+def _tokenized(prompt: Text, template: Template | None, limits: Limits, index: int) -> Prompt:
     messages = None
     if template is None:
         return _as_given(prompt, index)
@@ -79,17 +87,17 @@ def _tokenized(prompt: Form, template: Template | None, limits: Limits, index: i
     return Prompt(kept, excess, messages)
 
 
-def _continued(row: ContinuedRow, limits: Limits, index: int, *, by_generate: bool) -> Prompt:
-    if not by_generate:
-        raise PromptError(f"prompt {index} is a row, which only generate() continues.")
+def _continued(row: Prompt, limits: Limits, index: int, *, by_generate: bool) -> Prompt:
     so_far = row.so_far
+    if so_far is None or not by_generate:
+        raise PromptError(f"prompt {index} is a row, which only generate() continues.")
     ids = so_far.token_ids if so_far.transcript is None else so_far.transcript.ids
-    for part in (row, ids):
+    for part in (row.token_ids, ids):
         _known(part, limits, f"prompt {index}: the row's token")
-    return Prompt(list(row), messages=row.messages, so_far=so_far)
+    return row
 
 
-def _as_given(prompt: Form, index: int) -> Prompt:
+def _as_given(prompt: Text, index: int) -> Prompt:
     if not prompt:
         raise PromptError(f"prompt {index}: the text is empty; write something in it.")
     if not isinstance(prompt, str) and not isinstance(prompt[0], Mapping):
@@ -98,14 +106,11 @@ def _as_given(prompt: Form, index: int) -> Prompt:
             "or set tokenizer_path if it can take token ids."
         )
     try:
-        json.dumps(prompt, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:
-        raise PromptError(f"prompt {index} has a lone surrogate: not valid Unicode.") from None
+        sent = json.dumps(prompt, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as failure:
         raise PromptError(f"prompt {index} cannot be sent as JSON: {failure}.") from None
-    if isinstance(prompt, str):
-        return Prompt([], text=prompt)
-    return Prompt([], messages=prompt)
+    check_unicode(sent, f"prompt {index}", PromptError)
+    return Prompt([], text=prompt) if isinstance(prompt, str) else Prompt([], messages=prompt)
 
 
 def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
@@ -142,10 +147,7 @@ def tokenize_responses(
 def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int) -> list[int]:
     where = f"response {index}"
     if isinstance(response, str):
-        try:
-            response.encode()  # the tokenizer's own message for a lone surrogate is unclear
-        except UnicodeEncodeError:
-            raise PromptError(f"{where} has a lone surrogate: not valid Unicode.") from None
+        check_unicode(response, where, PromptError)
         ids = tokenizer(response, add_special_tokens=False)["input_ids"] if response else []
         return _known(list(ids), limits, f"{where}: the text's token")
     ids = as_list(response)

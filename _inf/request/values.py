@@ -7,13 +7,12 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.errors import ConfigError, check_unicode, did_you_mean, shown
 from _inf.types import python_value
 
 MAX_INT32 = 2**31 - 1
 MAX_BIAS = 100.0  # OpenAI's bound
 ENGINES_OWN = "the engine sets it itself."
-MAX_NAMED = 5  # wrong keys in a message
 # Variables of a chat template that are set otherwise.
 TEMPLATE_OWN = {
     **dict.fromkeys(("conversation", "tools", "tokenize", "add_generation_prompt"), ENGINES_OWN),
@@ -25,6 +24,13 @@ TEMPLATE_OWN = {
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 
 
+def typed(name: str, value: Any, kind: type | tuple[type, ...], what: str) -> Any:
+    """Return the value if it is of a kind, which a message calls `what`."""
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise ConfigError.of(name, f"{shown(value)} is not {what}.")
+    return value
+
+
 def number(
     name: str,
     value: Any,
@@ -33,10 +39,8 @@ def number(
     above: float = -math.inf,
     most: float = math.inf,
 ) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ConfigError.of(name, f"{shown(value)} is not a number.")
     try:
-        real = float(value)
+        real = float(typed(name, value, numbers.Real, "a number"))
     except OverflowError:
         real = math.inf
     if not math.isfinite(real):
@@ -49,9 +53,7 @@ def number(
 
 
 def integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ConfigError.of(name, f"{shown(value)} is not an int.")
-    return int(value)
+    return int(typed(name, value, numbers.Integral, "an int"))
 
 
 def count(
@@ -72,17 +74,13 @@ def top_k(name: str, value: Any) -> int:
 
 
 def text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ConfigError.of(name, f"{shown(value)} is not a name; give it as text.")
-    if any("\ud800" <= char <= "\udfff" for char in value):
-        raise ConfigError.of(name, f"{shown(value)} has a lone surrogate: not valid UTF-8.")
-    return value
+    if not typed(name, value, str, "a name; give it as text"):
+        raise ConfigError.of(name, "an empty text is no name.")
+    return check_unicode(value, f"{name}: {shown(value)}")
 
 
 def flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError.of(name, f"{shown(value)} is not a bool; use True or False.")
-    return value
+    return bool(typed(name, value, bool, "a bool; use True or False"))
 
 
 def likeliest(name: str, value: Any, *, vocabulary: int) -> int:
@@ -90,23 +88,20 @@ def likeliest(name: str, value: Any, *, vocabulary: int) -> int:
     return vocabulary if whole == -1 else whole
 
 
-def flag_or_count(name: str, value: Any, *, vocabulary: int) -> bool | int:
+def flag_or_likeliest(name: str, value: Any, *, vocabulary: int) -> bool | int:
     if isinstance(value, bool):
         return value
-    if not isinstance(value, numbers.Integral):
-        raise ConfigError.of(name, f"{shown(value)} is neither a bool nor an int.")
-    return count(name, vocabulary if value == -1 else value, most=vocabulary)
+    whole = typed(name, value, numbers.Integral, "a bool or an int")
+    if most := likeliest(name, whole, vocabulary=vocabulary):
+        return most
+    raise ConfigError.of(name, "0 is out of range; True scores the prompt's tokens only.")
 
 
 def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in known:
-        raise ConfigError.of(name, f"{shown(value)} is none of {', '.join(map(repr, known))}.")
-    return value
-
-
-def side(name: str, value: Any) -> str:
-    if not isinstance(value, str) or value not in ("left", "right"):
-        raise ConfigError.of(name, f"{shown(value)} is neither 'left' nor 'right'.")
+        hint = did_you_mean(shown(value), known) or "."
+        words = ", ".join(map(repr, known))
+        raise ConfigError.of(name, f"{shown(value)} is none of {words}{hint}")
     return value
 
 
@@ -117,9 +112,9 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
 
 
 def template(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError.of(name, f"{shown(value)} is not the text of a Jinja template.")
-    return value
+    if not typed(name, value, str, "the text of a Jinja template").strip():
+        raise ConfigError.of(name, "a blank text is no template.")
+    return str(value)
 
 
 def template_kwargs(name: str, value: Any) -> dict[str, Any]:
@@ -134,10 +129,7 @@ def tools_kwargs(name: str, value: Any) -> dict[str, Any]:
     tools = mapping(name, value)
     for tool, kwargs in tools.items():
         for key in mapping(f"{name}.{tool}", kwargs):
-            if key not in TOOL_KWARGS:
-                hint = did_you_mean(key, TOOL_KWARGS) or "."
-                known = ", ".join(TOOL_KWARGS)
-                raise ConfigError.of(f"{name}.{tool}", f"{shown(key)} is none of {known}{hint}")
+            one_of(f"{name}.{tool}", key, TOOL_KWARGS)
     return tools
 
 
@@ -165,10 +157,8 @@ def repetition_detection(name: str, value: Any) -> dict[str, int] | None:
     given = mapping(name, value)
     found = {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0}
     for key, number in given.items():
-        if key not in found:
-            hint = did_you_mean(key, found) or f"; there are {', '.join(found)}."
-            raise ConfigError.of(f"{name}.{key}", f"there is no such number{hint}")
-        found[key] = count(f"{name}.{key}", number, least=0)
+        place = f"{name}.{key}"
+        found[one_of(place, key, [*found])] = count(place, number, least=0)
     if found["max_pattern_size"] == 0 and found["min_pattern_size"] == 0:
         return None
     if found["min_pattern_size"] > found["max_pattern_size"]:
@@ -182,28 +172,15 @@ def _strings(name: str, value: Any) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
         raise ConfigError.of(name, f"{shown(value)} is neither a string nor a list of strings.")
-    for string in strings:
-        try:
-            string.encode()
-        except UnicodeEncodeError:
-            raise ConfigError.of(
-                name, f"{shown(string)} has a lone surrogate, which is not valid Unicode."
-            ) from None
-    return list(strings)
+    return [check_unicode(string, f"{name}: {shown(string)}") for string in strings]
 
 
 def token_ids(
     name: str, value: Any, *, vocabulary: int, least: int = 0, most: int = MAX_INT32
 ) -> list[int]:
-    if not isinstance(value, list | tuple):
-        raise ConfigError.of(name, f"{shown(value)} is not a list of token ids.")
-    if not least <= len(value) <= most:
-        reason = (
-            "an empty list has no token; leave it out"
-            if not value
-            else (f"{len(value)} ids are too many; at most {most} can be given")
-        )
-        raise ConfigError.of(name, f"{reason}.")
+    if not least <= len(typed(name, value, (list, tuple), "a list of token ids")) <= most:
+        reason = f"{len(value)} ids are too many; at most {most} can be given."
+        raise ConfigError.of(name, reason if value else "an empty list has no token; leave it out.")
     return [_token(f"{name}[{index}]", token, vocabulary) for index, token in enumerate(value)]
 
 
@@ -218,22 +195,10 @@ def _token(name: str, value: Any, vocabulary: int) -> int:
 
 def logit_bias(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
     """Check biases; a token id is an int or its digits, because JSON keys are text."""
-    if not isinstance(value, Mapping):
-        raise ConfigError.of(name, f"{shown(value)} is not a mapping of token ids to numbers.")
-    tokens: dict[Any, int] = {}
-    faults = []
-    for key in value:
-        digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10
-        try:
-            tokens[key] = _token(name, int(key) if digits else key, vocabulary)
-        except ConfigError as fault:
-            faults.append(str(fault).removeprefix(f"{name}: "))
-    if faults:
-        more = f" And {len(faults) - MAX_NAMED} more." if len(faults) > MAX_NAMED else ""
-        raise ConfigError.of(name, " ".join(faults[:MAX_NAMED]) + more)
     biases: dict[int, float] = {}
-    for key, bias in value.items():
-        token = tokens[key]
+    for key, bias in typed(name, value, Mapping, "a mapping of token ids to numbers").items():
+        digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10
+        token = _token(name, int(key) if digits else key, vocabulary)
         if token in biases:
             raise ConfigError.of(name, f"the token {token} appears twice.")
         biases[token] = number(f"{name}[{token}]", bias, least=-MAX_BIAS, most=MAX_BIAS)
@@ -243,11 +208,7 @@ def logit_bias(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
 def agent_loop(name: str, value: Any) -> Any:
     if isinstance(value, Mapping) and isinstance(value.get("_target_"), str):
         return dict(value)
-    if not isinstance(value, str | type):
-        raise ConfigError.of(
-            name, f"{shown(value)} is not a name, a class, or a mapping with a _target_."
-        )
-    return value
+    return typed(name, value, (str, type), "a name, a class, or a mapping with a _target_")
 
 
 def agent_kwargs(name: str, value: Any) -> dict[str, Any]:

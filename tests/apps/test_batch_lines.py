@@ -187,7 +187,7 @@ def test_line_is_known_by_its_custom_id_whether_it_is_right_or_wrong() -> None:
         (b"{", ["JSON"]),
         (b"\xff\xfe", ["JSON"]),
         (b'{"prompt": "a", "id": 1e400}', ["id: ", "not finite"]),
-        (b'{"prompt": "\\ud800"}', ["prompt: ", "half a character"]),
+        (b'{"prompt": "\\ud800"}', ["prompt: ", "lone surrogate"]),
         (b"[" * 100_000, ["JSON"]),
         (b"[1]", ["object"]),
         (b"{}", ["none of prompt, messages and body", "forms"]),

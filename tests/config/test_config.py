@@ -20,6 +20,7 @@ from tests.support.config_faults import at, faults
 from tests.support.upstream import upstream
 
 ROOT = Path(__file__).resolve().parents[2]
+ARRAY = np.arange(2)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -61,13 +62,11 @@ def test_another_model_has_the_librarys_defaults_in_place_of_the_embedded_ones(n
     ("said", "samples"),
     [
         ({"temperature": 0.9}, True),
-        ({"temperature": 1.0}, True),
         ({"top_k": 5}, True),
         ({"do_sample": True}, True),
         ({"temperature": 0}, False),
         ({"top_p": 1, "top_k": -1}, False),
         ({"do_sample": False, "temperature": 1.0}, False),
-        ({"n": 4}, False),
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -79,32 +78,18 @@ def test_embedded_default_samples_where_what_is_laid_over_it_asks(
     assert load_config({"rollout": said}, {}).rollout.do_sample is said.get("do_sample", True)
 
 
-@pytest.mark.parametrize("said", [{"temperature": 0.9}, {"top_p": 0.9}, {"top_k": 5}], ids=str)
-def test_greedy_beside_what_it_would_ignore_is_refused_by_name(said: dict[str, Any]) -> None:
-    name, value = next(iter(said.items()))
-    says = f"rollout.do_sample: false means greedy, but {name} is {value}; remove one of them"
-    assert faults({"rollout": {**said, "do_sample": False}}) == [says]
-    assert faults(None, rollout={**said, "do_sample": False}) == [says]
-    assert faults({"rollout": said}, rollout={"do_sample": False}) == [says]
+def test_greedy_beside_what_it_would_ignore_is_refused_by_name() -> None:
+    for name, value in (("temperature", 0.9), ("top_p", 0.9), ("top_k", 5)):
+        says = f"rollout.do_sample: false means greedy, but {name} is {value}; remove one of them"
+        assert faults(None, rollout={name: value, "do_sample": False}) == [says]
+        assert faults(at(f"rollout.{name}", value), rollout={"do_sample": False}) == [says]
 
 
-def test_embedded_yaml_says_only_what_differs_from_the_defaults() -> None:
-    said = OmegaConf.to_container(OmegaConf.load(ROOT / "_inf/embedded.yaml"))
-    assert isinstance(said, dict) and said.keys() == {"rollout"}
-    defaults = RolloutConfig().model_dump()
-    same = [key for key, value in said["rollout"].items() if defaults[key] == value]
-    assert not same
-
-
-def test_gpu_default_loads_and_comments_every_key() -> None:
+def test_gpu_default_loads() -> None:
     config = load_config(ROOT / "config.yaml", {})
     assert config.model_path == "Qwen/Qwen3-0.6B" and config.rollout.load_format == "auto"
     assert config.rollout.engine_kwargs["sglang"] == {"attention_backend": None}
     assert not config.rollout.free_cache_engine and not config.rollout.enforce_eager
-    sections = ("rollout:", "val_kwargs:", "engine_kwargs:", "multi_turn:")
-    lines = [line.strip() for line in (ROOT / "config.yaml").read_text().splitlines()]
-    keys = [line for line in lines if line and not line.startswith(("#", *sections))]
-    assert len(keys) >= 40 and all(" # " in line for line in keys)
 
 
 def test_folder_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
@@ -133,26 +118,19 @@ def test_folder_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
     [
         ("", "c.yaml: empty"),
         ("- a\n- b\n", "c.yaml: expected keys and values at the top"),
-        ("- ${\n", "c.yaml: expected keys and values at the top"),
-        ("model_path: x\nrollout: [1\n", "c.yaml, line 3: not valid YAML"),
         ("device: cpu\n\tx: 1\n", "c.yaml, line 2: not valid YAML"),
         ("device: cpu\ndevice: cpu\n", "c.yaml, line 2: not valid YAML: found duplicate key"),
-        ("model_path: !!python/name:os.getcwd\n", "c.yaml, line 1: not valid YAML"),
         ("model_path: !!bool maybe\n", "c.yaml: not valid YAML: KeyError: 'maybe'"),
-        ("model_path: !!int ''\n", "c.yaml: not valid YAML: IndexError"),
         ("rollout: &r {multi_turn: *r}\n", "c.yaml"),  # OmegaConf or we, by its version
         ("5: x\n", "config: a key must be text, not 5"),
         ("rollout: {n: [{'': '${oc.env:INF_NO_SUCH}'}]}\n", "config: a key is empty"),
-        ("null: x\n", "c.yaml: not valid YAML: KeyValidationError: Incompatible key type"),
         ("model_path: ${nope}\n", "model_path: cannot be resolved: Interpolation key 'nope'"),
-        ("model_path: ${model_path}\n", "model_path: cannot be resolved: Recursive"),
         ("rollout: {n: '${oc.env:INF_NO_SUCH}'}\n", "rollout.n: cannot be resolved: KeyError"),
         ("rollout: {layer_name_map: ['???']}\n", "rollout.layer_name_map[0]: is "),
         ("model_path: ${\n", "model_path: not valid YAML: GrammarParseError: no viable"),
         ("rollout: {dtype: no}\n", "rollout.dtype: must be 'auto', "),
         ("rollout: {n: 1e3}\n", "rollout.n: 1000.0 is not an int"),
         ("rollout: {temperature: .inf}\n", "rollout.temperature: inf is not a finite number"),
-        ("model_path: !!binary aGk=\n", "model_path: b'hi' is not text"),
     ],
 )
 def test_odd_yaml_is_right_or_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -186,15 +164,12 @@ def test_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     assert faults(missing)[0].startswith(f"{missing}: no such config file")
     for path in (str(tmp_path), binary, binary / "x", "x\0y"):
         assert faults(path)[0].startswith(f"{path}: not a config file that can be read (")
-    for model in ("Qwen/Qwen3-0.6B", str(tmp_path), "smollm.gguf"):
-        assert f'use model_path="{model}" (in the shell: --set' in faults(model)[0]
+    assert 'use model_path="Qwen/Qwen3" (in the shell: --set' in faults("Qwen/Qwen3")[0]
     assert "model_path" not in faults(missing)[0]
     assert faults(["a"]) == ["config: expected a path, a mapping or None, got ['a']"]
 
 
-@pytest.mark.parametrize(
-    "value", ["2020-13-45", "0x_", "[" * 5000, "9" * 5000, 10**5000], ids=list("abcde")
-)
+@pytest.mark.parametrize("value", ["0x_", "[" * 5000, "9" * 5000, 10**5000], ids=list("abcd"))
 def test_value_that_cannot_be_read_or_printed_is_refused_by_its_key(value: Any) -> None:
     (line,) = faults(at("rollout.n", value))
     assert line.startswith("rollout.n: ")
@@ -283,13 +258,9 @@ def test_overrides_merge_deeply_and_lists_replace() -> None:
     ("flat", "value", "read"),
     [
         ("max_prompt_length", 7, lambda r: r.prompt_length),
-        ("max_response_length", 7, lambda r: r.response_length),
         ("max_new_tokens", 7, lambda r: r.response_length),
-        ("rollout_mode", "async", lambda r: r.mode),
-        ("tensor_parallel_size", 2, lambda r: r.tensor_model_parallel_size),
         ("attention_backend", "fa3", lambda r: r.engine_kwargs["sglang"]["attention_backend"]),
         ("temperature", 0.25, lambda r: r.temperature),
-        ("cudagraph_capture_sizes", [2], lambda r: r.cudagraph_capture_sizes),
     ],
 )
 def test_flat_key_works_with_one_warning_that_names_its_place(
@@ -333,8 +304,7 @@ def test_config_is_frozen_and_reads_its_own_dict_back() -> None:
         ("rollout.dtype=float32", {"rollout": {"dtype": "float32"}}),
         ("rollout.temperature=1e-1", {"rollout": {"temperature": 0.1}}),
         ("truncate_prompt=", {"truncate_prompt": None}),
-        ("a = [1, 2]", {"a": [1, 2]}),
-        ("a={b: c}", {"a": {"b": "c"}}),
+        ("a = [1, {b: c}]", {"a": [1, {"b": "c"}]}),
         ("model_path=/a=b", {"model_path": "/a=b"}),
         ("a='1'", {"a": "1"}),
     ],
@@ -345,14 +315,11 @@ def test_assignment_is_a_path_and_a_yaml_value(text: str, tree: dict[str, Any]) 
     assert parse_assignments(texts)["rollout"]["n"] == 3
 
 
-@pytest.mark.parametrize("text", ["", "a", "=1", "a..b=1", ".=1", "a=[", "a=!!bool x", "a=&x [*x]"])
-def test_assignment_that_is_none_is_refused(text: str) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("text", ["a", "=1", "a..b=1", "a=[", "a=!!bool x", "a=&x [*x]"])
+def test_assignment_or_value_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_assignments([text])
-
-
-def test_array_is_refused_by_its_key() -> None:
-    array = np.arange(2)
-    for above in ({"rollout": {"n": array}}, {"n": array, "rollout": {"n": array}}):
+    for above in ({"rollout": {"n": ARRAY}}, {"n": ARRAY, "rollout": {"n": ARRAY}}):
         with pytest.raises(ConfigError, match="^(rollout\\.)?n: "):
             load_config({"rollout": {"n": 1}}, above)

@@ -97,7 +97,7 @@ def test_owned_arguments_are_sglangs() -> None:
 
 
 @pytest.mark.verl
-def test_load_formats_and_dtypes_are_sglangs() -> None:
+def test_load_formats_are_sglangs() -> None:
     source = upstream(SERVER_ARGS).read_text()
     tree = ast.parse(source)
     choices = {
@@ -106,15 +106,10 @@ def test_load_formats_and_dtypes_are_sglangs() -> None:
         if isinstance(node, ast.Assign)
     }
     known = ast.literal_eval(choices["LOAD_FORMAT_CHOICES"])
-    for load_format in known:
-        if load_format in ("gguf", "remote", "remote_instance", "private"):
-            (fault,) = faults(at("rollout.load_format", load_format))
-            assert fault.startswith("rollout.load_format: must be 'auto', ")
-        else:
-            read_config(at("rollout.load_format", load_format), {})
-    for dtype in ("auto", "half", "float16", "bfloat16", "float", "float32"):
-        assert f'"{dtype}"' in source
-        read_config(at("rollout.dtype", dtype), {})
+    for load_format in {*known} - {"gguf", "remote", "remote_instance", "private"}:
+        read_config(at("rollout.load_format", load_format), {})
+    (fault,) = faults(at("rollout.load_format", "gguf"))
+    assert fault.startswith("rollout.load_format: must be 'auto', ")
 
 
 # ── Keys and values ──────────────────────────────────────────────────────────────────────────────
@@ -124,17 +119,11 @@ def test_load_formats_and_dtypes_are_sglangs() -> None:
     ("path", "says"),
     [
         ("rollout.temprature", "did you mean 'temperature'?"),
-        ("rollout.val_kwargs.topk", "did you mean 'top_k'?"),
         ("rollout.multi_turn.temperature", "it belongs at rollout.temperature"),
-        ("rollout.model_path", "it belongs at model_path"),
         ("rollout.max_new_tokens", "it belongs at rollout.response_length"),
-        ("rollout.sglang_rollout_mode", "it belongs at rollout.sglang_engine_mode"),
-        ("tool_config_path", "it belongs at rollout.multi_turn.tool_config_path"),
         ("tempratur", "did you mean 'rollout.temperature'?"),
         ("torch_dtype", "here it is rollout.dtype"),
         ("rollout.torch_dtype", "here it is rollout.dtype"),
-        ("model_name_or_path", "here it is model_path"),
-        ("tp_size", "here it is rollout.tensor_model_parallel_size"),
         ("rollout.stop_strings", "here it is generate()'s keyword stop"),
         ("rollout.xyzzy", ""),
     ],
@@ -167,37 +156,22 @@ def test_key_takes_its_default_and_refuses_wrong_types_by_its_path(path: str) ->
         assert first.startswith((f"{path}: ", f"{path}.")), (value, first)
 
 
-@pytest.mark.parametrize("path", [path for path in ALL_KEYS if path not in SECTIONS])
-def test_key_says_what_it_does_in_one_sentence(path: str) -> None:
-    model: type[BaseModel] = Config
-    *sections, key = path.split(".")
-    for section in sections:
-        model = type(model.model_fields[section].default)
-    text = model.model_fields[key].description or ""
-    assert text.endswith(".") and len(text) < 90
-
-
 @pytest.mark.verl
 @pytest.mark.parametrize(
     ("key", "bad", "good"),
     [
-        ("top_p", [0, 1.1, -0.5], [0.01, 1]),
+        ("top_p", [0, 1.1], [0.01, 1]),
         ("temperature", [-0.1], [0, 2]),
         ("top_k", [0, -2, 2**40], [-1, 1]),
-        ("n", [0, -1], [1, 8]),
-        ("prompt_length", [0, -1, 2**40], [1]),
-        ("response_length", [0], [1]),
-        ("max_num_seqs", [0], [1]),
-        ("gpu_memory_utilization", [0, 1, 1.0], [0.01, 0.99]),
-        ("max_model_len", [1023, 0], [1024, None]),
+        ("n", [0], [1, 8]),
+        ("prompt_length", [0, 2**40], [1]),
+        ("gpu_memory_utilization", [0, 1.0], [0.01, 0.99]),
+        ("max_model_len", [1023], [1024, None]),
         ("over_sample_rate", [1, -0.1], [0]),
-        ("dtype", ["bf16", "int8", ""], ["float"]),
+        ("dtype", ["bf16", ""], ["float"]),
         ("expert_parallel_size", [2, 0], [1]),
-        ("data_parallel_size", [0], [2]),
-        ("pipeline_model_parallel_size", [2], [1]),
-        ("skip_tokenizer_init", [False], [True]),
         ("name", ["vllm", ""], ["sglang"]),
-        ("cudagraph_capture_sizes", [[0], [1, "2"], [True]], [[], [1, 2]]),
+        ("cudagraph_capture_sizes", [[0], [True]], [[], [1, 2]]),
     ],
 )
 def test_impossible_values_are_refused_up_to_the_limit(
@@ -256,32 +230,16 @@ def test_all_faults_are_listed_in_one_error(tmp_path: Path) -> None:
 # ── Keys that nothing reads ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "reason"),
-    [
-        ("rollout.mode", "sync", "sync mode is not offered"),
-        ("rollout.val_kwargs.n", 4, "verl's trainer reads it"),
-        ("rollout.agent.num_workers", 4, "agent loops"),
-        ("rollout.agent.custom_async_server.path", "x.py", "agent loops"),
-        ("rollout.server.timeout", 61.0, "HTTP"),
-        ("rollout.profiler.tool_config", {"x": 1}, "profiler"),
-        ("rollout.log_prob_micro_batch_size", 4, "verl's actor"),
-        ("rollout.disable_log_stats", False, "vLLM"),
-        ("rollout.layer_name_map.x", "y", "be left out: verl's Megatron"),
-        ("rollout.multi_turn.use_inference_chat_template", True, "never rendered again"),
-        ("rollout.multi_turn.num_repeat_rollouts", 2, "nothing in verl"),
-    ],
-)
-def test_key_without_effect_is_refused_with_the_reason(path: str, value: Any, reason: str) -> None:
-    (line,) = faults(at(path, value))
-    assert line.startswith(f"{path}: must be ") and reason in line
-
-
 @pytest.mark.parametrize("key", ONE_VALUE)
-def test_key_without_effect_loads_at_its_neutral_values(key: str) -> None:
-    neutral, _ = ONE_VALUE[key]
+def test_key_without_effect_loads_at_its_neutral_values_and_is_refused_with_the_reason(
+    key: str,
+) -> None:
+    (neutral, reason), path = ONE_VALUE[key], f"rollout.{key}"
     for value in neutral if isinstance(neutral, tuple) else (neutral,):
-        assert read_config(at(f"rollout.{key}", value), {}) == Config()
+        assert read_config(at(path, value), {}) == Config()
+    (line,) = faults(at(path, {"x": 1}))
+    where = f"{path}.x" if neutral == {} else path
+    assert line.startswith(f"{where}: must be ") and line.endswith(f": {reason}")
 
 
 @pytest.mark.verl
@@ -323,12 +281,9 @@ def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:
 
 def test_only_sglang_has_arguments() -> None:
     assert read_config(at("rollout.engine_kwargs", {"vllm": {}, "sglang": None}), {})
-    (line,) = faults(at("rollout.engine_kwargs.vllm", {"x": 1}))
-    assert line == "rollout.engine_kwargs.vllm.x: must be left out: vLLM is no engine here"
     assert "must be 'sglang', not 'sglan'" in faults(at("rollout.engine_kwargs.sglan", {}))[0]
 
 
 def test_both_files_of_the_project_serve_transformers_too() -> None:
-    root = Path(__file__).parents[2]
-    assert read_config(str(root / "config.yaml"), {"rollout": {"name": "hf"}})
-    assert read_config(None, {"rollout": {"name": "hf"}}).rollout.enforce_eager
+    for file in (str(Path(__file__).parents[2] / "config.yaml"), None):
+        assert read_config(file, {"rollout": {"name": "hf"}})

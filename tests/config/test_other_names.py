@@ -11,8 +11,7 @@ from _inf.apps.cli.chat import assigned
 from _inf.apps.openai_requests import ChatRequest, read
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.backends.registry import read_config
-from _inf.config import other_names
-from _inf.config.other_names import ATTRIBUTES, KEYS, KEYWORDS, SENTENCES, hint
+from _inf.config.other_names import ATTRIBUTES, KEYS, KEYWORDS, SENTENCES
 from _inf.errors import ConfigError
 from _inf.request import keywords
 from _inf.request.sampling import check_params
@@ -26,19 +25,11 @@ OUTPUT = GenerationOutput([ROW])
 # What a keyword of vLLM, Transformers, SGLang, Oumi or OpenAI is called here.
 ASKED = {
     "guided_json": "here it is json_schema",
-    "guided_regex": "here it is regex",
     "structured_outputs": "here the grammar itself is the keyword: json_schema or regex",
-    "stop_strings": "here it is stop",
-    "num_return_sequences": "here it is n",
-    "best_of": "here it is n",
-    "lora_request": "here it is adapter",
-    "use_tqdm": "here it is progress",
     "max_new_tokens": "here it is max_tokens",
     "system": 'give it as a message of the prompt: [{"role": "system", "content": ...}, ...]',
     "torch_dtype": "here it is the config's key rollout.dtype",
     "pad_token_id": "leave it out: nothing is padded here",
-    "sampling_params": "give its values as keywords: "
-    "generate(prompts, temperature=0, max_tokens=64)",
 }
 
 
@@ -81,7 +72,6 @@ def test_config_chats_sessions_and_bodies_say_the_same() -> None:
     ("option", "instead"),
     [
         ("--max-new-tokens", "here it is --max-tokens"),
-        ("--stop-strings", "here it is --stop"),
         ("--torch-dtype", "here it is --set rollout.dtype=VALUE"),
         ("--model-path", "here it is --model"),
         ("--prompt-length", "here it is --set rollout.prompt_length=VALUE"),
@@ -98,9 +88,7 @@ def test_option_of_another_library_is_refused_with_its_name_here(
     ("holder", "name", "instead"),
     [
         (ROW, "text", "here it is completion"),
-        (ROW, "stop_reason", "here it is matched_stop"),
         (OUTPUT, "outputs", "here it is rows"),
-        (OUTPUT, "texts", "here it is completions"),
         (OUTPUT, "completion", "did you mean 'completions'?"),
     ],
 )
@@ -124,16 +112,10 @@ def test_parameters_in_second_place_are_refused_with_the_call_to_write(call: str
         method(None, "Hi", object())
 
 
-def test_nearest_name_is_found_where_no_library_has_it() -> None:
-    assert hint("temprature", keywords.KEYWORDS) == "; did you mean 'temperature'?"
-    assert hint("xyzzy", keywords.KEYWORDS) == other_names.named("xyzzy", []) == ""
-
-
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
         ("temperature", "hot", "temperature: 'hot' is not a number"),
-        ("temperature", True, "temperature: True is not a number"),
         ("top_k", 1.5, "top_k: 1.5 is not an int"),
         ("do_sample", "no", "do_sample: 'no' is not a bool; use True or False"),
     ],

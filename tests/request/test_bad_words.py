@@ -37,11 +37,9 @@ def ids(*words: str, vocabulary: int = 100) -> list[list[int]]:
     ("word", "banned"),
     [
         ("fox", [[2], [1]]),
-        ("  fox", [[2], [1]]),  # spaces before a word do not count
         ("banana", [[9, 10], [8, 10]]),
         ("the", [[4, 5]]),  # behind a space it is one token, and vLLM bans it only if as many
-        ("x", [[7]]),
-        ("fox fox", [[2, 1], [1, 1]]),
+        ("  fox fox", [[2, 1], [1, 1]]),  # spaces before a word do not count
     ],
 )
 def test_word_is_banned_with_and_without_a_space_before_it(
@@ -60,6 +58,4 @@ def test_only_a_last_token_is_banned_where_the_others_stand_before_it() -> None:
     words = [[9, 10], [8, 10, 5], [7], [8, 8, 6]]
     assert completing(words, []) == [7]
     assert completing(words, [1, 9]) == [10, 7]
-    assert completing(words, [8, 10]) == [5, 7]
-    assert completing(words, [8]) == [7]
     assert completing(words, [8, 8]) == [7, 6]

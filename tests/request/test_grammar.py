@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from typing import Any
 
@@ -19,8 +18,9 @@ from llguidance import LLMatcher, LLTokenizer
 
 from _inf.errors import ConfigError
 from _inf.request.grammar import json_schema_text, regex_text
-from tests.support.grammars import HOSTILE_REGEXES, HOSTILE_SCHEMAS, REGEXES, draw_schemas
+from tests.support.grammars import HOSTILE_REGEXES, HOSTILE_SCHEMAS, REGEXES, SCHEMAS, A
 
+VALUES = {"multipleOf": 2, "$ref": "#a", "$dynamicRef": "#a", "minContains": 1, "maxContains": 1}
 BYTES = LLTokenizer("byte")  # each byte a token
 STOP = BYTES.eos_token
 NEGATIVE = {"items": {"type": "number", "multipleOf": 2, "maximum": -21}}
@@ -74,133 +74,20 @@ def walk(matcher: LLMatcher, rng: random.Random, most: int = 400) -> str | None:
     return None
 
 
-A = {"type": "integer"}
-TREE = {
-    "$defs": {"tree": {"type": "object", "properties": {"kids": {"$ref": "#/$defs/list"}}},
-              "list": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
-    "$ref": "#/$defs/tree",
-}  # fmt: skip
-SHAPES = {
-    "oneOf": [
-        {"type": "object", "properties": {"kind": {"const": "a"}, "x": A}, "required": ["kind"]},
-        {"type": "object", "properties": {"kind": {"const": "b"}}, "required": ["kind"]},
-    ]
-}
-DAYS = {"type": "string", "format": "date"}
-VALUES = {"multipleOf": 2, "$ref": "#a", "$dynamicRef": "#a", "minContains": 1, "maxContains": 1}
-# Keyword, schema, texts that match, texts that do not.
-ENFORCED = [
-    ("type", {"type": "integer"}, ["0", "-12"], ["1.5", '"1"', "true", "01"]),
-    ("type", {"type": ["string", "null"]}, ['"x"', "null"], ["1", "[]"]),
-    ("type", {"type": "number"}, ["1.5e3", "-0.25"], ["NaN", "null"]),
-    ("type", {"type": "boolean"}, ["true", "false"], ["0", '"true"']),
-    ("const", {"const": {"a": [1, None]}}, ['{"a":[1,null]}'], ["{}", "[1]"]),
-    ("enum", {"enum": ["é", 'a"b\\', 1.5, None]}, ['"é"', '"a\\"b\\\\"', "1.5"], ['"x"', "1"]),
-    ("enum", {"type": "string", "enum": ["a", 1]}, ['"a"'], ["1"]),
-    ("enum", {"maximum": 2, "enum": [1, 2, 3]}, ["2"], ["3"]),
-    ("minimum", {"type": "integer", "minimum": 5}, ["5", "10", "123"], ["1", "4", "-5"]),
-
-    ("minimum", {"type": "integer", "minimum": 115, "maximum": 132}, ["115", "132"],
-     ["110", "114", "133", "15"]),
-    ("maximum", {"type": "integer", "maximum": 107}, ["107", "-9", "0"], ["108", "1000"]),
-    ("exclusiveMinimum", {"type": "integer", "exclusiveMinimum": 0}, ["1", "77"], ["0", "-1"]),
-    ("exclusiveMaximum", {"type": "integer", "exclusiveMaximum": 2.5}, ["2"], ["3"]),
-    ("minLength", {"type": "string", "minLength": 2}, ['"ab"', '"中é😀"'], ['"a"', '""']),
-    ("maxLength", {"type": "string", "maxLength": 2}, ['"ab"', '""'], ['"abc"', '"\t"', '"\x01"']),
-
-    ("pattern", {"type": "string", "pattern": "^[a-f]+$"}, ['"fade"'], ['"fog"', '""']),
-    ("pattern", {"type": "string", "pattern": '^["x][^a]$'}, ['"\\"1"', '"xé"'], ['"xa"', '"\\""']),
-    ("pattern", {"type": "string", "pattern": "a.c", "maxLength": 3}, ['"abc"', '"a中c"'],
-     ['"a"c"', '"ac"']),
-    ("format", DAYS, ['"2024-02-28"'], ['"2024-02-31"', '"2024-13-01"', '"24-01-01"']),
-    ("format", {"type": "string", "format": "ipv4"}, ['"10.0.0.255"'], ['"10.0.0.256"']),
-    ("format", {"type": "string", "format": "uri", "maxLength": 30},
-     ['"https://a.b:80/c%20?d=e/#f"', '"urn:isbn:0451450523"', '"file:///etc"',
-      '"http://localhost:11434/v1"', '"http://127.0.0.1:65535"'],
-     ['"http://a:65536"', '"http://"', '"a b"', '"//a.b"', '"https://a..b"',
-      f'"https://a.b/{"c" * 30}"']),
-    ("format", {"type": "string", "format": "uri", "pattern": "^https:"}, ['"https://a.b"'],
-     ['"http://a.b"', '"https:"']),
-    ("format", {"type": "string", "format": "path"}, ['"../a b"', '""'], ["1"]),
-    ("uniqueItems", {"type": "array", "uniqueItems": False}, ["[1,1]"], ["{}"]),
-    ("items", {"type": "array", "items": A}, ["[]", "[1, 2]"], ['["a"]', "[1,]"]),
-    ("minItems", {"type": "array", "items": A, "minItems": 2}, ["[1,2]"], ["[1]", "[]"]),
-    ("minItems", {"type": "array", "minItems": 1}, ['["a"]'], ["[]"]),
-    ("maxItems", {"type": "array", "items": A, "maxItems": 1}, ["[]", "[1]"], ["[1,2]"]),
-    ("maxItems", {"type": "array", "prefixItems": [A, A], "maxItems": 1}, ["[1]"], ["[1,2]"]),
-    ("prefixItems", {"type": "array", "prefixItems": [A, {"type": "null"}], "items": False},
-     ["[1,null]"], ["[null,1]", "[1,null,2]"]),
-    ("prefixItems", {"prefixItems": [A], "items": {"type": "null"}, "minItems": 2},
-     ["[1,null]"], ["[1,1]", "[1]"]),
-    ("properties", {"type": "object", "properties": {"a": A, 'q"\\\n': A}},
-     ['{"a": 1}', '{"q\\"\\\\\\n":2}', "{}"], ['{"a":"x"}']),
-    ("required", {"type": "object", "properties": {"a": A, "b": A}, "required": ["b"]},
-     ['{"b":1}', '{"a":1,"b":2}'], ['{"a":1}', "{}"]),
-    ("required", {"type": "object", "properties": {"a": A}, "required": ["z"]},
-     ['{"z":[1]}'], ["{}", '{"a":1}']),
-    ("additionalProperties", {"type": "object", "additionalProperties": A},
-     ['{"x":1,"y":2}', "{}"], ['{"x":"1"}']),
-    ("additionalProperties", {"type": "object", "additionalProperties": False}, ["{}"],
-     ['{"a":1}']),
-    ("maxProperties", {"type": "object", "maxProperties": 1}, ["{}", '{"a":1}'],
-     ['{"a":1,"b":2}']),
-    ("minProperties", {"type": "object", "additionalProperties": A, "minProperties": 1},
-     ['{"a":1}'], ["{}"]),
-    ("minProperties", {"type": "object", "properties": {"a": A}, "required": ["a"],
-                       "additionalProperties": A, "minProperties": 2}, ['{"a":1,"b":1}'],
-     ['{"a":1}']),
-    ("minimum", {"type": "number", "minimum": -1.5}, ["-1.5", "0", "1e3"], ["-1.6", "-2"]),
-    ("maximum", {"type": "number", "maximum": 1}, ["1", "-7.25", "0.999"], ["1.01", "2"]),
-    ("multipleOf", {"type": "integer", "multipleOf": 3}, ["0", "12"], ["1", "-4"]),
-    ("multipleOf", {"type": "number", "multipleOf": 0.5}, ["0.5", "12", "7.0"], ["0.25"]),
-    *([] if OLD else [("multipleOf", NEGATIVE, ["[-22]", "[]"], ["[-21]", "[-20]"])]),
-    ("allOf", {"allOf": [{"type": "integer", "minimum": 3}, {"multipleOf": 5, "maximum": 12}]},
-     ["5", "10"], ["0", "15", "4"]),
-    ("allOf", {"allOf": [{"type": "object", "properties": {"a": A}, "required": ["a"]},
-                         {"properties": {"b": A}, "required": ["b"]}]},
-     ['{"a":1,"b":2}'], ['{"a":1}', '{"b":2}']),
-    ("patternProperties", {"type": "object", "patternProperties": {"^a": A, "^b[0-9]$": {}},
-                           "additionalProperties": False},
-     ['{"ab":1,"b3":null}', "{}"], ['{"a":"x"}', '{"c":1}', '{"b33":1}']),
-    ("patternProperties", {"type": "object", "patternProperties": {"^a": A, "^b": {"maximum": 3}},
-                           "properties": {"a": {"minimum": 5}, "b": {"type": "integer"}}},
-     ['{"a":5}', '{"a":7,"b":3}'], ['{"a":4}', '{"a":"x"}', '{"b":4}']),
-    ("patternProperties", {"type": "object", "patternProperties": {"^a": A},
-                           "properties": {"a": {"type": "string"}, "b": True}},
-     ['{"b":1}', "{}"], ['{"a":1}', '{"a":"x"}']),
-    ("additionalProperties", {"type": "object", "properties": {"a": A}, "required": ["a"],
-                              "additionalProperties": {"type": "null"}},
-     ['{"a":1}', '{"a":1,"x":null}'], ['{"a":1,"a":null}', '{"a":null}', '{"x":null}']),
-    ("properties", {"type": "object", "properties": {"a": False, "b": A}}, ['{"b":1}'],
-     ['{"a":1}']),
-    ("$ref", {"$defs": {"a": A}, "$ref": "#/$defs/a", "maximum": 3}, ["3"], ["4"]),
-    ("pattern", {"type": "string", "pattern": "a"}, ['"a"', '"xax"'], ['"x"']),
-    ("pattern", {"type": "string", "pattern": "^a+$", "maxLength": 3}, ['"aaa"'], ['"aaaa"']),
-    ("format", {"type": "string", "format": "email"}, ['"a@b.de"'], ['"a"']),
-    ("$ref", TREE, ['{"kids":[{},{"kids":[]}]}', "{}"], ['{"kids":[1]}', "[]"]),
-    ("$ref", {"type": "array", "items": {"$ref": "#"}}, ["[]", "[[],[[]]]"], ["[1]"]),
-    ("$ref", {"$defs": {"a/b c": A}, "$ref": "#/$defs/a~1b%20c"}, ["1"], ["null"]),
-
-    ("anyOf", {"anyOf": [A, {"type": "null"}], "title": "x"}, ["1", "null"], ['"x"']),
-    ("oneOf", SHAPES, ['{"kind":"a","x":1}', '{"kind":"b"}'], ['{"kind":"c"}', "{}"]),
-    ("oneOf", {"oneOf": [A, {"type": "string"}]}, ["1", '"a"'], ["null"]),
-    ("properties", {"type": "object", "properties": {"a": A}}, ['{"a":1}'], ['{"a":1,"b":2}']),
-    ("properties", {"type": "object", "properties": {"a": A}, "additionalProperties": True},
-     ['{"a":1,"b":2}'], ['{"b":2,"a":1}']),
-    ("true", True, ['{"a":[null,{}]}', "1"], ["nope"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("schema", "good", "bad"), [case[1:] for case in ENFORCED], ids=[case[0] for case in ENFORCED]
-)
-def test_keyword_is_enforced(schema: Any, good: list[str], bad: list[str]) -> None:
+@pytest.mark.parametrize(("schema", "good", "bad"), SCHEMAS)
+def test_grammar_takes_what_matches_and_nothing_else(
+    schema: Any, good: list[str], bad: list[str]
+) -> None:
     validator = jsonschema.Draft202012Validator(schema)
-    matcher = json_matcher(schema)
+    matcher, rng = json_matcher(schema), random.Random(0)
     for text in good:
         assert validator.is_valid(json.loads(text)) and takes(matcher, spaced(text)), text
     for text in bad:
         assert not takes(matcher, spaced(text)), text
+    walked = [text for _ in range(40) if (text := walk(matcher, rng)) is not None]
+    assert len(walked) > 5
+    for text in walked:
+        assert validator.is_valid(json.loads(text)), text
 
 
 def test_address_by_the_grammar_is_one_for_pydantic_too() -> None:
@@ -227,8 +114,6 @@ OWN_PROPERTIES = [
     {"type": "object", "properties": {"a": A}, "required": ["a"]},
     {"type": "object", "properties": {"b": A}},
 ]
-
-
 REFUSED = [
     # What llguidance would pass over, or round.
     ({"type": "integer", "minimun": 0}, "json_schema.minimun"),
@@ -238,14 +123,10 @@ REFUSED = [
     ({"type": "object", "minProperties": 2}, "json_schema.minProperties"),
     ({"const": 2**60 + 1}, "json_schema"),
     ({"const": 0.1234567890123456}, "json_schema"),
-    # What it does not enforce.
+    # What it does not enforce, or reports itself.
     ({"$defs": {"a": {"not": {}}}, "$ref": "#/$defs/a"}, "json_schema.$defs.a.not"),
-    ({"oneOf": [A, {"type": "number"}]}, "json_schema"),
-    ({"oneOf": [{"type": "object"}, {"type": "object"}]}, "json_schema"),
     ({"oneOf": OWN_PROPERTIES}, "json_schema"),
-    ({"$ref": "https://example.com/schema"}, "json_schema"),
     ({"$ref": "#/$defs/none"}, "json_schema"),
-    ({"type": "string", "pattern": "a(?=b)"}, "json_schema"),
     ({"type": "string", "pattern": "a++"}, "json_schema.pattern"),
     ({"type": "string", "pattern": r"\n\d"}, "json_schema.pattern"),
     ({"type": "string", "pattern": '[^"]+'}, "json_schema.pattern"),
@@ -254,20 +135,12 @@ REFUSED = [
     ({"items": {"type": "string", "pattern": "^a{5}$", "maxLength": 3}}, "json_schema.items"),
     ({"patternProperties": {"[[a]": {}}}, "json_schema.patternProperties.[[a]"),
     ({"patternProperties": {"^a": {}, "b": {}}}, "json_schema"),
-    ({"items": {"format": "regex"}}, "json_schema"),
-    ({"type": "string", "maxLength": 2.0}, "json_schema"),
     # Nothing matches these.
     (False, "json_schema"),
-    ({"type": "string", "minLength": 3, "maxLength": 2}, "json_schema"),
-    ({"type": "string", "enum": [1]}, "json_schema"),
-    ({"type": "array", "items": False, "minItems": 1}, "json_schema"),
     ({"type": "object", "additionalProperties": False, "required": ["a"]}, "json_schema"),
     ({"$ref": "#"}, "json_schema"),
     # No schemas.
-    ({"type": "intger"}, "json_schema.type"),
     ({"properties": {"a": {"minLength": -1}}}, "json_schema.properties.a.minLength"),
-    ({"type": "string", "pattern": "("}, "json_schema.pattern"),
-    ({"const": float("nan")}, "json_schema"),
     ({"const": {1, 2}}, "json_schema"),
     ("{", "json_schema"),
     ('{"const": NaN}', "json_schema"),
@@ -276,7 +149,14 @@ REFUSED = [
     (b"{}", "json_schema"),
     ("[" * 100_000, "json_schema"),
     ('{"items": ' * 200 + "{}" + "}" * 200, "json_schema"),
-]
+    # These would take minutes.
+    ({"items": {"maxItems": 6_000}, "maxItems": 6_000}, "json_schema"),
+    ({"allOf": [{**A, "multipleOf": 9973}, {"multipleOf": 9967}]}, "json_schema.multipleOf"),
+    ({"type": "number", "multipleOf": 0.0009765625}, "json_schema.multipleOf"),
+    ({"type": "string", "pattern": "^a{1000000}$"}, "json_schema.pattern"),
+    ({"allOf": [{"anyOf": [{"required": [f"{a}{n}"]} for a in "ab"]} for n in range(30)]},
+     "json_schema"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("schema", "path"), REFUSED)
@@ -289,9 +169,7 @@ def test_what_cannot_be_enforced_is_refused_by_its_path(schema: Any, path: str) 
     ("type_", "says"),
     [
         ("objct", "'objct' is no JSON type; did you mean 'object'?"),
-        (["null", "int"], "'int' is no JSON type; did you mean 'integer'?"),
-        ("list", "'list' is no JSON type; they are object, array, "),
-        (3, "3 is no JSON type; they are object, array, "),
+        (["null", "list"], "'list' is no JSON type; they are object, array, "),
         (["null", "null"], "must name one JSON type or more, each once"),
     ],
 )
@@ -300,28 +178,6 @@ def test_type_that_json_does_not_have_is_named_with_the_nearest(type_: Any, says
         ConfigError, match=rf"^json_schema\.properties\.a\.type: .*{re.escape(says)}"
     ):
         json_schema_text({"properties": {"a": {"type": type_}}})
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "array", "maxItems": 10**6},
-        {"type": "array", "items": {"type": "array", "maxItems": 6_000}, "maxItems": 6_000},
-        {"allOf": [{"type": "integer", "multipleOf": 9973}, {"multipleOf": 9967}]},
-        {"type": "number", "multipleOf": 0.0009765625},
-        {"type": "string", "maxLength": 2**62},
-        {"type": "string", "pattern": "^a{1000000}$"},
-        {"properties": {f"p{n}": {} for n in range(50_000)}},
-        {"enum": [str(n) for n in range(100_000)]},
-        {"allOf": [{"anyOf": [{"required": [f"{a}{n}"]} for a in "ab"]} for n in range(30)]},
-    ],
-    ids=lambda schema: str(schema)[:40],
-)
-def test_schema_that_would_take_minutes_is_refused_in_seconds(schema: Any) -> None:
-    start = time.process_time()
-    with pytest.raises(ConfigError):
-        json_schema_text(schema)
-    assert time.process_time() - start < 10
 
 
 HOSTILE = {
@@ -359,8 +215,7 @@ def test_no_schema_or_regex_takes_minutes_or_ends_the_process(name: str) -> None
 
 @pytest.mark.parametrize(
     ("pattern", "name", "matches"),
-    [("^(a+)+$", "aaaa", True), ("^(a+)+$", "aaaa!", False), ("a", "xax", True), ("^$", "", True),
-     ('z$', 'say "hi"z', True), ("^.$", "\\", True),
+    [("^(a+)+$", "aaaa!", False), ("a", "xax", True), ('z$', 'say "hi"z', True),
      ("é", "größeé", True), ("^é", "größeé", False)],
 )  # fmt: skip
 def test_named_property_is_held_to_the_patterns_that_its_name_matches(
@@ -379,7 +234,7 @@ def test_long_strings_and_many_properties_are_served() -> None:
 
 
 def test_every_keyword_that_jsonschema_judges_by_is_enforced_or_refused() -> None:
-    swept = {case[0] for case in ENFORCED}
+    swept = set(re.findall(r'"([$\w]+)":', json.dumps([schema for schema, _, _ in SCHEMAS])))
     for keyword in jsonschema.Draft202012Validator.VALIDATORS:
         if keyword not in swept:
             with pytest.raises(ConfigError, match=rf"^json_schema\.{re.escape(keyword)}: "):
@@ -394,21 +249,6 @@ def test_annotations_and_other_types_keywords_change_nothing() -> None:
     assert takes(matcher, "1") and not takes(matcher, '"abc"')
 
 
-def test_random_walks_through_drawn_schemas_end_in_valid_json() -> None:
-    rng = random.Random(0)
-    schemas, refused = draw_schemas(40)
-    ended = 0
-    for schema in schemas:
-        matcher = json_matcher(schema)
-        for _ in range(3):
-            text = walk(matcher, rng)
-            if text is not None:
-                ended += 1
-                jsonschema.validate(json.loads(text), schema)
-    assert len(schemas) == 40 and refused > 10
-    assert ended > 90
-
-
 @pytest.mark.parametrize("regex", REGEXES)
 def test_random_walks_through_a_regex_match_it(regex: str) -> None:
     matcher = regex_matcher(regex)
@@ -418,23 +258,12 @@ def test_random_walks_through_a_regex_match_it(regex: str) -> None:
     assert not [text for text in texts if not re.fullmatch(regex, text)]
 
 
-def test_classes_are_those_of_unicode() -> None:
-    matcher = regex_matcher(r"[^é]|\w\d\s|[一-鿿]+|(?i:k)")
-    for text in ("中", "é5\u00a0", "é٣ ", "K"):
-        assert takes(matcher, text), text
-    assert not takes(matcher, "é")
-
-
 REFUSED_REGEXES = [
-    (r"a(?=b)b", "look-ahead"), (r"(?<!a)b", "look-behind"), (r"(a)\1", "backreference"),
-    (r"\bword\b", "lookarounds"), (r"a^b", "lookarounds"), (r"a$b", "lookarounds"),
-    (r"(a)(?(1)b|c)", "flag"), (r"(?a)\w", "flag"), ("(", "position 0"), ("*", "position 0"),
-    ("[a", "position 0"), ("", "empty"), ("^$", "empty"), (r"[^\s\S]", "nothing"),
-    ("a{1,20000}", "repeats"), ("a{1000000}", "repeats"), (r"\p{L}", "bad escape"),
+    (r"a(?=b)b", "look-ahead"), (r"(a)\1", "backreference"), (r"a^b", "lookarounds"),
+    (r"(?a)\w", "flag"), ("(", "position 0"), ("[a", "position 0"), ("", "empty"),
+    (r"[^\s\S]", "nothing"), ("a{1,20000}", "repeats"), (r"\p{L}", "bad escape"),
     ("a++b", "possessive"), ("[a-z&&[b]]", "inside a class"), ("[[a]", "inside a class"),
-    ("(?x)a b", "flag x"), ("(?sx:a b)", "flag x"),
-    ("\ud800", "surrogate"),
-    (3, "string"), (["a"], "string"), (b"a", "string"),
+    ("(?x)a b", "flag x"), ("(?sx:a b)", "flag x"), ("\ud800", "surrogate"), (3, "string"),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import re
 from collections import UserDict, deque
 from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +18,14 @@ import pyarrow as pa
 import pydantic
 import pytest
 import torch
+from datasets import Dataset
 from hypothesis import given, settings
 
 from _inf.errors import PromptError
 from _inf.request.prompts import ROLES, normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize, tokenize_responses
-from _inf.response.scores import scored_sequences
-from _inf.types import Limits, ModelInfo, Prompt
+from _inf.types import Limits, Prompt
 from tests.support.fuzz_cases import PROMPTS
 from tests.support.refusals import refused
 from tests.support.sampling import sampled
@@ -72,13 +72,6 @@ class ModelMessage(pydantic.BaseModel):
     audio: None = None
 
 
-@dataclasses.dataclass
-class Said:
-    role: str
-    content: str
-    name: str | None = None
-
-
 class Turn(NamedTuple):
     role: str
     content: str
@@ -97,46 +90,29 @@ def chat(*turns: tuple[str, str]) -> str:
     "prompts",
     [
         "hi",
-        ["hi"],
-        ("hi",),
         deque(["hi"]),
         [np.str_("hi")],
-        np.array(["hi"]),
         np.array(["hi"], dtype=object),
         pd.Series(["hi"], index=[7]),
         pa.array(["hi"]),
         [USER],
-        (USER,),
-        [[USER]],
         [(USER,)],
         [UserDict(USER)],
-        [MappingProxyType(USER)],
-        np.array([USER]),
         [np.array([USER])],
         pd.Series([[USER]]),
+        Dataset.from_dict({"prompt": [[USER]]})["prompt"],
         [{"role": Role.USER, "content": np.str_("hi")}],
-        [message(content=[TEXT])],
         [message(content=({"type": "text", "text": "h"}, {"type": "text", "text": "i"}))],
         [message(content=np.array([{**TEXT, "image_url": None}]))],
-        [message(name=None, tool_calls=None, refusal=None, audio=None, annotations=[])],
-        [message(function_call={}, refusal="", tool_calls=np.array([]))],
+        [message(name=None, tool_calls=None, refusal="", annotations=[], function_call={})],
         [ModelMessage(role="user", content="hi")],
         [SimpleNamespace(role="user", content="hi", tool_calls=None)],
-        [Said("user", "hi")],
         [Turn("user", "hi")],
     ],
 )
 def test_one_user_message_is_one_prompt_in_every_form(prompts: Any, tokenizer: Any) -> None:
     text = chat(("user", "hi"))
     assert ids(prompts, tokenizer) == [tokenizer.encode(text)]
-
-
-def test_column_of_a_dataset_has_a_prompt_a_row(tokenizer: Any) -> None:
-    from datasets import Dataset
-
-    for prompt in ("hi", [USER]):
-        column = Dataset.from_dict({"prompt": [prompt, prompt]})["prompt"]
-        assert ids(column, tokenizer) == [tokenizer.encode(chat(("user", "hi")))] * 2
 
 
 def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer: Any, tmp_path: Path) -> None:
@@ -164,99 +140,75 @@ def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer: Any) -> N
     function = {"name": "f", "arguments": '{"a": [1]}'}
     calls = [{"id": "call1", "type": "function", "function": function}]
     calling = ChatCompletionMessage.model_validate({"role": "assistant", "tool_calls": calls})
-    for answer in (calling, calling.model_dump()):
-        ((_, said),) = normalize([USER, answer])
-        arguments = {"name": "f", "arguments": {"a": [1]}}
-        expected = [{"id": "call1", "type": "function", "function": arguments}]
-        assert said == {"role": "assistant", "content": "", "tool_calls": expected}
+    ((_, said),) = normalize([USER, calling])
+    expected = [{**calls[0], "function": {"name": "f", "arguments": {"a": [1]}}}]
+    assert said == {"role": "assistant", "content": "", "tool_calls": expected}
     refused = ChatCompletionMessage(role="assistant", content=None, refusal="No.")
     assert refusal([USER, refused], tokenizer).startswith("prompt 0, message 1: unknown key 'ref")
 
 
 def test_histories_of_other_clients_are_taken() -> None:
-    asked = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-    for fields in ({"reasoning": "hm"}, {"reasoning_content": "hm"}):
-        for more in ({}, {name: "hm" for name in ("reasoning", "reasoning_content")}):
-            ((_, said, called, alone),) = normalize(
-                [
-                    USER,
-                    {"role": "assistant", "content": "yes", **fields, **more},
-                    {**asked, **fields},
-                    {"role": "assistant", "content": None, **fields},
-                ]
-            )
-            thought = {"reasoning_content": "hm"}
-            assert said == {"role": "assistant", "content": "yes", **thought}
-            assert "reasoning" not in called and called["reasoning_content"] == "hm"  # type: ignore[index, call-overload]
-            assert alone == {"role": "assistant", "content": "", **thought}
+    thought = {"reasoning_content": "hm"}
+    said = {"role": "assistant", "content": "", **thought}
+    for fields in ({"reasoning": "hm"}, thought, {"reasoning": "hm", **thought}):
+        for content in (None, ""):
+            answer = {"role": "assistant", "content": content, **fields}
+            assert normalize([USER, answer]) == [[USER, said]]
+        ((called,),) = normalize([{"role": "assistant", "tool_calls": [CALL], **fields}])
+        assert {**called, "tool_calls": []} == {**said, "tool_calls": []}  # type: ignore[dict-item]
     kept = {"cache_control": {"type": "ephemeral"}}
     for marked in ({**USER, **kept}, {"role": "user", "content": [{**TEXT, **kept}]}):
         assert normalize([marked]) == [[USER]]
 
 
-def test_text_is_encoded_without_the_template_and_with_the_usual_special_tokens() -> None:
+def test_special_tokens_of_the_tokenizer_are_added_to_text_and_not_to_messages() -> None:
     from transformers import AutoTokenizer
 
-    for bos in (False, True):
-        tokenizer = AutoTokenizer.from_pretrained(tiny_model(bos=bos))
-        expected = tokenizer.encode("Once upon a")
-        assert (expected[0] == tokenizer.bos_token_id) is bos
-        for template in (tokenizer, templated(tokenizer, None)):
-            assert ids({"text": "Once upon a"}, template) == [expected]
-            both = [{"text": "Once upon a"}, {"prompt_token_ids": [5]}]
-            assert ids(both, template) == [expected, [5]]
-    assert ids([{"text": ""}], tokenizer) == [[tokenizer.bos_token_id]]
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model(bos=True))
+    expected = tokenizer.encode("Once upon a")
+    assert expected[0] == tokenizer.bos_token_id not in ids("hi", tokenizer)[0]
+    for template in (tokenizer, templated(tokenizer, None)):
+        both = [{"text": "Once upon a"}, {"prompt_token_ids": [5]}]
+        assert ids(both, template) == [expected, [5]]
+    own = templated(tokenizer, "{{ bos_token }}{{ messages[0]['content'] }}")
+    assert ids("hi", own) == [tokenizer.encode("hi")]
 
 
-def test_bare_list_of_messages_is_one_conversation(tokenizer: Any) -> None:
+def test_lists_are_batches_or_one_conversation_and_keep_their_order(tokenizer: Any) -> None:
     turns = [("system", "Be kind."), ("user", "hi"), ("assistant", "yes?"), ("user", "2 + 2")]
-    messages = [{"role": role, "content": content} for role, content in turns]
+    talk = [{"role": role, "content": content} for role, content in turns]
     expected = tokenizer.encode(chat(*turns))
-    assert ids(messages, tokenizer) == [expected]
-    assert ids([messages, messages], tokenizer) == [expected, expected]
+    assert ids(talk, tokenizer) == [expected]
+    mixed = ["a", talk, {"prompt_token_ids": [9, 5]}, {"prompt_token_ids": (7,)}]
+    assert ids(mixed, tokenizer) == [tokenizer.encode(chat(("user", "a"))), expected, [9, 5], [7]]
+    assert ids([], tokenizer) == ids((), tokenizer) == []
+    for role in ROLES:
+        message = {"role": role, "content": ""}
+        assert ids([message], tokenizer) == [tokenizer.encode(chat((role, "")))]
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_every_role_is_rendered_and_content_may_be_empty(role: str, tokenizer: Any) -> None:
-    assert ids([{"role": role, "content": ""}], tokenizer) == [tokenizer.encode(chat((role, "")))]
-
-
-def test_forms_mix_and_keep_their_order_and_an_empty_batch_is_empty(tokenizer: Any) -> None:
-    mixed = ["a", [USER], {"prompt_token_ids": [9, 5]}, "b", {"prompt_token_ids": (7,)}]
-    a, hi, b = (tokenizer.encode(chat(("user", text))) for text in ("a", "hi", "b"))
-    assert ids(mixed, tokenizer) == [a, hi, [9, 5], b, [7]]
-    for nothing in ([], (), deque()):
-        assert ids(nothing, tokenizer) == []
+@pytest.mark.parametrize(
+    ("text", "read"), [("", {}), (" \n", {}), ('{"a": 1}', {"a": 1}), *[("[" * 100_000,) * 2]]
+)
+def test_arguments_of_a_call_are_read_where_that_is_possible(text: str, read: object) -> None:
+    call = {"function": {"name": "f", "arguments": text}}
+    ((said,),) = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
+    assert said["tool_calls"][0]["function"]["arguments"] == read  # type: ignore[index, call-overload]
 
 
 @pytest.mark.parametrize(
     "given_ids",
     [
-        [0, 2, 383],
         (0, 2, 383),
-        np.array([0, 2, 383]),
         np.array([0, 2, 383], dtype=np.uint16),
         [np.int32(0), np.int64(2), np.uint64(383)],
         torch.tensor([0, 2, 383]),
-        torch.tensor([0, 2, 383], dtype=torch.int16),
         list(torch.tensor([0, 2, 383])),
     ],
 )
 def test_token_ids_are_sent_as_they_are_as_plain_ints(given_ids: Any, tokenizer: Any) -> None:
     (sent,) = ids({"prompt_token_ids": given_ids}, tokenizer)
     assert sent == [0, 2, 383] and {type(each) for each in sent} == {int}
-
-
-def test_nothing_of_the_callers_is_changed_or_kept(tokenizer: Any) -> None:
-    messages = [{"role": "user", "content": "hi", "tool_calls": [CALL]}]
-    given_ids, kwargs = list(range(70)), {"enable_thinking": False}
-    before = copy.deepcopy((messages, given_ids, kwargs))
-    limits = Limits(64, 80, VOCABULARY, "left")
-    writes = "{% set _ = messages[0].update(content='z') %}{{ messages[0]['content'] }}"
-    rendered = ids([messages, {"prompt_token_ids": given_ids}], tokenizer, limits, kwargs)
-    rendered[1].append(1)
-    assert "SecurityError" in refusal([messages], templated(tokenizer, writes))
-    assert (messages, given_ids, kwargs) == before
 
 
 # ── Refusals ─────────────────────────────────────────────────────────────────────────────────────
@@ -269,69 +221,49 @@ def generator() -> Iterator[str]:
 # One prompt each, and what its refusal says after "prompt N".
 BAD: list[tuple[Any, str]] = [
     (None, " is None"),
-    (3, " is of type int"),
     (b"hi", " is of type bytes"),
-    (Path("hi"), " is of type PosixPath"),
     (generator(), " is of type generator"),
-    (np.array(5), " is of type ndarray"),
     (torch.ones(1, device="meta"), " is of type Tensor"),
     ("", " is an empty string"),
     (USER, " is one message; put it into a list: [message]."),
     (SimpleNamespace(**USER), " is one message; put it into a list: [message]."),
     ({3: 1, None: 2, "a": 3}, " is a mapping with the keys [3, None, 'a']"),
-    ({HUGE: 1}, " is a mapping with the keys a list; "),
     ({"prompt_token_ids": [5], "n": 1}, " is a mapping with the keys ['n', 'prompt_token_ids']"),
     ({"prompt_token_ids": []}, ": prompt_token_ids is empty"),
-    ({"prompt_token_ids": np.array([])}, ": prompt_token_ids is empty"),
-    ({"prompt_token_ids": None}, ": prompt_token_ids is None"),
-    ({"prompt_token_ids": np.array(5)}, ": prompt_token_ids is of type int"),
     ({"prompt_token_ids": "5"}, ": prompt_token_ids is of type str"),
-    ({"prompt_token_ids": generator()}, ": prompt_token_ids is of type generator"),
     ({"prompt_token_ids": torch.ones(1, device="meta")}, ": prompt_token_ids is of type Tensor"),
     ({"prompt_token_ids": [5, True]}, ": prompt_token_ids[1] is of type bool"),
     ({"prompt_token_ids": [torch.tensor(True)]}, ": prompt_token_ids[0] is of type Tensor"),
-    ({"prompt_token_ids": torch.tensor([True])}, ": prompt_token_ids[0] is of type bool"),
-    ({"prompt_token_ids": [5, 6.0]}, ": prompt_token_ids[1] is of type float"),
     ({"prompt_token_ids": np.array([5.0])}, ": prompt_token_ids[0] is of type float"),
-    ({"prompt_token_ids": [5, None]}, ": prompt_token_ids[1] is None"),
     ({"prompt_token_ids": torch.tensor([[5]])}, ": prompt_token_ids[0] is of type list"),
     ({"prompt_token_ids": [5, -1]}, ": prompt_token_ids[1] is -1, outside"),
     ({"prompt_token_ids": [VOCABULARY]}, f": prompt_token_ids[0] is {VOCABULARY}, outside"),
     ({"prompt_token_ids": [5, HUGE]}, ": prompt_token_ids[1] is"),
     ([], " is a conversation without messages"),
-    ([1, 2, 3], ", message 0 is of type int"),
     ([[USER]], ", message 0 is of type list"),
-    ([USER, None], ", message 1 is None"),
     ([USER, {"prompt_token_ids": [5]}], ", message 1: unknown key 'prompt_token_ids'"),
     ([USER, {"role": "user"}], ", message 1 has no 'content'"),
     ([USER, {"content": "hi"}], ", message 1 has no 'role'"),
     ([message(role="usr")], ", message 0: unknown role 'usr'; did you mean 'user'?"),
     ([message(role=["user"])], ", message 0: unknown role ['user']"),
-    ([message(role=np.array(["user", "tool"]))], ", message 0: unknown role"),
-    ([message(role=HUGE)], ", message 0: unknown role"),
     ([message(content=None)], ", message 0: content is None"),
-    ([message(content=b"hi")], ", message 0: content is of type bytes"),
     ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is supported"),
-    ([message(content=[{"text": "hi"}])], ", message 0: content[0] is of type dict"),
     ([message(content=[TEXT, {"type": "text"}])], ", message 0: content[1]: text is None"),
     ([message(content=[{**TEXT, "txt": 1}])], ", message 0: content[0]: unknown key 'txt'"),
     ([message(content=[TEXT, IMAGE])], ", message 0: content[1] is a part of type 'image_url'"),
-    ([message(annotations=[1])], ", message 0: unknown key 'annotations'"),
     ([message(reasoning=5)], ", message 0: reasoning is of type int"),
-    ([message(reasoning_content=["a"])], ", message 0: reasoning_content is of type list"),
-    (
-        [message(reasoning="a", reasoning_content="b")],
-        ", message 0: reasoning_content and reasoning differ",
-    ),
-    ([message(content=[{**TEXT, "cache": 1}])], ", message 0: content[0]: unknown key 'cache'"),
+    ([message(reasoning="a", reasoning_content="b")], ", message 0: reasoning_content and reas"),
     ([message(tool_calls=5)], ", message 0: tool_calls is of type int"),
+    ([message(tool_calls=[5])], ", message 0, tool_calls[0]: 5 is not {"),
     ([message(contents="hi")], ", message 0: unknown key 'contents'; did you mean 'content'?"),
-    ([{**USER, ("a", 1): 1}], ", message 0: unknown key ('a', 1)"),
     ([{**USER, HUGE: 1}], ", message 0: unknown key"),
     ({"text": None}, ": text is None"),
     ({"text": ""}, ": the text is empty"),
-    ({"text": "\ud800"}, ": the model's tokenizer refused the text: UnicodeEncodeError"),
-    ({"text": "hi", "prompt_token_ids": [5]}, " is a mapping with the keys ['prompt_token_ids'"),
+    (
+        {"text": "\ud800"},
+        ": the model's tokenizer refused the text: ValueError: it contains a lone",
+    ),
+    ("a\udc00", ": the model's chat template or tokenizer refused it: ValueError: it contains a l"),
 ]
 
 
@@ -355,33 +287,10 @@ def test_list_that_is_neither_batch_nor_conversation_names_its_first_odd_element
         ([1, 2, 3], "prompt 0 is of type int; a prompt is a string"),
         (["a", None], "prompt 1 is None"),
         ([USER, "a"], f"prompt 0{one_message}"),
-        (["a", Turn("user", "hi")], f"prompt 1{one_message}"),
-        (["a", Said("user", "hi")], f"prompt 1{one_message}"),
         ([{}], "prompt 0, message 0 has no 'role'"),
         (itself, "prompt 0, message 0 is of type list"),
     ):
         assert refusal(given_list, tokenizer).startswith(says)
-
-
-@pytest.mark.parametrize("text", ["a\ud800b", "\udc00", "\ud83d\ude00"])
-def test_text_that_is_no_unicode_is_refused_with_the_reason(text: str, tokenizer: Any) -> None:
-    for prompt in (text, [{"role": "user", "content": text}]):
-        said = refusal(["hi", prompt], tokenizer)
-        assert said.startswith("prompt 1") and re.search("surrogate|UTF-8|Unicode", said)
-        said.encode()  # or no terminal can show it
-
-
-@pytest.mark.parametrize("text", ["", " \n"])
-def test_empty_text_of_arguments_is_an_empty_object(text: str) -> None:
-    call = {"function": {"name": "f", "arguments": text}}
-    [[said]] = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
-    assert said["tool_calls"][0]["function"]["arguments"] == {}  # type: ignore[call-overload, index]
-
-
-def test_arguments_nested_beyond_reading_stay_text() -> None:
-    call = {"function": {"name": "f", "arguments": "[" * 100_000}}
-    ((said,),) = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
-    assert said["tool_calls"][0]["function"]["arguments"] == "[" * 100_000  # type: ignore[index, call-overload]
 
 
 @pytest.mark.parametrize(
@@ -390,7 +299,7 @@ def test_arguments_nested_beyond_reading_stay_text() -> None:
         (0, "response 1 is of type int"),
         ([5, "a"], "response 1[1] is of type str"),
         ([VOCABULARY], f"response 1[0] is {VOCABULARY}, outside"),
-        ("\ud800", "response 1 has a lone surrogate"),
+        ("\ud800", "response 1 contains a lone surrogate"),
     ],
 )
 def test_bad_response_is_refused_by_its_index(response: Any, says: str, tokenizer: Any) -> None:
@@ -420,11 +329,9 @@ def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
     ("template", "says"),
     [
         ("{{ raise_exception('only ' + messages[0]['content']) }}", "TemplateError: only no"),
-        ("{{ messages[0].tool.name }}", "UndefinedError"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{% if %}", "TemplateSyntaxError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
-        ({"rag": "x"}, "no default"),
         ("", "renders it to nothing"),
         (
             None,
@@ -445,6 +352,10 @@ def test_template_kwargs_reach_the_template(tokenizer: Any) -> None:
     (not_thinking,) = ids("hi", tokenizer, kwargs={"enable_thinking": False})
     assert thinking == tokenizer.encode(chat(("user", "hi")))
     assert not_thinking == thinking + tokenizer.encode("<think>\n\n</think>\n\n")
+    kwargs = sampled(chat_template="{{ messages[0].content }}!").template_kwargs
+    for own in (tokenizer, templated(tokenizer, None)):
+        assert ids("hi", own, kwargs=kwargs) == [tokenizer.encode("hi!")]
+    assert "tokenizer refused it" in refusal("hi", tokenizer, kwargs={"messages": []})
 
 
 def test_final_message_is_left_open_and_only_an_assistants_text_can_be(tokenizer: Any) -> None:
@@ -459,36 +370,6 @@ def test_final_message_is_left_open_and_only_an_assistants_text_can_be(tokenizer
     silent = [*talk[:1], {**talk[1], "content": " "}]
     said = refusal([silent], tokenizer, kwargs=kwargs)
     assert "the last message has no text" in said
-
-
-def test_template_of_a_call_stands_in_for_the_models(tokenizer: Any) -> None:
-    kwargs = sampled(chat_template="{{ messages[0].content }}!").template_kwargs
-    for own in (tokenizer, templated(tokenizer, None)):
-        assert ids("hi", own, kwargs=kwargs) == [tokenizer.encode("hi!")]
-
-
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        *({"messages": []}, {"self": 1}, {"tools": 3}, {"documents": 3}, {"chat_template": 3}),
-        {"return_assistant_tokens_mask": True},
-    ],
-)
-def test_template_kwargs_that_collide_are_refused_by_name(
-    kwargs: dict[str, Any], tokenizer: Any
-) -> None:
-    said = refusal("hi", tokenizer, kwargs=kwargs)
-    assert said.startswith("prompt 0: the model's chat template or tokenizer refused it")
-
-
-def test_tokenizer_adds_nothing_to_what_the_template_writes() -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model(bos=True))
-    assert tokenizer.encode("hi")[0] == tokenizer.bos_token_id  # it would add one
-    assert tokenizer.bos_token_id not in ids("hi", tokenizer)[0]
-    own = templated(tokenizer, "{{ bos_token }}{{ messages[0]['content'] }}")
-    assert ids("hi", own) == [tokenizer.encode("hi")]
 
 
 def test_text_with_a_token_that_the_model_has_no_row_for_is_refused(tokenizer: Any) -> None:
@@ -525,51 +406,17 @@ def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer: Any) 
         short, cut, full = tokenize(normalize(prompts), Template(tokenizer), limits)
         assert cut == Prompt(kept, truncated_tokens=16) and len(given_ids) == 80
         assert short.truncated_tokens == full.truncated_tokens == 0
-
-
-def test_call_that_asks_to_cut_wins_over_the_config(tokenizer: Any) -> None:
-    long: list[Any] = [list(range(70))]
-    for config, asked, kept in (
-        (None, "right", long[0][:64]),
-        ("left", "right", long[0][:64]),
-        ("left", None, long[0][6:]),
-    ):
-        limits = dataclasses.replace(LIMITS, truncate=config)  # type: ignore[arg-type]
-        side: Any = asked
-        [prompt] = tokenize(long, Template(tokenizer), limits, truncate=side)
-        assert prompt == Prompt(kept, truncated_tokens=6)
-
-
-def test_scored_prompt_is_cut_only_where_the_config_cuts(tokenizer: Any) -> None:
-    """If it cuts, the prompt is cut as in `generate`; else `prompt_length` (64) is no limit."""
-    prompt, answer = list(range(70)), [5] * 10
-    asked = {"prompt_token_ids": prompt}
-    for limits, kept in (
-        (LIMITS, prompt),
-        (dataclasses.replace(LIMITS, truncate="left"), prompt[6:]),
-    ):
-        model = ModelInfo(tokenizer, frozenset(), limits)
-        sequences = scored_sequences(asked, [answer], Template(tokenizer), model)
-        assert sequences == [(kept + answer, len(kept))]
-
-
-def test_bad_token_id_is_refused_even_where_truncation_would_cut_it(tokenizer: Any) -> None:
-    limits = Limits(64, 80, VOCABULARY, "left")
-    assert "[0] is -1" in refusal({"prompt_token_ids": [-1, *range(70)]}, tokenizer, limits)
+        limits = dataclasses.replace(limits, truncate=None if side == "left" else "left")
+        assert tokenize(normalize(prompts), Template(tokenizer), limits, truncate=side)[1] == cut  # type: ignore[arg-type]
+    odd = {"prompt_token_ids": [-1, *range(70)]}  # also where it would be cut
+    assert "[0] is -1" in refusal(odd, tokenizer, limits)
 
 
 def test_each_prompt_must_fit_with_its_own_max_tokens(tokenizer: Any) -> None:
     prompts: list[Any] = [[5] * 3, [5] * 64]
     tokenize(prompts, Template(tokenizer), LIMITS, [77, 16])
-    tokenize([], Template(tokenizer), LIMITS, [])
-    for answers, says, fits in (
-        (
-            [78, 16],
-            "prompt 0 has 3 tokens; with max_tokens=78 that is 81, above the limit of 80",
-            77,
-        ),
-        ([77, 17], "prompt 1 has 64 tokens; with max_tokens=17 that is 81", 16),
-        ([10**30, 16], "prompt 0 has 3 tokens; with max_tokens=", 77),
-    ):
-        with refused(PromptError, f"^{says}.*At most max_tokens={fits} fits", index=says[7] == "1"):
-            tokenize(prompts, Template(tokenizer), LIMITS, answers)
+    says = "^prompt 1 has 64 tokens; with max_tokens=17 that is 81, above .*At most max_tokens=16"
+    with refused(PromptError, says, index=1):
+        tokenize(prompts, Template(tokenizer), LIMITS, [77, 17])
+    with refused(PromptError, index=0):
+        tokenize(prompts, Template(tokenizer), LIMITS, [10**30, 16])

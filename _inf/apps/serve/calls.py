@@ -91,7 +91,7 @@ def served_call(
 
 def _turn(form: Form, prompt_length: int, session: Session) -> Form:
     """Mark a long prompt of ids that continues an answer of the session."""
-    if isinstance(form, str) or len(form) <= prompt_length:
+    if not isinstance(form, list) or len(form) <= prompt_length:
         return form
     ids = cast("list[int]", form)
     return LaterTurn(ids) if session.completion(ids).answer else ids

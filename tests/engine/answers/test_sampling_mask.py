@@ -100,21 +100,13 @@ def test_one_token_left_has_the_log_prob_0(backend: InferenceEngine) -> None:
         assert row == pytest.approx([0.0] * len(row), abs=1e-6)
 
 
-def test_mask_that_says_nothing_is_refused_and_so_it_is_in_streams_and_beside_tools(
-    tiny: InferenceEngine,
-) -> None:
+def test_mask_is_refused_in_streams_and_beside_tools(tiny: InferenceEngine) -> None:
     def clock() -> str:
         """Tell the time."""
         return "noon"
 
     right: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "sampling_mask": True}
-    for how, says in (
-        ({"temperature": 0, "top_p": None}, "a greedy answer is not sampled"),
-        ({"top_p": None}, "without top_k, top_p or min_p every token is left"),
-        ({"logprobs": 2}, "logprobs is set too"),
-        ({"tools": [clock]}, "cannot be used with tools"),
-    ):
-        with pytest.raises(ConfigError, match=f"^sampling_mask: {says}"):
-            tiny.generate("Hi", **{**right, **how})
+    with pytest.raises(ConfigError, match="^sampling_mask: cannot be used with tools"):
+        tiny.generate("Hi", **right, tools=[clock])
     with pytest.raises(ConfigError, match="^sampling_mask: stream"):
         tiny.stream("Hi", **right)
