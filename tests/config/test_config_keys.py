@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from _inf.backends.registry import read_config
 from _inf.config import Config, check_engine_kwargs
-from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY
+from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_KEY
 from _inf.errors import ConfigError
 from tests.support.config_faults import at, faults
 from tests.support.upstream import upstream
@@ -86,14 +86,6 @@ def test_defaults_are_verls_but_for_the_named_ones() -> None:
             if default is not ... and not text.startswith("field(") and text != repr(default):
                 different.add(section + key)
     assert different == OURS
-
-
-@pytest.mark.verl
-def test_owned_arguments_are_sglangs() -> None:
-    known = dataclass_fields(SERVER_ARGS, "ServerArgs")
-    assert OWNED_BY_KEY.keys() | OWNED_BY_ENGINE <= known.keys()
-    places = [place for owner in OWNED_BY_KEY.values() for place in owner.split(" and ")]
-    assert set(places) <= ALL_KEYS.keys()
 
 
 @pytest.mark.verl
@@ -191,11 +183,8 @@ def test_keys_that_depend_on_one_another() -> None:
     of_one = {"rollout": {"tensor_model_parallel_size": 2}}
     says = "generation_cache: must be 0 with rollout.tensor_model_parallel_size 2"
     assert faults(of_one | {"generation_cache": 9}) == [says]
-    assert read_config(of_one, {}).generation_cache == 0
-    (line,) = faults({"generation_cache": 2**31})
-    assert line == "generation_cache: 2147483648 is out of range; it must be at most 2147483647"
     assert faults({"hang_timeout": 0}) == ["hang_timeout: 0 is out of range; it must be above 0"]
-    for value in (0.5, 30, None):
+    for value in (30, None):
         assert read_config({"hang_timeout": value}, {}).hang_timeout == value
     # A section that nothing reads may be null, or switched off with anything in it.
     off = {"enable": False, "port": 1, "tool_config": {"x": 1}}

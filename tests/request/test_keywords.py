@@ -68,12 +68,3 @@ def test_keyword_of_requests_is_in_every_form_of_them_and_an_option(name: str) -
             assert name not in SglangSampling.model_fields
     if KEYWORDS[name].default is not None:
         assert name in SAMPLING
-
-
-def test_first_sentence_is_what_the_option_shows() -> None:
-    shown = first_sentences()
-    assert shown["do_sample"] == "Sample, or decode greedily."
-    assert shown["presence_penalty"] == shown["frequency_penalty"]
-    assert shown["stop_token_ids"] == "Ids that end an answer, in addition to the model's EOS ids."
-    for name, text in shown.items():
-        assert text.endswith(".") and len(text) < 130, name

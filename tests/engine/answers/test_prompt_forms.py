@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from _inf.runtime.extras import has_verl
 from inf import InferenceEngine, PromptError
 from tests.support.refusals import refused
 
@@ -16,14 +14,6 @@ TALK = [{"role": "user", "content": "hi"}]
 
 def answers(engine: InferenceEngine, prompts: Any, **params: Any) -> list[list[int]]:
     return engine.generate(prompts, max_tokens=8, temperature=0, **params).token_ids
-
-
-def test_column_of_conversations_is_answered_as_the_list_is(tiny: InferenceEngine) -> None:
-    talks = [TALK, [*TALK, {"role": "assistant", "content": "yes?"}, *TALK]]
-    assert answers(tiny, pd.Series(talks)) == answers(tiny, talks)
-    if has_verl():
-        batch = tiny.rollout_batch(pd.Series(talks), n=2, max_tokens=4, temperature=1.0)
-        assert batch.non_tensor_batch["prompt_index"].tolist() == [0, 0, 1, 1]
 
 
 def test_text_goes_to_the_model_as_it_is(tiny: InferenceEngine) -> None:

@@ -1,4 +1,4 @@
-"""Minimum lengths, penalties, stop strings and seeds on the real engine.
+"""Repetition penalties, stop strings and seeds on the real engine.
 
 What the keywords become is tested in `tests/request/test_sampling.py`; what all backends do alike
 with them in `test_backends.py`.
@@ -6,12 +6,11 @@ with them in `test_backends.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from transformers import MinNewTokensLengthLogitsProcessor, RepetitionPenaltyLogitsProcessor
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from inf import InferenceEngine
 from tests.support.prompts import PROMPTS
@@ -21,37 +20,17 @@ SHORT = PROMPTS[:8]
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "max_tokens": 12}
 
 
-def processed(
-    reference: Reference, ids: list[int], answer: Sequence[int], processor: Any
-) -> torch.Tensor:
-    """The logits of each token of `answer`, after Transformers' own logits processor."""
-    logits = reference.logits(ids, list(answer))
-    for place in range(len(answer)):
-        before = torch.tensor([ids + list(answer[:place])])
-        logits[place] = processor(before, logits[place][None].clone())[0]
-    return logits
-
-
-def test_min_tokens_equals_transformers_token_for_token(
-    engine: InferenceEngine, reference: Reference
-) -> None:
-    ours = engine.generate(SHORT, min_tokens=24, max_tokens=32)
-    eos = sorted(engine._backend.model.eos_token_ids)
-    for prompt, answer in zip(SHORT, ours.token_ids, strict=True):
-        ids = ids_of(engine, prompt)
-        processor = MinNewTokensLengthLogitsProcessor(len(ids), 24, eos, device="cpu")
-        logits = processed(reference, ids, answer, processor)
-        assert logits.argmax(-1).tolist() == answer
-    assert min(map(len, ours.token_ids)) >= 24
-
-
 def test_repetition_penalty_and_its_log_probs_equal_transformers_and_count_the_prompt(
     engine: InferenceEngine, reference: Reference
 ) -> None:
     ours = engine.generate(SHORT, repetition_penalty=1.3, max_tokens=20)
     processor = RepetitionPenaltyLogitsProcessor(1.3)
     for prompt, row in zip(SHORT, ours, strict=True):
-        logits = processed(reference, ids_of(engine, prompt), row.token_ids, processor)
+        ids = ids_of(engine, prompt)
+        logits = reference.logits(ids, row.token_ids)
+        for place in range(len(row.token_ids)):
+            before = torch.tensor([ids + row.token_ids[:place]])
+            logits[place] = processor(before, logits[place][None].clone())[0]
         assert logits.argmax(-1).tolist() == row.token_ids
         assert row.logprobs == pytest.approx(logprobs(logits, row.token_ids), abs=1e-3)
     assert ours.token_ids != engine.generate(SHORT, max_tokens=20).token_ids
@@ -68,17 +47,6 @@ def test_of_several_stop_strings_the_first_to_come_wins_and_an_emoji_is_one(
     said = "Hello 😀 there"  # a regex makes the model say it
     row = engine.generate("Repeat", regex=said, stop="😀", max_tokens=20)[0]
     assert (row.completion, row.metadata["matched_stop"]) == ("Hello ", "😀")
-
-
-@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9, "top_k": 30}, {"min_p": 0.05}])
-def test_a_seed_gives_the_same_tokens_whatever_else_is_in_the_batch(
-    tiny: InferenceEngine, filters: dict[str, Any]
-) -> None:
-    alone = tiny.generate(SHORT[0], seed=11, **SAMPLED, **filters)
-    crowd = tiny.generate([*SHORT[1:], SHORT[0]], seed=[11] * 8, **SAMPLED, **filters)
-    mixed = tiny.generate([SHORT[0], *SHORT[1:4]], seed=[11, None, 3, None], **SAMPLED, **filters)
-    assert alone.token_ids[0] == crowd.token_ids[-1] == mixed.token_ids[0]
-    assert alone.metadata[0]["seed"] == 11 and "seed" not in mixed.metadata[1]
 
 
 @pytest.mark.parametrize("asked", [{"prompts": [SHORT[0]] * 4}, {"prompts": SHORT[0], "n": 4}])

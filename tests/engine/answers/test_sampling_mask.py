@@ -93,13 +93,6 @@ def test_likeliest_tokens_of_the_prompt_leave_the_mask_whole(backend: InferenceE
         assert first is None and {len(top or []) for top in tops} <= {2, 3}
 
 
-def test_one_token_left_has_the_log_prob_0(backend: InferenceEngine) -> None:
-    output = backend.generate(PROMPTS, temperature=1.0, top_k=1, max_tokens=6, sampling_mask=True)
-    assert output.sampling_mask == [[[token] for token in row] for row in output.token_ids]
-    for row in output.sampling_logprobs or []:
-        assert row == pytest.approx([0.0] * len(row), abs=1e-6)
-
-
 def test_mask_is_refused_in_streams_and_beside_tools(tiny: InferenceEngine) -> None:
     def clock() -> str:
         """Tell the time."""
