@@ -55,27 +55,29 @@ if TYPE_CHECKING:
     from typing_extensions import Never, Self, Unpack
     from verl import DataProto
 
-    from _inf.apps.check.measure import check as check
-    from _inf.apps.eval.evaluate import evaluate as evaluate
-    from _inf.apps.ray.worker import InferenceWorker as InferenceWorker
-    from _inf.apps.rollouts import Rollout as Rollout
-    from _inf.apps.rollouts import as_rollouts as as_rollouts
-    from _inf.apps.rollouts import load_rollouts as load_rollouts
-    from _inf.apps.rollouts import load_traces as load_traces
-    from _inf.apps.rollouts import rollouts_to_data_proto as rollouts_to_data_proto
-    from _inf.apps.rollouts import save_rollouts as save_rollouts
+    from _inf.apps.check.measure import check
+    from _inf.apps.eval.evaluate import evaluate
+    from _inf.apps.ray.worker import InferenceWorker
+    from _inf.apps.rollouts import (
+        Rollout,
+        as_rollouts,
+        load_rollouts,
+        load_traces,
+        rollouts_to_data_proto,
+        save_rollouts,
+    )
     from _inf.apps.rollouts.traces import Trace
     from _inf.apps.serve.server import InferenceServer
 
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
 __all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
-ROLLOUTS = ["as_rollouts", "load_rollouts", "load_traces", "rollouts_to_data_proto"]
-ROLLOUTS += ["save_rollouts"]
-__all__ += [*ROLLOUTS, "ToolError"]
-__all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceError", "PromptError"]
-# Names that are imported when they are first used, from these modules of `_inf.apps`.
+__all__ += ["as_rollouts", "load_rollouts", "load_traces", "rollouts_to_data_proto"]
+__all__ += ["save_rollouts", "ToolError", "ConfigError", "EngineDeadError", "GenerationTimeout"]
+__all__ += ["InferenceError", "PromptError"]
+# Names that are imported when they are first used, from these modules of `_inf.apps`; those that
+# are not here come from the same as `Rollout`.
 LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
-LATER |= dict.fromkeys(["Rollout", *ROLLOUTS], "rollouts")
+LATER |= {"Rollout": "rollouts"}
 
 
 def __dir__() -> list[str]:
@@ -84,8 +86,9 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import on its first use what most programs do not need."""
-    if name in LATER:
-        return getattr(importlib.import_module(f"_inf.apps.{LATER[name]}"), name)
+    if name in __all__:
+        module = LATER.get(name, LATER["Rollout"])
+        return getattr(importlib.import_module(f"_inf.apps.{module}"), name)
     raise AttributeError(f"module 'inf' has no attribute {name!r}")
 
 

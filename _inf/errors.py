@@ -181,6 +181,8 @@ _BOUNDS |= {"less_than_equal": "at most", "less_than": "below"}
 def value_fault(detail: Mapping[str, Any]) -> str:
     """Word what pydantic found, an item of `ValidationError.errors()`, as a keyword's fault."""
     value, fault = shown(detail["input"]), str(detail["type"])
+    if fault == "value_error":  # of a validator of ours
+        return str(detail["ctx"]["error"])
     kind, _, how = fault.partition("_")
     if kind in _KINDS and how in ("type", "parsing", "from_float"):
         return f"{value} is not {_KINDS[kind]}"

@@ -4,8 +4,8 @@ YAML or a mapping goes in; a frozen `Config` comes out, or one `ConfigError` tha
 A new config key is a field in `schema.py`. Imports neither verl, SGLang nor torch.
 """
 
-from _inf.config.load import check_engine_kwargs, config_paths, load_config, parse_assignments
+from _inf.config.load import KEYS, check_engine_kwargs, load_config, parse_assignments
 from _inf.config.schema import Config, MultiTurn, ReasoningMarks, RolloutConfig
 
 __all__ = ["Config", "MultiTurn", "ReasoningMarks", "RolloutConfig"]
-__all__ += ["check_engine_kwargs", "config_paths", "load_config", "parse_assignments"]
+__all__ += ["KEYS", "check_engine_kwargs", "load_config", "parse_assignments"]

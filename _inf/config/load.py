@@ -115,20 +115,13 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     return merged
 
 
-def _same(one: object, other: object) -> bool:
-    try:
-        return bool(one == other)
-    except Exception:  # arrays, which OmegaConf refuses later by their key
-        return False
-
-
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge mappings and replace other values, except by `???` (OmegaConf's "missing")."""
     merged = dict(below)
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = _over(merged[key], value)
-        elif key not in merged or not _same(value, "???"):
+        elif key not in merged or not isinstance(value, str) or value != "???":
             merged[key] = value
     return merged
 
@@ -144,7 +137,7 @@ def _lift_flat_keys(layer: dict[str, Any]) -> dict[str, Any]:
         path, value = FLAT[key], layer[key]
         warnings.warn(f"config key {key!r} is now {path!r}", DeprecationWarning, stacklevel=5)
         nested = at(lifted, path)
-        if nested is not ABSENT and not _same(nested, value):
+        if nested is not ABSENT and nested != value:
             fault = f"{shown(value)} contradicts {shown(nested)} at {path}"
             raise ConfigError.of(key, f"{fault}; set only {path}")
         for name in reversed(path.split(".")):
@@ -160,10 +153,11 @@ def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from _paths(value, f"{above}{key}.")
 
 
-_KEYS = [*_paths(Config().to_dict()), *(f"rollout.{key}" for key in ONE_VALUE if "." not in key)]
+# All keys, by their dotted paths.
+KEYS = [*_paths(Config().to_dict()), *(f"rollout.{key}" for key in ONE_VALUE if "." not in key)]
 # The right path of each key, for keys in the wrong place; the shorter path if there are two.
 _PLACES: Mapping[str, str] = {
-    **{key.rpartition(".")[2]: key for key in sorted(_KEYS, key=lambda key: -key.count("."))},
+    **{key.rpartition(".")[2]: key for key in sorted(KEYS, key=lambda key: -key.count("."))},
     **RENAMED,
 }
 
@@ -177,7 +171,8 @@ def _checked(document: dict[str, Any], faults_of: Callable[[Config], Faults]) ->
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             path = ".".join(map(str, detail["loc"])) or "config"
-            faults.setdefault(path, _wording(path, detail["type"], detail))
+            unknown = detail["type"] == "extra_forbidden"
+            faults.setdefault(path, _unknown(path) if unknown else value_fault(detail))
     else:
         faults |= dict(faults_of(config))
     if faults:
@@ -224,27 +219,12 @@ def _owned_arguments(document: dict[str, Any]) -> Faults:
             yield f"{path}.{key}", "the engine sets it itself; remove it"
 
 
-def _wording(path: str, kind: str, detail: Mapping[str, Any]) -> str:
-    if kind == "extra_forbidden":
-        return _unknown(path)
-    if kind == "value_error":
-        return str(detail["ctx"]["error"])
-    return value_fault(detail)
-
-
-def config_paths() -> Collection[str]:
-    """All keys, by their dotted paths."""
-    return _KEYS
-
-
 def _unknown(path: str) -> str:
     section, _, key = path.rpartition(".")
     if key in _PLACES:
         return f"unknown key; it belongs at {_PLACES[key]}"
-    if instead := named(key, _KEYS):
-        return f"unknown key{instead}"
-    siblings = [other.rpartition(".")[2] for other in _KEYS if other.rpartition(".")[0] == section]
-    if instead := hint(key, siblings):
+    siblings = [other.rpartition(".")[2] for other in KEYS if other.rpartition(".")[0] == section]
+    if instead := named(key, KEYS) or hint(key, siblings):
         return f"unknown key{instead}"
     nearest = difflib.get_close_matches(key, list(_PLACES), n=1, cutoff=0.7)
     return f"unknown key; did you mean {_PLACES[nearest[0]]!r}?" if nearest else "unknown key"

@@ -27,13 +27,7 @@ from _inf.request.grammar_sizes import (
 )
 from _inf.request.string_formats import replace_formats
 from _inf.runtime import quiet
-from _inf.tools.json_schemas import (
-    PatternLimitError,
-    bytes_as_tokens,
-    is_found,
-    schema_fault,
-    string_matcher,
-)
+from _inf.tools.json_schemas import bytes_as_tokens, schema_fault
 from _inf.types import python_value
 
 SCHEMA_KEYWORDS = frozenset(
@@ -121,7 +115,6 @@ def _checked_schema(text: str) -> tuple[str, list[str]]:
     schema.pop("$schema", None)
     _check_grammar("json_schema", "json_schema", schema)
     _close_objects(schemas)
-    _join_patterns_with_names(schemas)
     text = json.dumps({"x-guidance": SEPARATORS, **schema})
     _check_grammar("json_schema", "json_schema", text)
     return text, unenforced
@@ -179,6 +172,11 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
             raise ConfigError(f"{path}.{word}: it cannot be enforced{hint or '; leave it out.'}")
     if "pattern" in schema:
         _check_json_pattern(schema["pattern"], f"{path}.pattern")
+    if schema.get("properties") and schema.get("patternProperties"):
+        raise ConfigError(
+            f"{path}.patternProperties: it cannot be enforced beside properties; llguidance holds each "
+            "of these to its own schema only. Leave one of the two out."
+        )
     for pattern in schema.get("patternProperties", ()):
         _check_json_pattern(pattern, f"{path}.patternProperties.{pattern}")
     for kind, words in (("number", NUMERIC), ("string", OF_STRINGS)):
@@ -201,23 +199,6 @@ def _close_objects(schemas: list[dict[str, Any]]) -> None:
         declared = set(part.get("properties", ()))
         if declared.issuperset(part.get("required", ())) and declared and not OPEN & part.keys():
             part["additionalProperties"] = False
-
-
-def _join_patterns_with_names(schemas: list[dict[str, Any]]) -> None:
-    """Give each named property the schemas of the patterns that its name matches: llguidance 0.7.30
-    holds it to its own schema only."""
-    for part in schemas:
-        named = part.get("properties", {})
-        patterns = part.get("patternProperties", {}) if named else {}
-        try:
-            matchers = [(string_matcher(pattern), schema) for pattern, schema in patterns.items()]
-            for name, declared in named.items():
-                also = [schema for matcher, schema in matchers if is_found(matcher, name)]
-                if also and declared is not False:  # it stays where references lead to its parts
-                    whole = {} if declared is True else declared
-                    named[name] = {**whole, "allOf": [*whole.get("allOf", ()), *also]}
-        except PatternLimitError as limit:
-            raise ConfigError(f"json_schema.patternProperties: llguidance: {limit}.") from None
 
 
 def _check_pattern(pattern: str, where: str) -> None:

@@ -23,7 +23,6 @@ MAX_STEPS = 10_000  # of `multipleOf`: 999,999 take minutes
 MAX_REPEATS = 10_000
 MAX_PATTERNS = 200  # in `patternProperties`: llguidance compares each with each
 MAX_OPERATORS = 3_000  # of all patterns together: 13,000 take 18 s
-MAX_MATCHED = 10_000_000  # characters of names, each with each pattern of its object
 # A part of a regex: an escape, a class or a character. It never goes back, also where a class or an
 # escape is not closed: its time is linear.
 TOKEN = re.compile(r"\\.?|\[\^?\]?(?:\\.?|[^\]\\])*(?:\]|\Z)|.", re.DOTALL)
@@ -85,12 +84,6 @@ def check_schemas(schemas: Sequence[dict[str, Any]]) -> None:
         raise ConfigError(
             f"json_schema.patternProperties: over {MAX_PATTERNS} patterns; use fewer."
         )
-    matched = sum(
-        len(part.get("patternProperties", ())) * sum(map(len, part.get("properties", ())))
-        for part in schemas
-    )
-    if matched > MAX_MATCHED:
-        raise ConfigError("json_schema.patternProperties: too many patterns for so long names.")
 
 
 def check_operators(patterns: Sequence[str], key: str) -> None:

@@ -11,6 +11,7 @@ from _inf.apps.cli.chat import assigned
 from _inf.apps.openai_requests import ChatRequest, read
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.backends.registry import read_config
+from _inf.config import KEYS as CONFIG_KEYS
 from _inf.config.other_names import ATTRIBUTES, KEYS, KEYWORDS, SENTENCES
 from _inf.errors import ConfigError
 from _inf.request import keywords
@@ -34,7 +35,7 @@ ASKED = {
 
 
 def test_names_that_the_table_leads_to_are_there_and_those_it_has_are_not() -> None:
-    paths = {*other_names_of_config()}
+    paths = {*CONFIG_KEYS, "rollout.engine_kwargs.sglang.attention_backend"}
     assert {*KEYWORDS.values()} <= {*keywords.KEYWORDS}
     assert {*KEYS.values()} <= paths
     assert all(hasattr(ROW, name) or hasattr(OUTPUT, name) for name in ATTRIBUTES.values())
@@ -42,12 +43,6 @@ def test_names_that_the_table_leads_to_are_there_and_those_it_has_are_not() -> N
     assert not {*KEYS} & {*Config.model_fields}
     assert not any(hasattr(ROW, name) or hasattr(OUTPUT, name) for name in ATTRIBUTES)
     assert not {*KEYWORDS} & {*SENTENCES}
-
-
-def other_names_of_config() -> list[str]:
-    from _inf.config import config_paths
-
-    return [*config_paths(), "rollout.engine_kwargs.sglang.attention_backend"]
 
 
 @pytest.mark.parametrize(("name", "instead"), ASKED.items())

@@ -48,11 +48,8 @@ SCHEMAS: list[tuple[Any, list[str], list[str]]] = [
     ({"type": "number", "multipleOf": 0.5}, ["0.5", "12", "7.0"], []),
     ({"allOf": [{"type": "object", "properties": {"a": A}, "required": ["a"]},
                 {"properties": {"b": A}, "required": ["b"]}]}, ['{"a":1,"b":2}'], []),
-    ({"type": "object", "patternProperties": {"^a": A, "^b": {"maximum": 3}},
-      "properties": {"a": {"minimum": 5}, "b": {"type": "integer"}}},
-     ['{"a":5}', '{"a":7,"b":3}'], ['{"a":4}', '{"a":"x"}', '{"b":4}']),
-    ({"type": "object", "patternProperties": {"^a": A},
-      "properties": {"a": {"type": "string"}, "b": True}}, ['{"b":1}', "{}"], ['{"a":1}']),
+    ({"type": "object", "patternProperties": {"^a": A, "^b[0-9]$": {"maximum": 3}},
+      "additionalProperties": False}, ['{"ab":5,"b3":3}', "{}"], ['{"a":"x"}', '{"b3":4}']),
     ({"type": "object", "properties": {"a": A}, "required": ["a"],
       "additionalProperties": {"type": "null"}},
      ['{"a":1}', '{"a":1,"x":null}'], ['{"a":1,"a":null}']),
@@ -97,11 +94,6 @@ HOSTILE_SCHEMAS: dict[str, Any] = {
         "properties": {"a" * 40 + "!": {}},
         "patternProperties": {"^(a+)+$": {}},
         "type": "object",
-    },
-    "a long name and many patterns": {
-        "type": "object",
-        "properties": {"a" * 900_000: {}},
-        "patternProperties": {f"^a*{number}$": {} for number in range(100)},
     },
     "500 patterns of names": {
         "patternProperties": {f"^a{number}[a-z]*$": {} for number in range(500)}

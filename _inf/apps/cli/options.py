@@ -25,7 +25,7 @@ import typer
 from typer.core import TyperGroup
 
 from _inf.backends.registry import read_config
-from _inf.config import Config, config_paths, other_names, parse_assignments
+from _inf.config import KEYS, Config, other_names, parse_assignments
 from _inf.errors import ConfigError
 from _inf.request.keyword import Keyword
 from _inf.request.keywords import KEYWORDS, first_sentences
@@ -120,7 +120,7 @@ def option_instead(option: str) -> str:
     word = option.lstrip("-").replace("-", "_")
     if (name := other_names.KEYWORDS.get(word)) in SAMPLING:
         return f"here it is --{name.replace('_', '-')}"
-    paths = [path for path in config_paths() if word == path.rpartition(".")[2]]
+    paths = [path for path in KEYS if word == path.rpartition(".")[2]]
     key = other_names.KEYS.get(word) or next(iter(paths), "")
     if key == "model_path":
         return "here it is --model"
