@@ -174,8 +174,8 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
         _check_json_pattern(schema["pattern"], f"{path}.pattern")
     if schema.get("properties") and schema.get("patternProperties"):
         raise ConfigError(
-            f"{path}.patternProperties: it cannot be enforced beside properties; llguidance holds each "
-            "of these to its own schema only. Leave one of the two out."
+            f"{path}.patternProperties: it cannot be enforced beside properties, each of which "
+            "llguidance holds to its own schema only; leave one of the two out."
         )
     for pattern in schema.get("patternProperties", ()):
         _check_json_pattern(pattern, f"{path}.patternProperties.{pattern}")

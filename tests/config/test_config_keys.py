@@ -56,28 +56,6 @@ NULL_TOO = {"hang_timeout"}  # its default is another value
 
 
 @pytest.mark.verl
-def test_keys_are_exactly_verls() -> None:
-    ours = {path.removeprefix("rollout.") for path in ALL_KEYS if path.startswith("rollout.")}
-    ours |= ONE_VALUE.keys()
-    for section, name in (
-        ("", "RolloutConfig"),
-        ("val_kwargs.", "SamplingConfig"),
-        ("multi_turn.", "MultiTurnConfig"),
-        ("agent.", "AgentLoopConfig"),
-        ("agent.custom_async_server.", "CustomAsyncServerConfig"),
-        ("trace.", "TraceConfig"),
-        ("server.", "ServerConfig"),
-    ):
-        keys = {path.removeprefix(section) for path in ours if path.startswith(section)}
-        verls = dataclass_fields(VERL_ROLLOUT, name)
-        assert {key for key in keys if "." not in key} == verls.keys() - {"_mutable_fields"}
-        for key, default in verls.items():
-            neutral, _ = ONE_VALUE.get(section + key, ({}, ""))
-            if neutral != {} and section + key not in OURS:
-                assert default in map(repr, neutral if isinstance(neutral, tuple) else [neutral])
-
-
-@pytest.mark.verl
 def test_defaults_are_verls_but_for_the_named_ones() -> None:
     different = set()
     for section, name in (("", "RolloutConfig"), ("multi_turn.", "MultiTurnConfig")):

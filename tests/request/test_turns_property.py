@@ -4,7 +4,6 @@ as of an interaction or an environment, with each chat template of the test suit
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
 import pytest
@@ -85,30 +84,6 @@ def test_text_of_others_stays_in_its_turn(family: str, role: str) -> None:
         assert special == [token for token in empty if token in tokenizer.all_special_ids]
 
     check()
-
-
-@pytest.mark.parametrize(("family", "role"), TURNS)
-def test_no_text_can_hold_the_placeholder_of_an_answer(
-    family: str, role: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All words that an earlier rendering put into the messages are in the text of a later one."""
-    _, tokenizer = template_of(family)
-    seen: list[str] = []
-    kind = type(tokenizer)
-    render = kind.apply_chat_template
-
-    def spied(self: Any, messages: Any, **more: Any) -> Any:
-        seen.extend(str(message["content"]) for message in messages)
-        seen.extend(str(message.get("tool_calls")) for message in messages)
-        return render(self, messages, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, "apply_chat_template", spied)
-        plain = tokenizer.decode(between(family, role, "Hi", "Yes", PLAIN))
-    words = {word for text in seen for word in re.findall(r"\w{8,}", text)} - {PLAIN}
-    assert words
-    text = f"4 {' '.join(sorted(words))} 5"
-    assert tokenizer.decode(between(family, role, "Hi", "Yes", text)) == plain.replace(PLAIN, text)
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in WITHOUT_TOOLS])
