@@ -138,26 +138,6 @@ def test_odd_yaml_is_right_or_refused(tmp_path: Path, text: str, says: str) -> N
     assert line.removeprefix(f"{tmp_path}/").startswith(says)
 
 
-def test_yaml_as_people_write_it_is_read_as_they_mean_it(tmp_path: Path) -> None:
-    text = """
-    model_path: &path Qwen/Qwen3-0.6B
-    trust_remote_code: no
-    rollout:
-      temperature: 1e-1
-      max_num_batched_tokens: 16_384
-      response_length: ${rollout.prompt_length}
-      multi_turn:                # all commented out
-      engine_kwargs: {sglang: {tokenizer_mode: *path, revision: '0123'}}
-    """
-    config = load_config(written(tmp_path, text), at("rollout.prompt_length", 700))
-    assert config.trust_remote_code is False and config.rollout.temperature == 0.1
-    assert config.rollout.response_length == 700  # follows the override
-    assert config.rollout.max_num_batched_tokens == 16384
-    assert config.rollout.multi_turn == MultiTurn()
-    sglang = config.rollout.engine_kwargs["sglang"]
-    assert sglang == {"tokenizer_mode": "Qwen/Qwen3-0.6B", "revision": "0123"}
-
-
 def test_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     missing, binary = tmp_path / "no.yaml", tmp_path / "b.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
@@ -200,12 +180,23 @@ def test_file_beside_the_config_is_found_and_others_stay_as_given(
     assert load_config(written(folder, f"model_path: {long}\n"), {}).model_path == long
 
 
-def test_mapping_may_hold_paths_tuples_and_omegaconf() -> None:
+def test_source_is_read_as_people_mean_it(tmp_path: Path) -> None:
     rollout = OmegaConf.create({"_target_": "a.B", "n": 2, "cudagraph_capture_sizes": [1, 2]})
     config = load_config({"model_path": Path("/m"), "rollout": rollout}, {})
     assert config.model_path == "/m" and config.rollout.n == 2
     sizes = at("rollout.cudagraph_capture_sizes", (1, 4))
     assert load_config({}, sizes).rollout.cudagraph_capture_sizes == [1, 4]
+    text = """
+    trust_remote_code: no
+    rollout:
+      temperature: 1e-1
+      response_length: ${rollout.prompt_length}
+      multi_turn:                # all commented out
+    """
+    config = load_config(written(tmp_path, text), at("rollout.prompt_length", 700))
+    assert config.trust_remote_code is False and config.rollout.temperature == 0.1
+    assert config.rollout.response_length == 700  # follows the override
+    assert config.rollout.multi_turn == MultiTurn()
     assert faults({"model_path": {1}})[0].startswith("model_path: cannot be resolved: Value 'set'")
     cycle: dict[str, Any] = {}
     cycle["rollout"] = cycle

@@ -17,6 +17,12 @@ def test_lists_and_single_values_combine_prompt_by_prompt() -> None:
     assert not greedy(sampling) and greedy(sampled(_prompts=2, temperature=[0, 0.0]))
     wrong = fault(_prompts=3, do_sample=[False, True, False], temperature=[0, 0.5, 0.5])
     assert (wrong.key, wrong.index) == ("do_sample", 2)
+    both = refusal(_prompts=2, min_tokens=[8, 9], max_tokens=8)
+    assert both == "min_tokens: 9 is above max_tokens, 8. (prompt 1)"
+    schema = {"type": "integer"}
+    first, second = sampled(_prompts=2, json_schema=[schema, None], regex=[None, "a+"]).params
+    assert first.json_schema and first.regex is None
+    assert second.json_schema is None and second.regex
 
 
 def test_empty_batch_hides_no_wrong_value() -> None:

@@ -163,17 +163,6 @@ def test_keywords_that_contradict_each_other_are_refused_by_one_of_them(
     sampled(**{**params, **agree})
 
 
-def test_contradiction_of_one_prompt_names_it() -> None:
-    both = refusal(_prompts=2, min_tokens=[8, 9], max_tokens=8)
-    assert both == "min_tokens: 9 is above max_tokens, 8. (prompt 1)"
-    assert refusal(config(response_length=8), min_tokens=9).startswith("min_tokens: 9 is above")
-    schema = {"type": "integer"}
-    assert fault(_prompts=2, json_schema=[None, schema], regex="a+").index == 1
-    first, second = sampled(_prompts=2, json_schema=[schema, None], regex=[None, "a+"]).params
-    assert first.json_schema and first.regex is None
-    assert second.json_schema is None and second.regex
-
-
 def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None:
     for value, likeliest in ((True, 0), (1, 1), (384, 384), (False, 0)):
         sampling = sampled(_prompts=2, n=2, prompt_logprobs=value)

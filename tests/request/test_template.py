@@ -240,7 +240,6 @@ LAST_ONLY = "{{ messages[-1].content }}"
     ("text", "messages", "place"),
     [
         (DROPPING, [said("system", "Be brief."), USER], 0),
-        (QWEN3, [USER, said("assistant", "4"), said("system", "Be brief."), USER], 2),
         (IN_PLACE_OF_SYSTEM, [USER, said("assistant", tool_calls=[CALL]), RESULT], 2),
         (LAST_ONLY, [said("user", "Hi"), said("assistant", "Hello"), USER], 0),
     ],
@@ -251,13 +250,6 @@ def test_prompt_is_refused_whose_template_leaves_a_message_out(
     template, role = made(tokenizer, text), messages[place]["role"]
     with pytest.raises(PromptError, match=rf"^prompt 3, message {place}: .*\(role {role}\)"):
         template.prompt(messages, 3)
-
-
-def test_text_after_an_answer_has_all_messages_that_follow_it(tokenizer: Any) -> None:
-    said_later = [USER, said("assistant", "4"), said("system", "Be brief."), USER]
-    with pytest.raises(PromptError, match=r"^message 2: .*\(role system\)"):
-        after(tokenizer, made(tokenizer, QWEN3), *said_later)
-    assert "Be brief." in after(tokenizer, made(tokenizer, QWEN), *said_later)
 
 
 SHOUTING = """{%- for message in messages %}{{ message.content | upper }}

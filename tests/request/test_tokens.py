@@ -182,6 +182,10 @@ def test_lists_are_batches_or_one_conversation_and_keep_their_order(tokenizer: A
     mixed = ["a", talk, {"prompt_token_ids": [9, 5]}, {"prompt_token_ids": (7,)}]
     assert ids(mixed, tokenizer) == [tokenizer.encode(chat(("user", "a"))), expected, [9, 5], [7]]
     assert ids([], tokenizer) == ids((), tokenizer) == []
+    given_ids: Any
+    for given_ids in (np.array([0, 383], dtype=np.uint16), [np.int32(0), torch.tensor(383)]):
+        (sent,) = ids({"prompt_token_ids": given_ids}, tokenizer)
+        assert sent == [0, 383] and {*map(type, sent)} == {int}
     for role in ROLES:
         message = {"role": role, "content": ""}
         assert ids([message], tokenizer) == [tokenizer.encode(chat((role, "")))]
@@ -194,21 +198,6 @@ def test_arguments_of_a_call_are_read_where_that_is_possible(text: str, read: ob
     call = {"function": {"name": "f", "arguments": text}}
     ((said,),) = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
     assert said["tool_calls"][0]["function"]["arguments"] == read  # type: ignore[index, call-overload]
-
-
-@pytest.mark.parametrize(
-    "given_ids",
-    [
-        (0, 2, 383),
-        np.array([0, 2, 383], dtype=np.uint16),
-        [np.int32(0), np.int64(2), np.uint64(383)],
-        torch.tensor([0, 2, 383]),
-        list(torch.tensor([0, 2, 383])),
-    ],
-)
-def test_token_ids_are_sent_as_they_are_as_plain_ints(given_ids: Any, tokenizer: Any) -> None:
-    (sent,) = ids({"prompt_token_ids": given_ids}, tokenizer)
-    assert sent == [0, 2, 383] and {type(each) for each in sent} == {int}
 
 
 # ── Refusals ─────────────────────────────────────────────────────────────────────────────────────
@@ -240,6 +229,7 @@ BAD: list[tuple[Any, str]] = [
     ({"prompt_token_ids": [VOCABULARY]}, f": prompt_token_ids[0] is {VOCABULARY}, outside"),
     ({"prompt_token_ids": [5, HUGE]}, ": prompt_token_ids[1] is"),
     ([], " is a conversation without messages"),
+    ([1, 2], ", message 0 is of type int"),
     ([[USER]], ", message 0 is of type list"),
     ([USER, {"prompt_token_ids": [5]}], ", message 1: unknown key 'prompt_token_ids'"),
     ([USER, {"role": "user"}], ", message 1 has no 'content'"),
@@ -275,36 +265,8 @@ def test_bad_prompt_is_refused_by_its_index(prompt: Any, says: str, tokenizer: A
     assert refusal([good, "hi", prompt], tokenizer).startswith(f"prompt 2{says}")
     if not isinstance(prompt, list):  # alone, a list is a batch
         assert refusal(prompt, tokenizer).startswith(f"prompt 0{says}")
-
-
-def test_list_that_is_neither_batch_nor_conversation_names_its_first_odd_element(
-    tokenizer: Any,
-) -> None:
-    itself: list[Any] = []
-    itself.append(itself)
-    one_message = " is one message; put it into a list: [message]."
-    for given_list, says in (
-        ([1, 2, 3], "prompt 0 is of type int; a prompt is a string"),
-        (["a", None], "prompt 1 is None"),
-        ([USER, "a"], f"prompt 0{one_message}"),
-        ([{}], "prompt 0, message 0 has no 'role'"),
-        (itself, "prompt 0, message 0 is of type list"),
-    ):
-        assert refusal(given_list, tokenizer).startswith(says)
-
-
-@pytest.mark.parametrize(
-    ("response", "says"),
-    [
-        (0, "response 1 is of type int"),
-        ([5, "a"], "response 1[1] is of type str"),
-        ([VOCABULARY], f"response 1[0] is {VOCABULARY}, outside"),
-        ("\ud800", "response 1 contains a lone surrogate"),
-    ],
-)
-def test_bad_response_is_refused_by_its_index(response: Any, says: str, tokenizer: Any) -> None:
-    with refused(PromptError, f"^{re.escape(says)}", index=1):
-        tokenize_responses(["hi", response], 2, tokenizer, LIMITS)
+    assert refusal([1, 2], tokenizer).startswith("prompt 0 is of type int; a prompt is a string")
+    assert refusal([USER, "a"], tokenizer).startswith("prompt 0 is one message; put it into")
 
 
 @settings(max_examples=250, deadline=None, derandomize=True, database=None)
@@ -330,7 +292,6 @@ def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
     [
         ("{{ raise_exception('only ' + messages[0]['content']) }}", "TemplateError: only no"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
-        ("{% if %}", "TemplateSyntaxError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("", "renders it to nothing"),
         (
@@ -362,17 +323,14 @@ def test_final_message_is_left_open_and_only_an_assistants_text_can_be(tokenizer
     kwargs = sampled(continue_final_message=True).template_kwargs
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": " So "}]
     [open_ended] = ids([talk], tokenizer, kwargs=kwargs)
-    [closed] = ids([talk], tokenizer, kwargs={"add_generation_prompt": False})
     assert tokenizer.decode(open_ended).endswith("assistant\n So ")
-    assert tokenizer.decode(closed).startswith(tokenizer.decode(open_ended))
-    assert len(closed) > len(open_ended)
     assert "has the role user" in refusal("hi", tokenizer, kwargs=kwargs)
     silent = [*talk[:1], {**talk[1], "content": " "}]
     said = refusal([silent], tokenizer, kwargs=kwargs)
     assert "the last message has no text" in said
 
 
-def test_text_with_a_token_that_the_model_has_no_row_for_is_refused(tokenizer: Any) -> None:
+def test_response_that_is_none_and_token_that_the_model_lacks_are_refused(tokenizer: Any) -> None:
     """A tokenizer may have more tokens than the model; the engine would die of them."""
     larger = copy.deepcopy(tokenizer)
     larger.add_tokens(["<|new|>"])
@@ -380,9 +338,15 @@ def test_text_with_a_token_that_the_model_has_no_row_for_is_refused(tokenizer: A
     said = refusal(["hi", "a<|new|>"], larger)
     assert said.startswith("prompt 1") and str(VOCABULARY) in said
     assert refusal([{"text": "a<|new|>"}], larger).startswith("prompt 0: the text's token[1] is")
-    with refused(PromptError, rf"^response 1: the text's token\[1\] is {VOCABULARY}, outside"):
-        tokenize_responses(["a", "a<|new|>"], 2, larger, LIMITS)
-    assert len(ids("a<new>", larger)) == 1
+    for response, says in (
+        (0, "response 1 is of type int"),
+        ([5, "a"], "response 1[1] is of type str"),
+        ([VOCABULARY], "response 1[0] is 384, outside"),
+        ("a<|new|>", "response 1: the text's token[1] is 384, outside"),
+        ("\ud800", "response 1 contains a lone surrogate"),
+    ):
+        with refused(PromptError, f"^{re.escape(says)}", index=1):
+            tokenize_responses(["hi", response], 2, larger, LIMITS)
 
 
 # ── Lengths ──────────────────────────────────────────────────────────────────────────────────────

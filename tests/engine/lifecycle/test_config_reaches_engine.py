@@ -22,7 +22,7 @@ import torch
 
 from _inf.backends.verl.server_arguments import NEVER, server_arguments
 from _inf.config import load_config
-from inf import Config, ConfigError, InferenceEngine, PromptError
+from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.config_faults import at
 from tests.support.refusals import refused
 from tests.support.tiny import VOCABULARY, tiny_model
@@ -345,18 +345,6 @@ def test_cuda_without_a_gpu_is_refused() -> None:
 
 
 # ── The public surface ───────────────────────────────────────────────────────────────────────────
-
-
-def test_attributes_are_what_the_contract_names(real: InferenceEngine) -> None:
-    from transformers import PreTrainedTokenizerBase
-    from verl.workers.config import HFModelConfig
-    from verl.workers.rollout.sglang_rollout.sglang_rollout import SGLangRollout
-
-    assert isinstance(real.config, Config) and real.config.rollout.prompt_length == 90
-    assert isinstance(real.tokenizer, PreTrainedTokenizerBase) and len(real.tokenizer) == VOCABULARY
-    assert isinstance(real.model_config, HFModelConfig)
-    assert real.model_config.hf_config.vocab_size == VOCABULARY
-    assert isinstance(real.rollout, SGLangRollout)
 
 
 def test_stats_add_up_what_the_rows_say(tiny: InferenceEngine) -> None:
