@@ -130,11 +130,10 @@ def tokenize_responses(
 ) -> list[list[int]]:
     """Return the token ids of given responses, one per prompt; ids are checked, text encoded."""
     given = as_list(responses)
-    is_ids = isinstance(given, Sequence) and all(isinstance(item, Integral) for item in given)
-    if isinstance(given, str) or (given and is_ids):
-        given = [given]
     if not isinstance(given, Sequence):
         raise PromptError(f"responses: {kind(given)}; expected text or token ids for each prompt.")
+    if isinstance(given, str) or (given and all(isinstance(item, Integral) for item in given)):
+        given = [given]
     if len(given) != prompts:
         raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one per prompt.")
     ids = []
@@ -169,9 +168,7 @@ def no_room(
 
 def _no_room_for_answer(index: int, prompt: int, most: int, limits: Limits) -> PromptTooLongError:
     left = limits.total - prompt
-    if left <= 0:
-        return no_room(index, prompt, most, limits, f"max_tokens={most}", "Shorten the prompt.")
-    remedy = f"At most max_tokens={left} fits."
+    remedy = f"At most max_tokens={left} fits." if left > 0 else "Shorten the prompt."
     error = no_room(index, prompt, most, limits, f"max_tokens={most}", remedy)
-    error.key = "max_tokens"
+    error.key = "max_tokens" if left > 0 else None
     return error
