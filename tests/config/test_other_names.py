@@ -112,7 +112,6 @@ def test_parameters_in_second_place_are_refused_with_the_call_to_write(call: str
     [
         ("temperature", "hot", "temperature: 'hot' is not a number"),
         ("top_k", 1.5, "top_k: 1.5 is not an int"),
-        ("do_sample", "no", "do_sample: 'no' is not a bool; use True or False"),
     ],
 )
 def test_call_config_and_body_word_a_mistake_alike(name: str, value: object, says: str) -> None:

@@ -7,11 +7,6 @@ import inspect
 
 import pytest
 
-from _inf.apps.batch.lines import ConversationLine, PromptLine
-from _inf.apps.cli.options import SAMPLING
-from _inf.apps.serve.bodies import ChatBody, CompletionBody
-from _inf.apps.serve.token_bodies import SglangSampling, VllmSampling
-from _inf.apps.serve.tokenizer_routes import TokenizeBody
 from _inf.backends.base import FEATURES
 from _inf.backends.registry import MODES
 from _inf.request.combinations import REFUSED
@@ -24,7 +19,7 @@ from _inf.request.keywords import (
     first_sentences,
 )
 from _inf.request.sampling import Sampling
-from _inf.types import GRAMMARS, SamplingParams, TurnOptions
+from _inf.types import SamplingParams, TurnOptions
 
 
 def fields(kind: type) -> set[str]:
@@ -54,17 +49,3 @@ def test_neutral_value_is_one_that_the_keyword_takes(name: str) -> None:
     if keyword.feature:
         neutral = FEATURES[keyword.feature][name]
         assert neutral is None or checked(name, neutral) == neutral
-
-
-@pytest.mark.parametrize("name", [name for name, row in KEYWORDS.items() if row.kind])
-def test_keyword_of_requests_is_in_every_form_of_them_and_an_option(name: str) -> None:
-    if KEYWORDS[name].in_body:
-        for form in (PromptLine, ConversationLine, ChatBody, CompletionBody):
-            assert name in form.model_fields, form
-        if not (name in GRAMMARS or KEYWORDS[name].of_chats):
-            assert name in VllmSampling.model_fields
-        if KEYWORDS[name].of_chats:
-            assert name in TokenizeBody.model_fields
-            assert name not in SglangSampling.model_fields
-    if KEYWORDS[name].default is not None:
-        assert name in SAMPLING

@@ -173,14 +173,6 @@ def test_every_key_reaches_the_other_running_engine(real: InferenceEngine) -> No
     has(real, enable_memory_saver=arguments(real).device == "cuda")
 
 
-def test_engines_side_by_side_share_no_port(
-    tiny: InferenceEngine, dummy: InferenceEngine, real: InferenceEngine
-) -> None:
-    ports = [p for e in (tiny, dummy, real) for p in (arguments(e).port, arguments(e).nccl_port)]
-    assert len(set(ports)) == 6
-    assert {arguments(e).host for e in (tiny, dummy, real)} == {"127.0.0.1"}
-
-
 @pytest.mark.parametrize(
     ("device", "rollout", "expected"),
     [
