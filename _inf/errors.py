@@ -140,19 +140,12 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-def unicode_fault(text: str) -> str:
-    """Why no tokenizer takes a text; "" if it is valid Unicode."""
+def check_unicode(text: str, where: str, kind: type[Exception] = ConfigError) -> str:
+    """Return the text, or raise if it contains a lone surrogate, which no tokenizer takes."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "contains a lone surrogate, which is not valid Unicode"
-    return ""
-
-
-def check_unicode(text: str, where: str, kind: type[Exception] = ConfigError) -> str:
-    """Return the text, or raise the fault of it that `unicode_fault` finds."""
-    if fault := unicode_fault(text):
-        raise kind(f"{where} {fault}.")
+        raise kind(f"{where} contains a lone surrogate, which is not valid Unicode.") from None
     return text
 
 

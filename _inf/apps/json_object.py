@@ -12,8 +12,8 @@ from _inf.errors import ConfigError, shown
 MAX_DIGITS = 4300  # Python's and pydantic's
 MAX_NESTING = 200  # pydantic's, with the object itself
 UNUSABLE = (
-    f"it has a number that is not finite, or of more than {MAX_DIGITS} digits, half a character "
-    f"(a lone surrogate), or is nested more than {MAX_NESTING} deep"
+    f"it has a number that is not finite, or of more than {MAX_DIGITS} digits, a lone "
+    f"surrogate, or is nested more than {MAX_NESTING} deep"
 )
 
 

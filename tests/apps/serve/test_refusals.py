@@ -18,7 +18,6 @@ from _inf.apps.serve.responses import ChatResponses
 from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.backends.openai.http import httpx
-from _inf.request.keywords import checked
 from inf import ConfigError, InferenceEngine
 from tests.support.serve_clients import CHAT, COMPLETION, SGLANGS, TOKENS, Http, client, user
 
@@ -131,13 +130,6 @@ def test_wrong_field_is_named_in_a_400(
     else:
         assert found["param"] in {OF_PROMPTS[route], *fields}
         assert found["code"] in (None, "context_length_exceeded")
-
-
-def test_all_wrong_tokens_of_a_bias_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"9 is outside .* 'x' is not an int\. '-1' is not"):
-        checked("logit_bias", {"9": 1.0, "3": 1.0, "x": 1.0, "-1": 1.0}, 9)
-    with pytest.raises(ConfigError, match="And 95 more"):
-        checked("logit_bias", {str(n): 1.0 for n in range(9, 109)}, 9)
 
 
 def test_wrong_model_route_or_method_has_openais_error_body(http: Http) -> None:
