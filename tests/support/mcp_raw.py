@@ -1,8 +1,7 @@
 """An MCP server without the package `mcp`, on stdin and stdout: what no such package would send.
 
-INF_TEST_RAW is "pages", to list tools without end, or "dies", to end when it should list them. Its
-tool `say` answers with the given error code, with so many characters (`long`), or with its process,
-after it has written `noise`.
+It lists its tools on two pages. `say` answers with the given error code, or with its process, after
+it has written `noise`.
 """
 
 from __future__ import annotations
@@ -12,29 +11,19 @@ import os
 import sys
 from typing import Any
 
-KIND = os.environ.get("INF_TEST_RAW", "")
-pages = 0
-
 
 def result(method: str, given: dict[str, Any]) -> dict[str, Any]:
-    global pages
     if method == "initialize":
         about = {"protocolVersion": given["protocolVersion"], "capabilities": {"tools": {}}}
         return {"result": {**about, "serverInfo": {"name": "raw", "version": "1"}}}
     if method == "tools/list":
-        if KIND == "dies":
-            sys.exit("no tools today")
-        pages += 1
-        name = "say" if pages == 1 else f"say{pages}"
-        more = {"nextCursor": str(pages)} if KIND == "pages" else {}
+        name, more = ("say2", {}) if given.get("cursor") else ("say", {"nextCursor": "2"})
         return {"result": {"tools": [{"name": name, "inputSchema": {"type": "object"}}], **more}}
     if method == "tools/call":
         asked = given.get("arguments", {})
         if "code" in asked:
             token = os.environ.get("TOKEN", "").split()[-1:]
             return {"error": {"code": asked["code"], "message": f"no rights {token}"}}
-        if "long" in asked:
-            return {"result": {"content": [{"type": "text", "text": "x" * asked["long"]}]}}
         if "noise" in asked:
             os.write(1, b"\xff not UTF-8\n")
         return {"result": {"content": [{"type": "text", "text": str(os.getpid())}]}}

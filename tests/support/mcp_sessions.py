@@ -13,15 +13,14 @@ OWN_ERROR = {"code": -32000, "message": "no rights"}
 
 
 class SessionServer(ThreadingHTTPServer):
-    """`sessions`: those it knows; `said`: the session of each call of its tool `say`. `wait` sets
-    `waits`, and answers once `goes_on` is set. refuses_with: the body of its refusals, if any."""
+    """`sessions`: those it knows. Its tool `say` says its session. `wait` sets `waits`, and answers
+    once `goes_on` is set. refuses_with: the body of its refusals, if any."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.sessions: set[str] = set()
-        self.said: list[str] = []
         self.begun = 0
         self.refuses_with: str | None = None
         self.waits, self.goes_on = Event(), Event()
@@ -80,7 +79,6 @@ class _Handler(BaseHTTPRequestHandler):
             if tool == "wait":
                 self.server.waits.set()
                 self.server.goes_on.wait()
-            self.server.said.append(session)
             self._reply(200, {**answer, "result": {"content": [{"type": "text", "text": session}]}})
 
     def _reply(self, status: int, answer: Any = None, session: str | None = None) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -86,7 +85,9 @@ def refusal(load: Load, *entries: Mapping[str, Any]) -> str:
     return str(refused.value)
 
 
-def test_tools_of_a_program_have_the_servers_schema_and_text(shared: Tools) -> None:
+def test_tools_of_a_program_have_its_schema_and_text_from_one_process(
+    shared: Tools,
+) -> None:
     tools = shared
     names = ["calculator", "hang", "block", "picture", "words", "variables", "pid", "own"]
     assert [*tools] == names
@@ -108,10 +109,8 @@ def test_tools_of_a_program_have_the_servers_schema_and_text(shared: Tools) -> N
     said = "it returned image content, and only text reaches the model"
     assert (done.error, done.text) == (said, f"Error: picture failed: {said}")
     failed = asyncio.run(run(tools["calculator"], expression="1"))
-    assert failed.error is not None and failed.error.startswith("Error executing tool calculator")
+    assert str(failed.error).startswith("Error executing tool calculator")
 
-
-def test_one_process_serves_calls_of_several_loops_and_all_rows(shared: Tools) -> None:
     async def rows() -> list[Executed]:
         return await asyncio.gather(*(run(shared["pid"]) for _ in range(20)))
 
@@ -128,19 +127,13 @@ def test_a_program_gets_no_variables_but_those_of_its_entry(shared: Tools) -> No
     assert {*variables} - python <= {*DEFAULT_INHERITED_ENV_VARS, "PYTHONPATH", "GIVEN"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"include": ["word"]}, "tools[0].include[0]: the server has no tool 'word'; did you mean"),
-        ({"exclude": ["pid", "x"]}, "tools[0].exclude[1]: the server has no tool 'x'; it has calc"),
-    ],
-)
-def test_unknown_names_are_refused(load: Load, fields: dict[str, Any], says: str) -> None:
-    assert says in refusal(load, stdio(**fields))
-
-
-def test_a_server_ends_where_a_later_entry_is_wrong(load: Load) -> None:
-    assert "the name 'pid' is taken by" in refusal(load, stdio(include=["pid"]), {"name": "pid"})
+def test_names_that_are_unknown_or_taken_are_refused(load: Load) -> None:
+    for entries, says in (
+        ([stdio(include=["word"])], "include[0]: the server has no tool 'word'; did you mean"),
+        ([stdio(exclude=["pid", "x"])], "exclude[1]: the server has no tool 'x'; it has calc"),
+        ([stdio(include=["pid"]), {"name": "pid"}], "tools[1]: the name 'pid' is taken by"),
+    ):
+        assert says in refusal(load, *entries)
 
 
 def test_a_call_over_its_time_is_stopped_at_the_server(load: Load, calls: Path) -> None:
@@ -250,58 +243,6 @@ def test_a_call_that_cannot_be_sent_ends_no_other(load: Load, calls: Path) -> No
         process.wait(SECONDS)
 
 
-def test_a_stream_that_is_cut_ends_no_other_call(load: Load) -> None:
-    async def rows(tools: Tools) -> list[Executed]:
-        waiting = asyncio.ensure_future(run(tools["wait"]))
-        await asyncio.to_thread(server.waits.wait, SECONDS)
-        cut = await run(tools["cut"])
-        server.goes_on.set()
-        return [cut, await waiting]
-
-    with SessionServer() as server:
-        cut, waited = asyncio.run(rows(load(server.entry)))
-        assert LOST in str(cut.error) and waited.text == "session 1"
-
-
-def test_a_session_that_was_forgotten_fails_a_call_and_is_begun_again(load: Load) -> None:
-    with SessionServer() as server:
-        tools = load(server.entry)
-        assert result(tools["say"]) == "session 1"
-        server.sessions.clear()
-        assert asyncio.run(run(tools["say"])).error == "Session not found"
-        assert [result(tools["say"]) for _ in range(2)] == ["session 2"] * 2
-        assert server.said == ["session 1", "session 2", "session 2"]
-
-
-@pytest.mark.parametrize("body", ['{"detail": "who are you?"}', "who are you?"])
-def test_a_refusal_is_named_by_its_status(load: Load, body: str) -> None:
-    with SessionServer() as server:
-        tools = load(server.entry)
-        server.refuses_with = body
-        assert asyncio.run(run(tools["say"])).error == "HTTP 401 Unauthorized"
-        assert "cannot be used: HTTP 401 Unauthorized" in refusal(load, server.entry)
-        server.refuses_with = None
-        assert result(tools["say"]) == "session 1"
-
-
-def test_a_servers_own_error_is_none_of_the_connections_though_it_refuses_get(load: Load) -> None:
-    with SessionServer() as server:
-        tools = load(server.entry)
-        assert asyncio.run(run(tools["fail"])).error == "no rights"
-        assert result(tools["say"]) == "session 1"
-
-
-def test_calls_after_one_that_began_while_the_server_was_ended_are_answered(load: Load) -> None:
-    tools = load(stdio(include=["pid", "block"]))
-    assert asyncio.run(run(tools["block"], timeout=0.5)).error is not None
-    ending = threading.Thread(target=tools["pid"].function.server.close)  # type: ignore[union-attr]
-    ending.start()  # for two seconds, as the tool blocks
-    time.sleep(1)
-    asyncio.run(run(tools["pid"]))
-    ending.join(SECONDS)
-    assert result(tools["pid"]) == result(tools["pid"])
-
-
 def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,51 +332,39 @@ def test_verls_own_form_loads_with_its_prefixes_and_its_rate(load: Load, tmp_pat
     assert "cannot be used: ConnectError" in says and "a-secret-token" not in says
 
 
-def raw(kind: str = "", **fields: Any) -> dict[str, Any]:
-    env = {"INF_TEST_RAW": kind, **fields.pop("env", {})}
-    return stdio(env=env, **fields) | {"args": [str(PROGRAM.with_name("mcp_raw.py"))]}
+def raw(**fields: Any) -> dict[str, Any]:
+    return stdio(**fields) | {"args": [str(PROGRAM.with_name("mcp_raw.py"))]}
 
 
-def test_an_error_with_the_code_of_a_lost_connection_is_the_servers_own(load: Load) -> None:
-    say = load(raw())["say"]
+def test_an_error_that_is_the_servers_own_and_a_wrong_byte_end_no_session(load: Load) -> None:
+    tools = load(raw(env={"TOKEN": "Bearer secret-of-a-user"}))
+    assert [*tools] == ["say", "say2"]  # of two pages
+    say = tools["say"]
     before = result(say)
     for code in (-32000, -32001):  # the first is also the package's own, of a lost connection
-        failed = asyncio.run(run(say, code=code))
-        assert failed.error == "no rights []"
-    assert result(say) == before  # in the same process
+        assert asyncio.run(run(say, code=code)).error == "no rights ['***']"
+    assert result(say, noise=True) == before and result(say) == before  # in the same process
 
 
-def test_a_line_that_is_not_utf_8_ends_no_session(load: Load) -> None:
-    say = load(raw())["say"]
-    before = result(say)
-    assert result(say, noise=True) == before and result(say) == before
+def test_what_fails_at_a_url_is_an_error_of_its_own_call(load: Load) -> None:
+    async def rows() -> list[Executed]:
+        waiting = asyncio.ensure_future(run(tools["wait"]))
+        await asyncio.to_thread(server.waits.wait, SECONDS)
+        cut = await run(tools["cut"])
+        server.goes_on.set()
+        return [cut, await waiting]
 
-
-def test_the_token_of_a_header_is_hidden_alone_too(load: Load) -> None:
-    say = load(raw(env={"TOKEN": "Bearer secret-of-a-user"}))["say"]
-    assert asyncio.run(run(say, code=-32001)).error == "no rights ['***']"
-
-
-def test_a_list_of_tools_must_come_whole_and_in_time(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    says = refusal(load, raw("dies"))
-    assert "cannot be used: Connection closed; its stderr ends with 'no tools today'" in says
-    monkeypatch.setattr("_inf.tools.mcp_server.CONNECT_SECONDS", 1.0)
-    assert "cannot be used: it did not answer within 1 seconds" in refusal(load, raw("pages"))
-
-
-def test_calls_that_gave_up_waiting_for_their_turn_leave_it_to_others(
-    load: Load, tmp_path: Path
-) -> None:
-    slow = {"config": {"type": "mcp", "rate_limit": 1}}
-    entry = verls(tmp_path / "mcp.json", {"a": program_of_verl()}, **slow)
-    entry["mcp"]["tool_selected_list"] = ["pid"]
-    pid = load(entry)["pid"]
-
-    async def rows() -> Executed:
-        gave_up = await asyncio.gather(*(run(pid, timeout=0.3) for _ in range(20)))
-        assert sum(done.error is not None for done in gave_up) >= 19
-        return await run(pid, timeout=5)
-
-    assert asyncio.run(rows()).error is None
+    with SessionServer() as server:
+        tools = load(server.entry)
+        cut, waited = asyncio.run(rows())
+        assert LOST in str(cut.error) and waited.text == "session 1"
+        assert asyncio.run(run(tools["fail"])).error == "no rights"
+        for body in ('{"detail": "who are you?"}', "who are you?"):
+            server.refuses_with = body
+            assert asyncio.run(run(tools["say"])).error == "HTTP 401 Unauthorized"
+        assert "cannot be used: HTTP 401 Unauthorized" in refusal(load, server.entry)
+        server.refuses_with = None
+        assert result(tools["say"]) == "session 1"
+        server.sessions.clear()
+        assert asyncio.run(run(tools["say"])).error == "Session not found"
+        assert [result(tools["say"]) for _ in range(2)] == ["session 2"] * 2
