@@ -22,7 +22,7 @@ from tests.support.conversation_rules import rules
 from tests.support.refusals import refused
 from tests.support.tiny import IM_END, VOCABULARY, tiny_model
 
-TEMPLATE = """{% for m in messages %}{% if loop.index0 %}{{ mark }}{% endif %}{{ m['role'] }}:
+TEMPLATE = """{% for m in messages %}{% if loop.index0 %}<|new|>{% endif %}{{ m['role'] }}:
 {{ m['content'] }}<|im_end|>{% endfor %}assistant:"""
 
 
@@ -39,20 +39,15 @@ def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only(
     async def turn(request: Request) -> RequestOutput:
         return answer
 
-    for mark, error in (
-        ("<new>", None),
-        ("<|new|>", f"the next turn has token {VOCABULARY}, outside the model's vocabulary"),
-    ):
-        template = Template(tokenizer, {"mark": mark}, eos_token_ids=[end])
-        asked = Prompt([5], messages=[{"role": "user", "content": "hi"}])
-        turns = TurnOptions(interaction_kwargs={"name": "x"})
-        own = rules(template, tokenizer, vocabulary=VOCABULARY, eos=end)
-        recorder = Recorder(turn, 0)
-        row = Episode(asked, SamplingParams(max_tokens=50), turns, own, recorder)
-        row.add_answer(asyncio.run(recorder.sample(row.next_request())))
-        row.add_user_message("Go on.")
-        assert row.error == error and row.over is (error is not None)
-        assert (len(row.ids) > 2) is (error is None) and row.ids[:2] == [70, end]
+    template = Template(tokenizer, eos_token_ids=[end])
+    asked = Prompt([5], messages=[{"role": "user", "content": "hi"}])
+    own = rules(template, tokenizer, vocabulary=VOCABULARY, eos=end)
+    recorder = Recorder(turn, 0)
+    row = Episode(asked, SamplingParams(max_tokens=50), TurnOptions(), own, recorder)
+    row.add_answer(asyncio.run(recorder.sample(row.next_request())))
+    row.add_user_message("Go on.")
+    assert row.error == f"the next turn has token {VOCABULARY}, outside the model's vocabulary"
+    assert row.over and row.ids == [70, end]
 
 
 PROMPT, END = [5, 6], 7

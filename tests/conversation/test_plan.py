@@ -45,7 +45,6 @@ INTERACTION = "leave interaction_kwargs out"
     ("tools", "interaction", "cause", "advice"),
     [
         (["weather"], {}, "tools (weather)", TOOLS),
-        ([], {"name": "nag"}, "interaction_kwargs", INTERACTION),
         (
             ["weather"],
             {"name": "nag"},

@@ -149,12 +149,8 @@ def test_log_probs_are_the_loops_own_or_the_recorded_ones() -> None:
 
 def test_warning_names_the_loop_and_the_first_place() -> None:
     outputs = [row(IDS, MASK), row(IDS, MASK[:5] + [0, 1]), row([7, 7], [1, 1])]
+    assert [*warnings_of(outputs[:1], TOKENIZER), *failures(outputs)] == []
     [said] = warnings_of(outputs, TOKENIZER)
     assert said.startswith("agent loop mine: in 2 of 3 rows ")
     assert "in row 1 at 1 of 7 ids. The first is token 5 of the response, in turn" in said
     assert "'<8>' (id 8) was sampled there and has mask 0" in said
-
-
-def test_exact_rows_and_others_warn_of_nothing() -> None:
-    outputs = [row(IDS, MASK), RequestOutput([1], [-1.0])]
-    assert [*failures(outputs), *warnings_of(outputs, TOKENIZER)] == []

@@ -153,7 +153,7 @@ def test_method_of_a_tool_that_blocks_does_not_hold_the_loop_of_the_other_rows()
     assert [row.error for row in rows] == [None, None]
 
 
-@pytest.mark.parametrize("returned", [(False, None, 0.0, {}), (False, "Go on."), 3])
+@pytest.mark.parametrize("returned", [(False, None, 0.0, {}), 3])
 def test_interaction_that_returns_something_else_ends_its_row_with_what_it_was(
     returned: Any,
 ) -> None:
@@ -180,26 +180,6 @@ def test_rows_of_one_prompt_do_not_share_what_their_tools_get() -> None:
     held([0, 0], [VerlTool("a", log)], options=TurnOptions(tools_kwargs=kwargs))
     assert log.count("a created with {'seen': ['a']}") == 2
     assert kwargs == {"a": {"create_kwargs": {"seen": []}}}
-
-
-def test_what_a_tool_says_when_it_is_created_is_a_message_before_the_first_turn() -> None:
-    sent: list[Request] = []
-
-    async def turn(request: Request) -> RequestOutput:
-        sent.append(request)
-        return RequestOutput(finish_reason="stop", text="A", completion_tokens=1)
-
-    by_name = {}
-    for tool in (VerlTool("quiet", []), VerlTool("game", [], says="You are in a cave. " * 600)):
-        by_name[tool.name] = Tool(tool.name, {}, verl=tool)
-    row = run(rules(None, None, tools=by_name), turn)
-    [user, tool_message] = sent[0].messages or ()
-    assert user == {"role": "user", "content": "hi"}
-    assert (tool_message["role"], tool_message["name"]) == ("tool", "game")
-    assert tool_message["content"].startswith("You are in a cave.")
-    assert "characters cut)" in tool_message["content"]  # as of any other result
-    assert row.finish_reason == "stop" and row.transcript is not None
-    assert row.error is None
 
 
 def test_rows_that_failed_are_warned_of_and_rows_given_up_by_a_limit_are_not() -> None:

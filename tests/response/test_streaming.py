@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -15,10 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from _inf.response import streaming
 from _inf.response.decode import answer_text, decoded_text
 from _inf.response.stats import Stats
-from _inf.response.streaming import Deliveries, Newest, Stream, StreamChunk, TextStream
+from _inf.response.streaming import Stream, StreamChunk, TextStream
 from _inf.types import Request, RequestOutput, SamplingParams
 from tests.support.tiny import tiny_model
 
@@ -89,11 +87,6 @@ def test_plain_text_comes_token_by_token_at_once(kind: str) -> None:
     assert all(texts(chunks))
 
 
-def test_space_belongs_to_the_word_after_it_where_the_decoder_drops_the_first_one() -> None:
-    assert texts(streamed("llama", spelled("llama", "▁the", "▁b", "▁a"))) == ["the", " b", " a"]
-    assert texts(streamed("gemma", spelled("gemma", "▁the", "▁b", "▁a"))) == [" the", " b", " a"]
-
-
 def test_tokens_of_half_a_character_wait_for_its_end() -> None:
     ids = tokenizer("qwen").encode("a🙂b")
     middle = len(ids) - 2
@@ -101,17 +94,6 @@ def test_tokens_of_half_a_character_wait_for_its_end() -> None:
     chunks = streamed("qwen", ids)
     assert texts(chunks) == ["a", *[None] * (middle - 1), "🙂", "b"]
     assert chunks[-2] is not None and chunks[-2].token_ids == ids[1:-1]
-
-
-def test_character_that_is_never_finished_comes_with_the_last_chunk() -> None:
-    ids = tokenizer("qwen").encode("a🙂")[:-1]
-    assert texts(streamed("qwen", ids)) == ["a", *[None] * (len(ids) - 2), HALF]
-
-
-def test_combining_marks_and_skin_tones_come_when_they_come() -> None:
-    text = "e\u0301👍🏿🇫🇷"
-    chunks = streamed("qwen", tokenizer("qwen").encode(text))
-    assert [each for each in texts(chunks) if each] == list(text)
 
 
 def test_byte_tokens_wait_for_the_end_of_their_run_which_is_decoded_as_one() -> None:
@@ -138,25 +120,6 @@ def test_beginning_of_a_stop_string_waits_until_it_is_none(
     tokens: str, stops: list[str], shown: list[str | None]
 ) -> None:
     assert texts(streamed("gemma", spelled("gemma", *tokens.split()), stops)) == shown
-
-
-def test_included_stop_string_ends_the_text_and_its_beginning_need_not_wait() -> None:
-    ids = spelled("gemma", "a", "b", "▁the")
-    stream = TextStream(tokenizer("gemma"), ["b t"], include_stop=True)
-    ends = [row(ids[:1]), row(ids[:2]), row(ids, "stop", "b t")]
-    assert texts([stream.feed(each) for each in ends]) == ["a", "b", " t"]
-    ended = row([*spelled("gemma", "a"), 0], "stop", 0)  # by a special token, which is skipped
-    how = {"skip_special_tokens": True, "include_stop": True}
-    assert answer_text(ended, tokenizer("gemma"), **how) == "a"
-    ended = row(ids, "stop", ids[-1])
-    assert answer_text(ended, tokenizer("gemma"), **how) == "ab the"
-
-
-def test_stop_string_and_what_stands_after_it_in_its_token_do_not_come() -> None:
-    ids = spelled("gemma", "a", "b", "▁the")
-    chunks = streamed("gemma", ids, ["b t"], row(ids, "stop", "b t"))
-    assert texts(chunks) == ["a", None, ""]
-    assert chunks[-1] == StreamChunk("", ids[1:], "stop")
 
 
 # ── What holds for any tokens ────────────────────────────────────────────────────────────────────
@@ -201,57 +164,6 @@ def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answe
     end = stream.feed(last)
     assert end is not None and sent_ids + end.token_ids == last.token_ids
     assert sent + end.text == answer_text(last, tokenizer(kind), **how)
-
-
-def test_cost_of_a_chunk_does_not_grow_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = tokenizer("qwen").encode("The capital of France is Paris, é 🙂. " * 100)
-    lengths: list[int] = []
-
-    def counted(part: Sequence[int], *args: Any, **options: Any) -> str:
-        lengths.append(len(part))
-        return decoded_text(part, *args, **options)
-
-    monkeypatch.setattr(streaming, "decoded_text", counted)
-    stream = TextStream(tokenizer("qwen"), ["never this"])
-    for n in range(1, len(ids)):
-        stream.feed(row(ids[:n]))
-    assert max(lengths) < 16 < len(ids)
-
-
-def test_loop_wakes_up_once_for_the_rows_of_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def received() -> list[tuple[int, list[Any]]]:
-        loop, calls = asyncio.get_running_loop(), []
-        call_soon = loop.call_soon_threadsafe
-
-        def counted(*args: Any) -> Any:
-            calls.append(args)
-            return call_soon(*args)
-
-        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
-        deliveries = Deliveries.to(loop)
-        assert Deliveries.to(loop) is deliveries
-        wakes: list[asyncio.Queue[None]] = [asyncio.Queue() for _ in range(8)]
-        streams = [Newest(functools.partial(deliveries.wake, each)) for each in wakes]
-
-        def send() -> None:
-            for number in range(3):
-                for stream in streams:
-                    stream.put(RequestOutput(token_ids=[number]))
-
-        found = []
-        for _ in range(2):  # the loop sleeps again in between
-            engine = threading.Thread(target=send)
-            engine.start()
-            engine.join()  # the loop is busy meanwhile
-            for each in wakes:
-                await each.get()
-            rows = [stream.take() for stream in streams]
-            found.append((len(calls), [row and row.token_ids for row in rows]))
-            assert all(each.empty() for each in wakes)
-        return found
-
-    newest = [[2]] * 8
-    assert asyncio.run(received()) == [(1, newest), (2, newest)]
 
 
 async def all_chunks(stream: Stream, *, within_a_loop: bool) -> list[StreamChunk]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from _inf.config import ReasoningMarks, load_config
@@ -31,18 +31,14 @@ def split(text: str, *, inside: bool = False) -> tuple[str, str, bool]:
     ("text", "inside", "thought", "content"),
     [
         ("Paris.", False, "", "Paris."),
-        ("  Paris. ", False, "", "  Paris. "),
         ("<think>\nFrance?\n</think>\n\nParis. ", False, "France?", "Paris. "),
-        ("\n<think>France?</think>Paris.", False, "France?", "Paris."),
         ("France?\n</think>\n\nParis.", True, "France?", "Paris."),
         ("<think>\nFrance?\n</think>\n\nParis.", True, "France?", "Paris."),  # opened twice
         ("<think>\n\n</think>\n\nParis.", False, "", "Paris."),
         ("<think>France? It", False, "France? It", ""),  # unfinished
         ("France? </thi", True, "France? </thi", ""),
-        ("<thi", False, "", "<thi"),
         ("A <think> tag.", False, "", "A <think> tag."),  # not at the beginning
         ("<think>a</think>b<think>c</think>", False, "a", "b<think>c</think>"),
-        ("", True, "", ""),
     ],
 )
 def test_thought_is_what_stands_between_the_marks(
@@ -51,6 +47,7 @@ def test_thought_is_what_stands_between_the_marks(
     assert split(text, inside=inside)[:2] == (thought, content)
 
 
+@settings(deadline=None)
 @given(st.lists(PIECES, max_size=12), st.booleans())
 @example(["<think>", "a", "</", "a", "</", "think>", "\n", "a"], False)
 def test_parts_of_a_text_are_split_as_the_whole(pieces: list[str], inside: bool) -> None:
@@ -107,6 +104,7 @@ def test_prompt_opens_a_thought(tokenizer: Any, prompt: str, unopened: bool, ins
     assert not thoughts.inside(ids, constrained=True)  # the grammar's text is the answer
 
 
+@settings(deadline=None)
 @given(ids=st.lists(st.sampled_from([1, 2, 3, 40, 41]), max_size=40), unopened=st.booleans())
 def test_budget_counts_the_thoughts_that_are_split(
     tokenizer: Any, ids: list[int], unopened: bool
@@ -176,19 +174,9 @@ def test_thought_of_an_answer_that_ends_in_forced_tokens_is_split(tokenizer: Any
     assert (made.reasoning, made.completion) == ("So it is", "")
 
 
-# ─── The config ───
-
-
 def test_parser_is_a_name_of_vllms_or_two_marks() -> None:
-    named = load_config({"reasoning_parser": "qwen3"}, {}).reasoning_parser
-    assert named == THINK
     own = {"start": "[a]", "end": "[b]"}
-    config = load_config({"reasoning_parser": own}, {})
-    assert config.reasoning_parser == ReasoningMarks(start="[a]", end="[b]")
-    assert load_config(config.to_dict(), {}) == config
-    with pytest.raises(
-        ConfigError, match="'qwen4' is not a reasoning parser; did you mean 'qwen3'"
-    ):
+    for parser, marks in (("qwen3", THINK), (own, ReasoningMarks(start="[a]", end="[b]"))):
+        assert load_config({"reasoning_parser": parser}, {}).reasoning_parser == marks
+    with pytest.raises(ConfigError, match="not a reasoning parser; did you mean 'qwen3'"):
         load_config({"reasoning_parser": "qwen4"}, {})
-    with pytest.raises(ConfigError, match="reasoning_parser.end"):
-        load_config({"reasoning_parser": {"start": "[a]"}}, {})

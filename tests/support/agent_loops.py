@@ -6,7 +6,7 @@ They use only what verl 0.6 to 0.9 have in common, and nothing of this project.
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +18,6 @@ from verl.experimental.agent_loop.agent_loop import (
     register,
 )
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
-
-SECONDS_BLOCKED = 4.0
 
 
 class Loop(AgentLoopBase):
@@ -89,33 +87,11 @@ class Columns(Loop):
         return output
 
 
-class WithoutLogProbs(Loop):
-    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        output = await super().run(sampling_params, **kwargs)
-        output.response_logprobs = None
-        return output
-
-
-class RendersAgain(Loop):
-    """Decodes its answer and renders the whole conversation again, as many loops do."""
+class Invents(Loop):
+    """Returns ids with mask 1 that were not sampled."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        messages = list(kwargs["raw_prompt"])
-        prompt = self.rendered(messages)
-        first = await self.ask(prompt, sampling_params)
-        # A user's code that strips and normalizes what the model said.
-        text = self.tokenizer.decode(first.token_ids, skip_special_tokens=True).strip().upper()
-        messages += [
-            {"role": "assistant", "content": text},
-            {"role": "user", "content": self.again},
-        ]
-        whole = self.rendered(messages)
-        second = await self.ask(whole, sampling_params)
-        answer = self.tokenizer.encode(text, add_special_tokens=False)
-        rest = whole[len(prompt) + len(answer) :]
-        ids = whole[len(prompt) :] + second.token_ids
-        mask = [1] * len(answer) + [0] * len(rest) + [1] * len(second.token_ids)
-        return self.said(prompt, ids, mask)
+        return self.said(self.rendered(list(kwargs["raw_prompt"])), [7, 7], [1, 1])
 
 
 class LosesMask(Loop):
@@ -123,19 +99,6 @@ class LosesMask(Loop):
         output = await super().run(sampling_params, **kwargs)
         output.response_mask[0] = 0
         return output
-
-
-class Side(Loop):
-    """Makes two requests at once, of which it keeps the first, and one for another prompt."""
-
-    turns = 1
-
-    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        prompt = self.rendered(list(kwargs["raw_prompt"]))
-        other = self.rendered([{"role": "user", "content": "Something else."}])
-        asked = [self.ask(ids, sampling_params) for ids in (prompt, prompt, other)]
-        first, *_ = await asyncio.gather(*asked)
-        return self.said(prompt, first.token_ids, [1] * len(first.token_ids))
 
 
 class Sampling(Loop):
@@ -159,8 +122,6 @@ class Wrong(Loop):
                 raise ValueError("the game is over")
             case "exits":
                 raise SystemExit(3)
-            case "raises what is no Exception":
-                raise BaseException("odd")
             case "cancels":
                 asyncio.current_task().cancel()
                 await asyncio.sleep(60)
@@ -170,16 +131,10 @@ class Wrong(Loop):
                 return self.said(prompt, [1, 2], [1])
             case "twos":
                 return self.said(prompt, [1, 2], [1, 2])
-            case "logprobs":
-                return self.said(prompt, [1, 2], [1, 1], response_logprobs=[-1.0])
             case "long":
                 return self.said(prompt, [1] * 9999, [1] * 9999)
-            case "long prompt":
-                return self.said([1] * 9999, [1], [1])
             case "odd ids":
                 return self.said(prompt, [1, -1], [1, 1])
-            case "odd prompt":
-                return self.said([2**40], [1], [1])
             case "image":
                 return self.said(prompt, [1], [1], multi_modal_data={"image": "x"})
             case "asks with an image":
@@ -188,16 +143,12 @@ class Wrong(Loop):
                 )
             case "asks for nothing":
                 await self.ask([], sampling_params)
-            case "asks for an unknown token":
-                await self.ask([10**9], sampling_params)
             case "asks for too much":
                 await self.ask([1] * 99999, sampling_params)
             case "asks for two":
                 await self.ask(prompt, sampling_params | {"n": 2})
             case "asks with an unknown parameter":
                 await self.ask(prompt, sampling_params | {"temprature": 1})
-            case "no request":
-                return self.said(prompt, [], [])
         return await super().run(sampling_params, **kwargs)
 
 
@@ -205,9 +156,11 @@ class Blocks(Loop):
     """Blocks its thread before it asks."""
 
     turns = 1
+    begun, goes_on = threading.Event(), threading.Event()
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        time.sleep(SECONDS_BLOCKED)
+        self.begun.set()
+        assert self.goes_on.wait(30)
         return await super().run(sampling_params, **kwargs)
 
 
@@ -283,15 +236,6 @@ class GivesItsClient(Loop):
     async def ask(self, ids: list[int], params: dict[str, Any]) -> Any:
         client = Client(client=self.server_manager).client
         return await client.generate("1", prompt_ids=ids, sampling_params=params)
-
-
-class Tagged(Loop):
-    def __init_subclass__(cls, *, tag: str) -> None:
-        super().__init_subclass__()
-
-
-class TaggedLoop(Tagged, tag="mine"):
-    """Cannot have a subclass without a tag."""
 
 
 class WithTools(ToolAgentLoop):

@@ -35,6 +35,10 @@ class Sums:
     def get_reward(self) -> float:
         return float(len(self.calls))
 
+    @property
+    def picture(self) -> str:
+        raise ValueError("nothing is drawn, and no tool")
+
     def _own(self) -> None:
         """No tool."""
 
@@ -107,43 +111,6 @@ class AsyncSums:
         return float(self.most)
 
 
-class Screen(Sums):
-    """With properties that work only once there is something to show."""
-
-    @property
-    def picture(self) -> str:
-        raise ValueError("nothing is drawn")
-
-    @property
-    def size(self) -> int:
-        time.sleep(5)
-        return 0
-
-
-class Unbound:
-    """With methods that belong to no object."""
-
-    def reset(self, **row: Any) -> None: ...
-
-    @staticmethod
-    def calculator(expression: str) -> str:
-        """Calculates.
-
-        Args:
-            expression: The expression.
-        """
-        return "84"
-
-    @classmethod
-    def say(cls, text: str) -> str:
-        """Says it.
-
-        Args:
-            text: The text.
-        """
-        return f"{cls.__name__}: {text}"
-
-
 class Counter:
     """Without a reward; remembers its own calls."""
 
@@ -166,11 +133,6 @@ class Counter:
         return self.count
 
 
-class CannotSay(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no words")
-
-
 class Wrong(Sums):
     """Does what its row says, in place of a right answer."""
 
@@ -178,9 +140,9 @@ class Wrong(Sums):
         self.how = row["how"]
         match self.how:
             case "raises":
-                raise row.get("error") or ValueError("no such game")
-            case "exits":
-                raise SystemExit(3)
+                raise ValueError("no such game")
+            case "error of ours":
+                raise row["error"]
             case "hangs":
                 time.sleep(5)
             case "number":

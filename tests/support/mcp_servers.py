@@ -32,11 +32,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
-
-
 def http(port: int, calls: Path) -> subprocess.Popen[bytes]:
     """Start a server on a port of 127.0.0.1, and wait until it listens."""
     process = subprocess.Popen(
@@ -45,7 +40,12 @@ def http(port: int, calls: Path) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    assert until(lambda: listens(port), START_SECONDS)
+
+    def listens() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    assert until(listens, START_SECONDS)
     return process
 
 

@@ -1,7 +1,7 @@
 """What the test model that calls tools understands, and what it answers.
 
-`TOOL_MODEL` is a Transformers folder (Qwen3, some 170,000 weights, float32) trained by
-`tool_model/train.py`. Decode it greedily. Its knowledge is this page:
+`TOOL_MODEL` is a Transformers folder (Qwen3, some 170,000 weights, float32), made by
+`tests/tool_model/train.py` of commit bdcea29. Decode it greedily. Its knowledge is this page:
 
     question("12 * 7")             calls the calculator, then answer(whatever the tool said)
     question("12 * 7", "3 + 4")    two calls in one turn, then answer(first, second)

@@ -103,11 +103,6 @@ def call(format: str, schema: dict[str, Any], value: Any) -> ToolCall:
     return found
 
 
-def test_empty_text_of_gemma_is_a_text() -> None:
-    schema = {"properties": {"query": TEXT}}
-    assert call("gemma4", schema, "").arguments == {"query": ""}
-
-
 @pytest.mark.parametrize("format", sorted({*FORMATS} - {*ALIASES} | {"step3p5"}))
 @settings(deadline=None, max_examples=100)
 @given(case=cases())
@@ -128,24 +123,15 @@ def test_argument_is_what_was_written(format: str, case: Case) -> None:
     ("schema", "text", "value"),
     [
         ({"anyOf": [TEXT, NULL]}, "2024", "2024"),
-        ({"anyOf": [TEXT, NULL]}, "null", None),
-        ({"$ref": "#/$defs/text"}, "2024", "2024"),
         ({"anyOf": [{"$ref": "#/$defs/text"}, NULL]}, "2024", "2024"),
-        ({"allOf": [TEXT]}, "2024", "2024"),
-        ({"enum": ["1", "2"]}, "1", "1"),
         ({"enum": [1, "two"]}, "1", 1),
-        ({"const": "5"}, "5", "5"),
-        ({"type": ["integer", "string"]}, "5", "5"),
         ({"anyOf": [{"type": "boolean"}, NULL]}, "True", True),  # as Qwen3.5's template writes it
         ({"type": "boolean", "nullable": True}, "None", None),
-        ({"type": "string", "enum": ["a"], "nullable": True}, "null", None),
         ({"type": "string", "minLength": 9}, "5", "5"),  # wrong, and still a text
         ({"type": "string"}, "[" * 60 + "]" * 60, "[" * 60 + "]" * 60),
         ({"type": "number"}, "NaN", "NaN"),
         ({"description": "Anything."}, '{"a": 1}', {"a": 1}),
-        ({"$ref": "#/$defs/missing"}, "5", 5),
         ({"$ref": "#/$defs/endless"}, "5", 5),
-        ({"type": "strin"}, "5", 5),
     ],
 )
 def test_text_has_the_type_that_the_schema_takes(schema: Any, text: str, value: Any) -> None:
@@ -188,14 +174,11 @@ def test_argument_that_is_not_closed_does_not_swallow_the_next(format: str) -> N
     ends = {"glm45": "</arg_value>", "step3": "</steptml:parameter>"}.get(format, "</parameter>")
     begins = {"glm45": "<arg_key>", "step3": "<steptml:parameter"}.get(format, "<parameter")
     argument = whole[whole.index(begins) : whole.index(ends) + len(ends)]
-    twice = argument.replace(ends, "") + "\n" + argument.replace("query", "other")
-    (found,) = parse(whole.replace(argument, twice), format, [tool]).calls
-    assert (found.arguments, found.error) == ({"query": "5", "other": "5"}, None)
-    text = f"see {argument.replace('query', 'absent').replace(ends, '')}"
-    written = whole.replace(argument, argument.replace("5", text))
-    assert parse(written, format, [tool]).calls[0].arguments == {"query": text}
-    # A tag of an argument that comes later is text, too.
-    text = f"see {argument.replace('query', 'other').replace(ends, '')} there"
-    two = argument.replace("5", text) + "\n" + argument.replace("query", "other")
-    (found,) = parse(whole.replace(argument, two), format, [tool]).calls
-    assert found.arguments == {"query": text, "other": "5"}
+    opened, other = argument.replace(ends, ""), argument.replace("query", "other")
+    absent = opened.replace("query", "absent")
+    for written, arguments in (
+        (f"{opened}\n{other}", {"query": "5", "other": "5"}),
+        (argument.replace("5", f"see {absent}"), {"query": f"see {absent}"}),
+    ):
+        (found,) = parse(whole.replace(argument, written), format, [tool]).calls
+        assert (found.arguments, found.error) == (arguments, None)

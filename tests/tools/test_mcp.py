@@ -20,7 +20,7 @@ from _inf.errors import ToolError
 from _inf.tools.execution import Executed, execute
 from _inf.tools.loading import close_tools, load_tools
 from _inf.types import Tool
-from tests.support.mcp_servers import PROGRAM, free_port, http, listens, noted, servers_of, stdio
+from tests.support.mcp_servers import PROGRAM, free_port, http, noted, servers_of, stdio
 from tests.support.mcp_sessions import SessionServer
 from tests.support.scripts import until
 
@@ -217,27 +217,6 @@ def test_a_url_is_lost_and_found_again(load: Load, calls: Path) -> None:
         assert done.error == "ConnectError: All connection attempts failed"
         process = http(port, calls)
         assert int(result(tools["pid"])) == process.pid
-    finally:
-        process.kill()
-        process.wait(SECONDS)
-
-
-def test_a_call_that_cannot_be_sent_ends_no_other(load: Load, calls: Path) -> None:
-    port = free_port()
-    process = http(port, calls)
-
-    async def rows(tools: Tools) -> tuple[Executed, bool]:
-        running, server = await hanging(tools["hang"], calls)
-        os.kill(server, signal.SIGTERM)  # it listens no more, and waits for the call to end
-        await asyncio.to_thread(until, lambda: not listens(port), SECONDS)
-        refused, goes_on = await run(tools["pid"]), not running.done()
-        running.cancel()
-        return refused, goes_on
-
-    try:
-        tools = load({"type": "mcp", "url": f"http://127.0.0.1:{port}/mcp"})
-        refused, goes_on = asyncio.run(rows(tools))
-        assert str(refused.error).startswith("ConnectError: ") and goes_on
     finally:
         process.kill()
         process.wait(SECONDS)

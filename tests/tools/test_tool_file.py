@@ -13,7 +13,6 @@ import yaml
 from _inf.errors import ToolError
 from _inf.tools.execution import execute
 from _inf.tools.loading import load_tools
-from tests.support.seed_pages import TOOL_SCHEMA
 
 ROOT = Path(__file__).parents[2]
 PARAMETERS = {
@@ -33,26 +32,6 @@ VERLS_MCP = {
     "mcp": {"mcp_servers_config_path": "none.json"},
 }
 
-# Another example of the seeds' pages, as written there; `TOOL_SCHEMA` is one too.
-SEED_CLASS = """
-# tools.yaml
-- class_path: verl.tools.gsm8k_tool.Gsm8kTool
-  class_name: Gsm8kTool
-  tool_schema:
-    type: function
-    function:
-      name: calculate_answer
-      description: "Submit your final numerical answer"
-      parameters:
-        type: object
-        properties:
-          answer:
-            type: string
-            description: "The numerical answer"
-        required:
-          - answer
-"""
-
 
 @pytest.fixture
 def written(tmp_path: Path) -> Any:
@@ -69,40 +48,32 @@ def renamed(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.verl
-def test_the_seeds_examples_load_and_nothing_is_printed(written: Any, capsys: Any) -> None:
-    (schema,) = load_tools(written(TOOL_SCHEMA))
-    assert schema.name == "calculator" and not schema.executable
-    assert schema.parameters["required"] == ["expression"]
-    (tool,) = load_tools(written(SEED_CLASS))
-    assert type(tool.verl).__name__ == "Gsm8kTool" and tool.executable
-    assert tool.name == tool.verl.name == "calculate_answer"
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.verl
 def test_all_forms_mix_in_one_file_and_keep_their_schemas(
-    written: Any, monkeypatch: pytest.MonkeyPatch
+    written: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("INF_TEST_URL", "http://sandbox")
     config = {"type": "native", "url": "${oc.env:INF_TEST_URL}"}
     deep = {"type": "array", "items": {"type": "string"}, "minItems": 1}  # more than verl's has
     parameters = {"type": "object", "properties": {"x": deep}, "required": []}
     kept = {"function": {"name": "deep", "description": "F.", "parameters": parameters}}
-    entries = [
-        {"name": "schema_only", "parameters": PARAMETERS},
-        renamed("openai_form"),
-        {"class_path": GSM8K, "class_name": "Gsm8kTool", "tool_schema": renamed("by_path")},
-        {"class_name": GSM8K, "config": config, "tool_schema": renamed("verls")},
-        {"class_path": "_inf.tools.calculator.Calculator"},
-        {"class_path": GSM8K, "tool_schema": kept},
-    ]
-    for content in (entries, {"tools": entries}):
-        tools = load_tools(written(content))
-        names = ["schema_only", "openai_form", "by_path", "verls", "calculator", "deep"]
-        assert [tool.name for tool in tools] == names
-        assert [tool.executable for tool in tools] == [False, False, True, True, True, True]
-        assert tools[3].verl.config["url"] == "http://sandbox"
-        assert tools[5].parameters["properties"]["x"] == deep
+    tools = load_tools(
+        written(
+            [
+                {"name": "schema_only", "parameters": PARAMETERS},
+                renamed("openai_form"),
+                {"class_path": GSM8K, "class_name": "Gsm8kTool", "tool_schema": renamed("by_path")},
+                {"class_name": GSM8K, "config": config, "tool_schema": renamed("verls")},
+                {"class_path": "_inf.tools.calculator.Calculator"},
+                {"class_path": GSM8K, "tool_schema": kept},
+            ]
+        )
+    )
+    names = ["schema_only", "openai_form", "by_path", "verls", "calculator", "deep"]
+    assert [tool.name for tool in tools] == names
+    assert [tool.executable for tool in tools] == [False, False, True, True, True, True]
+    assert tools[3].verl.config["url"] == "http://sandbox"
+    assert tools[5].parameters["properties"]["x"] == deep
+    assert capsys.readouterr().out == ""
 
 
 def test_the_shipped_file_holds_a_calculator_that_works() -> None:
@@ -153,18 +124,11 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
     ("content", "says"),
     [
         ("tools: []", "it has no tools"),
-        ("tools: 3", "it has no tools"),
         ({"tool": []}, "it has no tools; list them, alone or under the one key tools:"),
         ("- [", "it cannot be read as YAML: ParserError: "),
-        ("- name: !!bool maybe", "it cannot be read as YAML: KeyError"),
-        ("- " + "[" * 600, "it cannot be read as YAML: RecursionError"),
-        (["calculator"], r"tools\[0\]: 'calculator' is not a mapping"),
-        ([{"name": "x y"}], r"tools\[0\]\.name: 'x y'"),
         ([ENTRY, ENTRY], r"tools\[1\]: the name 'calculate_answer' is taken by .*tools\[0\]"),
         ([{**ENTRY, "class_nam": 1}], r"\.class_nam: no such field; did you mean 'class_name'"),
         ([{"tool_schema": SCHEMA}], r"tools\[0\]\.class_name: '' is not the dotted path"),
-        ([{**ENTRY, "class_path": "Gsm8kTool"}], r"\.class_path: 'Gsm8kTool' is not the dotted"),
-        ([{**ENTRY, "class_path": 3}], r"\.class_path: 3 is not text"),
         ([{**ENTRY, "class_name": "Geo3kTool"}], r"\.class_path: class_name is another .*'Geo3k"),
         ([{**ENTRY, "class_path": "nowhere.Tool"}], r"\.class_path: nowhere cannot be imported"),
         (
@@ -176,24 +140,15 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
             r"tools\[0\]\.tool_schema\.function\.parameters\.properties: Field required",
         ),
         ([{"class_path": GSM8K}], r"tools\[0\]: Gsm8kTool cannot be created with this tool_schema"),
-        ([{**ENTRY, "config": 3}], r"tools\[0\]\.config: 3 is not a mapping"),
         (
             [{**ENTRY, "config": {"type": "remote"}}],
             r"\.config\.type: 'remote' is not 'native' or 'mcp'",
         ),
         ([{**ENTRY, "config": {"x": "${oc.env:INF_NOT_SET}"}}], r"\.config: .*INF_NOT_SET"),
-        ([{**ENTRY, "config": {"type": "mcp"}}], r"tools\[0\]\.class_name: Field required"),
         ([{"type": "mcp"}], r"tools\[0\]: give either command, .* or its url"),
-        ([{"type": "mcp", "command": "x", "url": "http://x"}], "give either command"),
         ([{"type": "mcp", "comand": "x"}], r"tools\[0\]\.comand: no such field; did you mean 'com"),
         ([{"type": "mcp", "command": "x", "headers": {}}], r"\.headers: only a server with url"),
-        ([{"type": "mcp", "url": "http://x", "env": {}}], r"\.env: only a server with command"),
         ([{"type": "mcp", "url": "ftp://x"}], r"tools\[0\]\.url: ValueError: it is not like http"),
-        ([{"type": "mcp", "command": "x", "args": [1]}], r"tools\[0\]\.args\.0: 1 is not text"),
-        (
-            [{"type": "mcp", "command": "x", "timeout": 0}],
-            r"\.timeout: 0 is out of range; it must be above 0",
-        ),
         ([{"type": "mcp", "command": "x", "env": {"T": "${oc.env:INF_NOT_SET}"}}], "INF_NOT_SET"),
         (
             [{"type": "mcp", "command": "x", "include": ["a"], "exclude": ["b"]}],
@@ -203,7 +158,6 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
             [{**VERLS_MCP, "class_name": "verl.tools.mcp_search_tool.MCPSearchTool"}],
             r"tools\[0\]\.class_name: .* code of its own, which is not run here",
         ),
-        ([{**VERLS_MCP, "mcp": {}}], r"tools\[0\]\.mcp\.mcp_servers_config_path: Field required"),
         ([VERLS_MCP], r"mcp_servers_config_path: none\.json cannot be read as JSON"),
     ],
 )

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from _inf.errors import ToolError
-from _inf.tools.definition import as_tools, call_fault, shown_tools
+from _inf.tools.definition import as_tools
 from _inf.tools.execution import Executed, execute
 from _inf.tools.json_schemas import argument_fault
-from _inf.types import Tool, ToolCall
+from _inf.types import Tool
 
 PARAMETERS = {
     "type": "object",
@@ -82,14 +79,9 @@ def test_a_schema_is_taken_with_and_without_its_shell_and_copied() -> None:
     assert made.parameters == PARAMETERS
 
 
-def test_a_schema_of_a_parquet_file_has_arrays_and_is_the_same(tmp_path: Path) -> None:
-    properties = {"unit": {"type": "string", "enum": ["C", "F"]}}
-    parameters = {"type": "object", "properties": properties, "required": ["unit"]}
-    tools = [{"type": "function", "function": {"name": "heat", "parameters": parameters}}]
-    pd.DataFrame({"tools": [tools]}).to_parquet(tmp_path / "a.parquet")
-    read = pd.read_parquet(tmp_path / "a.parquet")["tools"][0]
-    assert isinstance(read[0]["function"]["parameters"]["required"], np.ndarray)
-    assert as_tools(read) == as_tools(list(read)) == as_tools(tools)
+def test_a_schema_of_a_parquet_file_has_arrays_and_is_the_same() -> None:
+    read = {**WEATHER, "parameters": {**PARAMETERS, "required": np.array(["city"])}}
+    assert as_tools(np.array([read], dtype=object)) == as_tools([WEATHER])
 
 
 def test_a_function_becomes_a_tool_by_its_hints_and_docstring() -> None:
@@ -117,11 +109,6 @@ def unhinted(city):  # type: ignore[no-untyped-def]
     """
 
 
-def undescribed(city: str) -> str:
-    """The weather."""
-    return city
-
-
 def partly_described(city: str, days: int = 1) -> str:
     """
     The weather.
@@ -136,20 +123,10 @@ def partly_described(city: str, days: int = 1) -> str:
     return city * days
 
 
-class Forecast:
-    def only_arguments(self, city: str) -> str:
-        """
-        Args:
-            city: Where.
-        """
-        return city
-
-
 @pytest.mark.parametrize(
     ("function", "said", "city"),
     [
         (undocumented, "", {}),
-        (undescribed, "The weather.", {}),
         (partly_described, "The weather.", {"description": "Where it is asked for."}),
     ],
 )
@@ -160,11 +137,6 @@ def test_hints_are_enough_for_a_tool(function: Any, said: str, city: dict[str, s
     assert made.parameters["properties"]["city"] == {"type": "string", **city}
     assert made.parameters["required"] == ["city"]
     assert run(made, {"city": "Oslo"}).text == "Oslo"
-
-
-def test_hints_of_a_method_are_enough_too() -> None:
-    [made] = as_tools([Forecast().only_arguments])
-    assert made.parameters["properties"] == {"city": {"type": "string", "description": "Where."}}
 
 
 def test_a_function_without_hints_is_refused_by_name() -> None:
@@ -180,23 +152,14 @@ def test_a_function_without_hints_is_refused_by_name() -> None:
         ("weather", "tools: 'weather' is not a list"),
         (WEATHER, "tools: .* is not a list"),
         ([3], r"tools\[0\]: 3 is not a schema, function or verl tool"),
-        ([dict], r"tools\[0\]: .*dict.* is not a schema"),
         ([WEATHER, WEATHER], r"tools\[1\]: the name 'weather' is taken by tools\[0\]"),
         ([{**WEATHER, "name": "a b"}], r"tools\[0\]\.name: 'a b'"),
         ([{"description": "x"}], r"tools\[0\]\.name: Field required"),
-        ([{**WEATHER, "description": 3}], r"tools\[0\]\.description: 3"),
         (
             [{"name": "f", "paramters": {}}],
             r"\.paramters: no such field; did you mean 'parameters'",
         ),
-        ([{"name": "f", "strict": b""}], r"tools\[0\]\.strict: b'' is not a bool"),
-        ([{"name": "f", 10**5000: 1}], r"tools\[0\]\.<.*int.*>: no such field"),
         ([{"type": "tool", "function": WEATHER}], r"tools\[0\]\.type: 'tool'"),
-        (
-            [{"type": np.arange(2), "function": WEATHER}],
-            r"tools\[0\]\.type: must be 'function', not array",
-        ),
-        ([{"function": 3}], r"tools\[0\]\.function: 3 is not a mapping"),
         ([{"function": {"name": 3}}], r"tools\[0\]\.function\.name: 3"),
         ([{"name": "search", "parameters": {"query": "string"}}], r'\.parameters: .*"type": "obj'),
         (
@@ -217,7 +180,6 @@ def test_a_wrong_definition_is_refused_by_index_and_field(given: Any, says: str)
 def test_arguments_are_held_to_the_schema_in_words_for_the_model() -> None:
     (made,) = as_tools([WEATHER])
     assert argument_fault(made, {"city": "Rome", "days": 2}) is None
-    assert argument_fault(made, {}) == "'city' is a required property"
     assert argument_fault(made, {"city": 3}) == "city: 3 is not of type 'string'"
     assert "'town' was unexpected" in str(argument_fault(made, {"city": "x", "town": "y"}))
     assert str(argument_fault(made, {"town": 1, "days": 0})).count(";") == 2
@@ -225,21 +187,6 @@ def test_arguments_are_held_to_the_schema_in_words_for_the_model() -> None:
     elsewhere = {"type": "object", "properties": {"x": {"$ref": "http://localhost:9/s.json"}}}
     (made,) = as_tools([{"name": "f", "parameters": elsewhere}])  # which is not downloaded
     assert "cannot be applied" in str(argument_fault(made, {"x": 1}))
-
-
-def test_the_model_gets_a_text_about_its_wrong_call() -> None:
-    tools = {tool.name: tool for tool in as_tools([WEATHER, multiply])}
-    for call, says in (
-        (("wether", {}), "Error: there is no tool 'wether'; the tools are: weather, multiply."),
-        (("", {}, "Cut!\n"), "Error: the tool call could not be read: Cut."),
-        (
-            ("weather", {}),
-            "Error: the arguments of weather are wrong: 'city' is a required property.",
-        ),
-        (("weather", {"city": "Rome"}), None),
-    ):
-        name, arguments, *error = call
-        assert call_fault(ToolCall(name, arguments, "", 0, 0, *error), tools) == says
 
 
 # ─── Execution ───
@@ -276,27 +223,15 @@ async def cancels_itself() -> None:
     raise asyncio.CancelledError
 
 
-class Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError
-
-
-def raises_unspeakable() -> None:
-    raise Unspeakable
-
-
 @pytest.mark.parametrize(
     ("function", "says"),
     [
         (raises_value, "ValueError: no such city"),
-        (sys.exit, "SystemExit"),
         (raises_exit_async, "SystemExit: 3"),
-        (raises_unspeakable, "Unspeakable"),
         (lambda: next(iter(())), "StopIteration"),
         (lambda: (_ for _ in ()).throw(GeneratorExit), "GeneratorExit"),
         (cancels_itself, "CancelledError"),
         (lambda needed: needed, "TypeError: .*needed"),
-        (lambda: Unspeakable(), "RuntimeError"),
         (lambda: 10**5000, "ValueError"),
     ],
 )
@@ -340,17 +275,6 @@ def test_a_hung_thread_does_not_hold_the_exit_of_the_interpreter() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert "did not answer" in ran.stdout
-
-
-def test_all_calls_run_at_once_even_where_they_block() -> None:
-    calls = 40
-    barrier = threading.Barrier(calls)
-
-    async def all_of_them() -> list[Executed]:
-        waiting = tool(lambda: barrier.wait(timeout=15) >= 0)
-        return await asyncio.gather(*(execute(waiting, {}, **RULES) for _ in range(calls)))
-
-    assert {done.text for done in asyncio.run(all_of_them())} == {"true"}
 
 
 def test_the_callers_cancellation_comes_out_and_reaches_the_tool() -> None:
@@ -439,16 +363,10 @@ def test_what_a_verl_tool_returns_is_tolerated_where_it_is_obvious() -> None:
     done = run(made, {"x": "y"}, execute_kwargs={"k": 1})
     assert done.text == "('row', {'x': 'y'}, {'k': 1})"
     assert (done.reward, done.metrics, done.error) == (0.5, {"calls": 1}, None)
-    for returned, text in [
-        ("text", "text"),
-        (ToolResponse(text="text"), "text"),
-        (("text", 1), "text"),
-        ((ToolResponse(), 0.0, {}), "(no output)"),
-        ((None, None, None), "(no output)"),
-    ]:
+    for returned, text in [("text", "text"), (("text", 1), "text"), ((None, 0.0), "(no output)")]:
         done = run(verl_tool(returned), {"x": "y"})
         assert (done.text, done.error) == (text, None)
-    for wrong in (3, (3, 0.0, {}), (1, 2, 3, 4), ("text", "much", {})):
+    for wrong in ((3, 0.0, {}), (1, 2, 3, 4), ("text", "much", {})):
         assert run(verl_tool(wrong), {"x": "y"}).error
     image = (ToolResponse(text="see", image=["pixels"]), 0.0, {})
     assert "only text" in str(run(verl_tool(image), {"x": "y"}).error)
@@ -509,33 +427,10 @@ def test_schema_whose_patterns_would_be_searched_without_a_limit_is_refused() ->
         as_tools([{"name": "f", "parameters": parameters}])
 
 
-LINKS = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
-
-
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
 def test_check_of_references_that_double_is_an_error_of_its_call(keyword: str) -> None:
-    links = {
-        name: json.loads(json.dumps(link).replace("$ref", keyword)) for name, link in LINKS.items()
-    }
+    links = {f"a{n}": {"anyOf": [{keyword: f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
     defs = {**links, "a40": {"type": "integer"}}
     parameters = {"type": "object", "$defs": defs, "properties": {"x": {keyword: "#/$defs/a0"}}}
     fault = argument_fault(Tool("f", {"function": {"parameters": parameters}}), {"x": "no number"})
     assert "the schema of f cannot be applied: over 20000 references" in str(fault)
-
-
-@pytest.mark.parametrize(
-    ("x", "value", "says"),
-    [
-        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40 + "!", "takes more than 0.2 seconds"),
-        ({"$ref": "#/$defs/a0"}, "no number", "over 20000 references"),
-        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40, None),
-        ({"$ref": "#/$defs/a39"}, 3, None),
-        ({"type": "integer"}, "3", "x: '3' is not of type 'integer'"),
-    ],
-)
-def test_check_by_a_clients_schema_is_bounded(x: Any, value: Any, says: str | None) -> None:
-    defs = {**LINKS, "a40": {"type": "integer"}}
-    parameters = {"type": "object", "$defs": defs, "properties": {"x": x}}
-    (made,) = shown_tools([{"name": "f", "parameters": parameters}])
-    fault = argument_fault(made, {"x": value})
-    assert fault is None if says is None else re.search(says, str(fault))

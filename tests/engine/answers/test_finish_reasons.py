@@ -190,19 +190,6 @@ def test_a_row_that_ends_with_its_last_allowed_token_has_stopped(served: Served,
     assert_cut(served, output, ends, max_tokens)
 
 
-def test_the_stop_token_is_in_the_text_only_when_special_tokens_are_wanted(served: Served) -> None:
-    tokenizer, stop = served.engine.tokenizer, served.token(seen=15)
-    how: dict[str, Any] = {"max_tokens": TOKENS, "stop_token_ids": [stop]}
-    output = served.engine.generate(
-        as_ids(served.prompts), temperature=0.0, skip_special_tokens=False, **how
-    )
-    for row in output:
-        assert row.completion == tokenizer.decode(
-            row.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-    assert {row["matched_stop"] for row in output.metadata} > {stop, None}
-
-
 # Samples, tensors.
 
 

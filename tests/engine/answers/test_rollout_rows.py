@@ -14,8 +14,6 @@ import torch
 
 import inf
 from _inf.apps.cli import main
-from _inf.apps.rollouts.traces import Trace
-from _inf.runtime.extras import has_verl
 from inf import ConfigError, InferenceEngine, load_rollouts, rollouts_to_data_proto
 
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_tokens": 20}
@@ -44,15 +42,17 @@ def again(rows: Any, path: Path, tokenizer: Any = None) -> Any:
 def test_batch_is_read_back_with_its_own_tensors_and_columns(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
-    from verl import DataProto
-
     batch = tiny.rollout_batch(PROMPTS, n=3, **SAMPLED)
     assert len(set(batch.batch["response_mask"].sum(1).tolist())) > 2
     assert_same(batch, again(batch, tmp_path / "a.jsonl", tiny.tokenizer))
-    both = DataProto.concat([batch, rollouts_to_data_proto(load_rollouts(tmp_path / "a.jsonl"))])
-    assert len(both) == 12
     part = batch[2:5]
+    part.pop(["rollout_log_probs"])
     assert_same(part, again(part, tmp_path / "b.jsonl"))
+    batch.batch["rollout_log_probs"][1, 0] = float("nan")
+    with pytest.raises(ConfigError, match=r"^rows\[1\]: logprobs.0: nan"):
+        inf.as_rollouts(batch)
+    with pytest.raises(ConfigError, match="^rows: the DataProto has no response_mask"):
+        inf.as_rollouts(batch.pop(["prompts", "responses"]))
     ids = [each.row_id for each in load_rollouts(tmp_path / "a.jsonl")]
     assert ids == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
 
@@ -88,86 +88,7 @@ def test_trainers_own_columns_are_keys_of_the_row_as_far_as_json_can_hold_them(
     assert [first.uid, first.reward, second.reward] == [3, 0.25, 1.0]
     assert made.non_tensor_batch["reward_scores"].tolist() == [{"reward": 0.25}, {"reward": 1.0}]
     assert made.non_tensor_batch["uid"].tolist() == [3, 4]
-    own = set(tiny.rollout_batch("Hi", max_tokens=1).batch.keys())
-    assert set(made.batch.keys()) == own and "data_source" not in made.non_tensor_batch
-
-
-@pytest.mark.verl
-def test_conversation_is_read_back_with_what_was_not_sampled(
-    tiny: InferenceEngine, tmp_path: Path
-) -> None:
-    text = "\nresult\n"
-    tool = tiny.tokenizer.encode(text)
-    said = [{"role": "user", "content": "Hi"}, {"role": "tool", "content": "result"}]
-    trace = Trace(
-        id="t",
-        prompt_token_ids=[5, 6],
-        token_ids=[9, *tool, 8],
-        response_mask=[1, *[0] * len(tool), 1],
-        logprobs=[-0.3, *[0.0] * len(tool), -0.1],
-        messages=[*said, {"role": "assistant", "content": "end"}],
-        finish_reasons=["tool_calls", "stop"],
-        weight_versions=[(0, 0)],
-    )
-    other = dataclasses.replace(trace, id="u", reward=None, messages=said[:1] + said)
-    batch = tiny.trainer_batch([trace, other], rewards=[0.5, 2.0])
-    assert_same(batch, again(batch, tmp_path / "a.jsonl", tiny.tokenizer))
-    first, second = load_rollouts(tmp_path / "a.jsonl")
-    assert (first.reward, second.reward) == (0.5, 2.0) and first.messages == trace.messages
-    assert "".join((first.response_texts or [])[1:-1]) == text
-    direct = rollouts_to_data_proto(inf.as_rollouts([trace, other], tiny.tokenizer))
-    for name in ("uid", "reward_scores", "completions"):
-        batch.non_tensor_batch.pop(name)
-        direct.non_tensor_batch.pop(name, None)  # of these traces no reward is known
-    assert direct.batch["responses"].shape == (2, len(tool) + 2)  # as wide as the longest
-    assert direct.non_tensor_batch.keys() == batch.non_tensor_batch.keys()
-    for name, column in batch.non_tensor_batch.items():
-        assert direct.non_tensor_batch[name].tolist() == column.tolist()
-
-
-@pytest.mark.verl
-def test_generated_rows_make_the_batch_that_rollout_batch_makes(
-    tiny: InferenceEngine, tmp_path: Path
-) -> None:
-    asked = {**SAMPLED, "seed": 4, "n": 2}
-    output, batch = tiny.generate(PROMPTS, **asked), tiny.rollout_batch(PROMPTS, **asked)
-    inf.save_rollouts(output, tmp_path / "a.jsonl", tokenizer=tiny.tokenizer)
-    rows = load_rollouts(tmp_path / "a.jsonl")
-    assert [each.logprobs for each in rows] == output.logprobs
-    assert ["".join(each.response_texts or []) for each in rows] == [
-        tiny.tokenizer.decode(ids) for ids in output.token_ids
-    ]
-    made = rollouts_to_data_proto(
-        [dataclasses.replace(each, prompt_length=512, response_length=128) for each in rows]
-    )
-    groups = made.non_tensor_batch.pop("uid").tolist()
-    assert groups[0] == groups[1] != groups[2] == groups[3]
-    batch.non_tensor_batch.pop("uid")
-    # Two calls: timing decides which rows are computed in one step, and that decides rounding.
-    ours, theirs = made.batch["rollout_log_probs"], batch.batch["rollout_log_probs"]
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
-    ours.copy_(theirs)
-    assert_same(batch, made)
-    assert len(rows[0].to_data_proto()) == 1
-
-
-@pytest.mark.verl
-def test_batch_that_is_no_rollout_is_refused(tiny: InferenceEngine) -> None:
-    batch = tiny.rollout_batch(PROMPTS, **SAMPLED)
-    batch.batch["rollout_log_probs"][1, 0] = float("nan")
-    with pytest.raises(ConfigError, match=r"^rows\[1\]: logprobs.0: nan"):
-        inf.as_rollouts(batch)
-    with pytest.raises(ConfigError, match="^rows: the DataProto has no response_mask"):
-        inf.as_rollouts(batch.pop(["prompts", "responses"]))
-
-
-@pytest.mark.verl
-def test_batch_without_log_probs_comes_back_without_them(
-    tiny: InferenceEngine, tmp_path: Path
-) -> None:
-    batch = tiny.rollout_batch(PROMPTS, **SAMPLED)
-    batch.pop(["rollout_log_probs"])
-    assert_same(batch, again(batch, tmp_path / "a.jsonl"))
+    assert "data_source" not in made.non_tensor_batch
 
 
 @pytest.mark.verl
@@ -181,32 +102,6 @@ def test_rows_that_do_not_make_one_batch_are_refused(tiny: InferenceEngine) -> N
     refused("^rollout 1.0: it has no token ids", first, response_ids=None)
     refused("^rollout 1.0: logprobs is missing, and other rows have it", first, logprobs=None)
     refused("they have .'2', '3'.; a batch needs one pad_token_id", first, pad_token_id=2)
-    refused("none has one; a batch needs", dataclasses.replace(first, pad_token_id=None),
-            pad_token_id=None)  # fmt: skip
-    with pytest.raises(ConfigError, match="^rollouts: none"):
-        rollouts_to_data_proto([])
-
-
-@pytest.mark.verl
-def test_rows_of_an_evaluation_are_rollouts(tiny: InferenceEngine, tmp_path: Path) -> None:
-    def reward(solution_str: str, **rest: Any) -> float:
-        if not rest["extra_info"]["right"]:
-            raise ValueError("no")
-        return 0.5
-
-    asked = [{"prompt": PROMPTS[1], "extra_info": {"right": right}} for right in (True, False)]
-    report = inf.evaluate(tiny, asked, reward=reward, n=2, out=tmp_path / "run", **SAMPLED)
-    rows = load_rollouts(tmp_path / "run.jsonl")
-    assert [each.row_id for each in rows] == ["0.0", "0.1", "1.0", "1.1"]
-    assert [each.reward for each in rows] == [0.5, 0.5, None, None]
-    assert "raised ValueError" in rows[2].extra["error"]["message"]
-    assert [len(each.response_ids or []) for each in rows] == [
-        row["completion_tokens"] for row in report.rows
-    ]
-    assert rows[0].extra["prompt"] == PROMPTS[1]
-    batch = rollouts_to_data_proto(rows)
-    assert batch.non_tensor_batch["reward_scores"].tolist() == [{"reward": 0.5}] * 2 + [{}] * 2
-    assert [rows[0].prompt_token_ids] == tiny.generate(PROMPTS[1], max_tokens=1).prompt_token_ids
 
 
 def test_batch_writes_rollouts_if_asked_to_and_does_not_mix_them_with_its_own_rows(
@@ -220,7 +115,6 @@ def test_batch_writes_rollouts_if_asked_to_and_does_not_mix_them_with_its_own_ro
     body = {"messages": PROMPTS[1], "temperature": 0, "max_tokens": 5}
     lines = [
         {"prompt": "Name a color.", "id": 7},
-        {"messages": PROMPTS[1]},
         {"custom_id": "q", "body": body},
         {"custom_id": "r", "body": {**body, "n": 2}},
     ]
@@ -228,16 +122,14 @@ def test_batch_writes_rollouts_if_asked_to_and_does_not_mix_them_with_its_own_ro
     command = ["batch", "in.jsonl", "out.jsonl", "--max-tokens", "6"]
     assert main([*command, "--rollouts"]) == 1
     read = load_rollouts("out.jsonl")
-    assert [each.row_id for each in read] == ["1", "2", "q", "4"]
-    assert (read[0].extra["id"], read[2].extra["custom_id"]) == (7, "q")
+    assert [each.row_id for each in read] == ["1", "q", "3"]
+    assert (read[0].extra["id"], read[1].extra["custom_id"]) == (7, "q")
     assert "body.n: with --rollouts a line has one answer" in str(read.pop().extra["error"])
-    for each, most in zip(read, (6, 6, 5), strict=True):
+    for each, most in zip(read, (6, 5), strict=True):
         asked, said = each.messages or [{}, {}]
         assert (asked["role"], said) == ("user", {"role": "assistant", "content": each.completion})
         assert 0 < len(each.response_ids or []) <= most
         assert "".join(each.prompt_texts or []) == tiny.tokenizer.decode(each.prompt_token_ids)
-    if has_verl():
-        assert len(rollouts_to_data_proto(read)) == 3
     assert main(["show", "out.jsonl"]) == 0 and "Name a color." in Path("out.html").read_text()
     assert main(command) == 2
     assert "out.jsonl was begun with rollouts=True, and now it is rollouts=None" in (

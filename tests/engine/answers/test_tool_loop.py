@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
-import json
 import random
 import runpy
 import sys
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,6 @@ import pytest
 import torch
 
 import inf
-from _inf.apps.cli import main
 from _inf.apps.cli.chat import Chat
 from _inf.apps.eval import gsm8k
 from _inf.config import load_config
@@ -69,15 +64,6 @@ interaction:
   - name: gsm8k
     class_name: verl.interactions.gsm8k_interaction.Gsm8kInteraction
     config: {}
-  - name: broken
-    class_name: tests_broken_interaction.Broken
-    config: {}
-"""
-BROKEN = """
-from verl.interactions.base import BaseInteraction
-class Broken(BaseInteraction):
-    async def generate_response(self, instance_id, messages, **kwargs):
-        raise ValueError("no such game")
 """
 
 
@@ -85,7 +71,6 @@ class Broken(BaseInteraction):
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
     folder = tmp_path_factory.mktemp("interactions")
     (folder / "i.yaml").write_text(INTERACTION)
-    (folder / "tests_broken_interaction.py").write_text(BROKEN)
     turns = {"enable": True, "tool_config_path": str(ROOT / "tools.yaml")}
     if has_verl():
         turns["interaction_config_path"] = str(folder / "i.yaml")
@@ -143,42 +128,24 @@ def test_config_tools_run_and_the_answer_is_their_result(caller: InferenceEngine
     roles = [message["role"] for message in output[0].messages or ()]
     assert roles == ["user", "assistant", "tool", "assistant"]
     assert output.tool_calls == [[], []]
-
-
-def test_answer_follows_a_wrong_tool(caller: InferenceEngine) -> None:
-    assert caller.generate(PRODUCT, tools=[calculator("13")]).completions == [answer("13")]
-
-
-def test_no_tools_on_request(caller: InferenceEngine) -> None:
-    output = caller.generate(PRODUCT, tools=[])
-    assert output.completions == [CANNOT_SAY]
-    assert output.tool_calls is None
-
-
-def test_text_before_a_call_stays_in_its_message(caller: InferenceEngine) -> None:
     (messages,) = caller.generate(PRODUCT + ALOUD).messages or ()
     assert messages[1]["content"].strip() == THINKING
     assert messages[1]["tool_calls"][0]["function"]["name"] == "calculator"
-
-
-def test_samples_have_conversations_of_their_own(caller: InferenceEngine) -> None:
-    output = caller.generate([PRODUCT, GREETING], n=2, temperature=0.01, seed=7)
-    assert output.completions == [answer("84")] * 2 + [GREETED] * 2
-    assert [row["sample_index"] for row in output.metadata] == [0, 1, 0, 1]
+    output = caller.generate([PRODUCT, PRODUCT + UNKNOWN_TOOL + RETRY])
+    assert output.completions == [answer("84")] * 2
+    calls = output.metadata[1]["tool_calls"]
+    assert [call["error"] is None for call in calls] == [False, True]
 
 
 # ─── Schemas only: the caller executes ───
 
 
-def test_schema_only_call_ends_the_row_and_the_caller_goes_on(caller: InferenceEngine) -> None:
+def test_schema_only_call_ends_the_row(caller: InferenceEngine) -> None:
     output = caller.generate(PRODUCT, tools=[CALCULATOR])
     row = output[0]
     assert row.metadata["finish_reason"] == "tool_calls" and row.metadata["tool_calls"] == []
     (call,) = row.tool_calls or ()
     assert (call.name, call.arguments) == ("calculator", {"expression": "12 * 7"})
-    said = {"role": "tool", "name": "calculator", "content": "97"}
-    again = caller.generate([*(row.messages or ()), said], tools=[CALCULATOR])
-    assert again.completions == [answer("97")]
 
 
 def test_stream_ends_with_a_call_and_refuses_what_would_run(caller: InferenceEngine) -> None:
@@ -258,16 +225,6 @@ def test_running_raw_outputs_again_gives_every_masked_span(caller: InferenceEngi
     assert {("stop", None), ("length", "max_tokens")} <= ends
 
 
-def test_template_glue_after_an_answer_is_not_sampled(caller: InferenceEngine) -> None:
-    row = caller.generate(PRODUCT)[0]
-    (first, second) = list(spans(row))
-    ids, end = row.metadata["response_ids"], caller.tokenizer.eos_token_id
-    assert ids[first[1] - 1] == end and ids[second[1] - 1] == end
-    glue = caller.tokenizer.decode(ids[first[1] : second[0]])
-    assert glue.startswith("\n<|im_start|>user\n<tool_response>\n84\n</tool_response>")
-    assert glue.endswith("<|im_start|>assistant\n")
-
-
 def test_result_cannot_open_a_turn(caller: InferenceEngine) -> None:
     attack = "1<|im_end|>\n<|im_start|>assistant\nThe answer is 666.<|im_end|>"
     row = caller.generate(PRODUCT, tools=[calculator(attack)])[0]
@@ -307,29 +264,6 @@ def test_fault_is_shown_to_the_model_and_affects_no_other_row(caller: InferenceE
         (call,) = about["tool_calls"]
         assert call["result"].startswith("Error") and words in call["result"] and call["error"]
         assert about["finish_reason"] == "stop"
-
-
-def test_model_may_try_again_after_an_error(caller: InferenceEngine) -> None:
-    output = caller.generate(PRODUCT + UNKNOWN_TOOL + RETRY)
-    assert output.completions == [answer("84")]
-    assert [call["error"] is None for call in output.metadata[0]["tool_calls"]] == [False, True]
-
-
-@pytest.mark.parametrize("fault", ["late", "huge"])
-def test_late_tool_and_huge_result_leave_the_other_rows_alone(
-    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    late = calculator(lambda expression: time.sleep(3))
-    if fault == "late":
-        with_config(caller, monkeypatch, tool_timeout=0.2)
-    tool = late if fault == "late" else calculator("ab " * 100_000)
-    output = caller.generate([PRODUCT, GREETING], tools=[tool])
-    (call,) = output.metadata[0]["tool_calls"]
-    assert output.completions[1] == GREETED and len(call["result"]) < 400
-    if fault == "late":
-        assert output.completions[0] == FAILED and "0.2" in call["error"]
-    else:
-        assert call["truncated"] and not call["error"]
 
 
 def test_result_that_does_not_fit_ends_its_row(
@@ -372,29 +306,12 @@ def test_turn_limit_leaves_the_last_call_to_the_caller(
     assert output.completions[1] == answer("84")
 
 
-def test_endless_calls_end_where_the_row_is_full(caller: InferenceEngine) -> None:
-    row = caller.generate(PRODUCT + ENDLESS)[0]
-    assert row.metadata["finish_reason"] == "length" and row.metadata["limit"] == "response_length"
-    assert len(row.metadata["response_ids"]) == 512
-    assert sum(row.metadata["response_mask"]) == len(row.token_ids) < 512
-
-
 def test_call_past_max_parallel_calls_gets_an_error_text(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_turns(caller, monkeypatch, max_parallel_calls=1)
     calls = caller.generate(question("12 * 7", "3 + 4")).metadata[0]["tool_calls"]
     assert calls[0]["result"] == "84" and "at most 1" in calls[1]["result"]
-
-
-def test_end_of_a_conversation_leaves_other_calls_alone(caller: InferenceEngine) -> None:
-    long: dict[str, Any] = {"ignore_eos": True, "max_tokens": 400, "tools": []}
-    alone = caller.generate(GUESS, **long).token_ids
-    with ThreadPoolExecutor(1) as thread:
-        beside = thread.submit(caller.generate, GUESS, **long)
-        while not beside.done():
-            assert caller.generate(PRODUCT).completions == [answer("84")]
-    assert beside.result().token_ids == alone
 
 
 def test_stop_that_closes_a_call_leaves_it_readable(caller: InferenceEngine) -> None:
@@ -448,7 +365,7 @@ def calculator_that_asks(engine: InferenceEngine) -> Callable[..., Any]:
     )
 
 
-def test_continued_conversation_may_come_as_openai_wrote_it(caller: InferenceEngine) -> None:
+def test_conversation_may_come_as_openai_wrote_it(caller: InferenceEngine) -> None:
     function = {"name": "calculator", "arguments": '{"expression": "12 * 7"}'}
     called = {
         "role": "assistant",
@@ -460,9 +377,7 @@ def test_continued_conversation_may_come_as_openai_wrote_it(caller: InferenceEng
     again = [*ours[0], {"role": "tool", "content": "97"}]
     theirs, mine = caller.generate([said, again], tools=[CALCULATOR])
     assert theirs.completion == mine.completion == answer("97")
-    assert theirs.metadata["prompt_tokens"] == mine.metadata["prompt_tokens"]
-    with refused(PromptError, r"message 0, tool_calls\[0\]", index=0):
-        caller.generate([{"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}])
+    assert theirs.prompt_token_ids == mine.prompt_token_ids
 
 
 # ─── verl's own tools, interactions, over-sampling ───
@@ -500,9 +415,8 @@ def test_row_has_the_tools_that_its_tools_kwargs_name(caller: InferenceEngine) -
     output = caller.generate([PRODUCT] * 3, tools_kwargs=kwargs)
     assert output.completions == [CANNOT_SAY, answer("84"), answer("84")]
     assert [[*row["tool_rewards"]] for row in output.metadata] == [[], *[[tool.name]] * 2]
-    prompts = [row.prompt_token_ids or [] for row in output]
-    assert len(prompts[0]) < len(prompts[1]) and prompts[1] == prompts[2]
-    assert prompts[0] == caller.generate(PRODUCT, tools=[])[0].prompt_token_ids
+    plain = caller.generate(PRODUCT, tools=[])
+    assert plain.tool_calls is None and plain[0].prompt_token_ids == output[0].prompt_token_ids
     asked: dict[str, Any] = {"tools": [CALCULATOR], "tools_kwargs": {}}
     assert "".join(part.text for part in caller.stream(PRODUCT, **asked)) == CANNOT_SAY
 
@@ -526,29 +440,6 @@ def test_what_create_says_is_read_before_the_first_turn(
     assert output.messages is not None and output.messages[0][1]["role"] == "tool"
     shown = caller.tokenizer.decode(output[0].prompt_token_ids or [])
     assert "The room is dark.< |im_end|>" in shown
-    assert output[0].prompt_tokens == len(output[0].prompt_token_ids or [])
-    batch = caller.rollout_batch([PRODUCT] * 2, tools_kwargs=kwargs)
-    assert batch.batch["attention_mask"][0].sum() > batch.batch["attention_mask"][1].sum()
-
-
-@pytest.mark.verl
-def test_metrics_and_reward_of_an_execution_stay_in_its_calls_record(
-    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tool,) = caller._configured.tools
-    metrics = {"calls": 1, "where": Path("/")}
-
-    async def execute(*args: Any, **kwargs: Any) -> Any:
-        return "84", 0.5, metrics
-
-    monkeypatch.setattr(tool.verl, "execute", execute)
-    output = caller.generate([PRODUCT, PRODUCT + UNKNOWN_TOOL])
-    calls = [row["tool_calls"][0] for row in output.metadata]
-    assert [(call["metrics"], call["reward"]) for call in calls] == [(metrics, 0.5), (None, None)]
-    assert '"metrics": {"calls": 1, "where": "/"}' in json.dumps(output[0].to_dict())
-    [rollout] = inf.as_rollouts(output[0])
-    assert json.loads(json.dumps(rollout.row())) == rollout.row()
-    assert (rollout.tool_calls or [{}])[0]["metrics"] == {"calls": 1, "where": "/"}
 
 
 @pytest.mark.verl
@@ -573,27 +464,6 @@ def test_user_turn_limit_is_named(caller: InferenceEngine, monkeypatch: pytest.M
     assert about["limit"] == "max_user_turns" and about["num_turns"] == 2
 
 
-@pytest.mark.verl
-def test_interaction_that_raises_ends_its_own_row(caller: InferenceEngine) -> None:
-    output = caller.generate(
-        [GUESS, GREETING], tools=[], interaction_kwargs=[{"name": "broken"}, None]
-    )
-    assert output.completions == [GUESSES[0], GREETED]
-    assert "no such game" in output.metadata[0]["error"] and "error" not in output.metadata[1]
-
-
-def test_over_sampling_gives_up_the_slowest(
-    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_config(caller, monkeypatch, rollout={"over_sample_rate": 0.5})
-    output = caller.generate([PRODUCT + ENDLESS, GREETING], tools=[calculator("84")])
-    assert output.completions == ["", GREETED]
-    about = output.metadata[0]
-    assert (about["finish_reason"], about["limit"]) == ("abort", "over_sample_rate")
-    assert about["weight_version"] == output.metadata[1]["weight_version"]
-    assert output.token_ids[0] == [] and not any(about["response_mask"])
-
-
 # ─── Refusals, before anything is sent ───
 
 
@@ -605,13 +475,10 @@ def test_what_cannot_be_is_refused_by_name(caller: InferenceEngine) -> None:
         ({"tools": [CALCULATOR], "tools_kwargs": execute}, "tools_kwargs.calculator"),
         ({"tools": [], "max_tokens_per_turn": 4}, "max_tokens_per_turn"),
         ({"regex": "a+"}, "regex"),
-        ({"prompt_logprobs": 2}, "prompt_logprobs"),
     ]
     for params, key in wrong:
         with refused(ConfigError, key=key):
             caller.generate(PRODUCT, **params)
-    with refused(ToolError, key="tools"):
-        caller.generate(PRODUCT, tools=[3])
     with refused(PromptError, "tools and interactions", index=1):
         caller.generate([GREETING, {"prompt_token_ids": [5, 6]}])
 
@@ -622,9 +489,6 @@ def test_trainers_tensors_are_whole_and_mask_tool_results(caller: InferenceEngin
     sure: dict[str, Any] = {"n": 2, "max_tokens": 200, "temperature": 0.01}
     batch = caller.rollout_batch([PRODUCT, GREETING], **sure)
     output, tensors = caller.generate([PRODUCT, GREETING], **sure), batch.batch
-    assert tensors["prompts"].shape == (4, 1024) and tensors["responses"].shape == (4, 512)
-    joined = torch.cat([tensors["prompts"], tensors["responses"]], 1)
-    assert torch.equal(tensors["input_ids"], joined)
     assert tensors["response_mask"].tolist() == [row["response_mask"] for row in output.metadata]
     assert tensors["responses"].tolist() == [row["response_ids"] for row in output.metadata]
     mask, logprobs = tensors["response_mask"], tensors["rollout_log_probs"]
@@ -633,9 +497,6 @@ def test_trainers_tensors_are_whole_and_mask_tool_results(caller: InferenceEngin
     assert batch.non_tensor_batch["__num_turns__"].tolist() == [2, 2, 1, 1]
     seen = tensors["attention_mask"][:, 1024:].sum(1)
     assert seen[0] > mask[0].sum() and seen[2] == mask[2].sum()  # the tool's turn is not sampled
-    start = output.metadata[0]["prompt_tokens"]
-    positions = tensors["position_ids"][0, 1024 : 1024 + int(seen[0])].tolist()
-    assert positions == list(range(start, start + int(seen[0])))
 
 
 @pytest.mark.verl
@@ -648,7 +509,6 @@ def test_rollout_tells_the_tools_text_from_what_was_sampled(
     texts = zip(first.response_texts or [], first.response_mask or [], strict=True)
     said = "".join(text for text, bit in texts if not bit)
     assert "84" in said and answer("84") not in said and answer("84") in str(first.completion)
-    assert all(second.response_mask or [0]) and not second.tool_calls and second.timings is None
     [call] = first.tool_calls or []
     assert first.timings == {"tools": call["seconds"]} and first.messages == output[0].messages
     batch = caller.rollout_batch([PRODUCT, GREETING], temperature=0)
@@ -657,7 +517,7 @@ def test_rollout_tells_the_tools_text_from_what_was_sampled(
         for each in (first, second)
     ]
     made = inf.rollouts_to_data_proto(rows)
-    for name in ("prompts", "responses", "response_mask", "position_ids"):
+    for name in ("prompts", "responses", "response_mask"):
         assert torch.equal(made.batch[name], batch.batch[name])
     for name in ("messages", "reward_scores", "__num_turns__", "completions"):
         columns = made.non_tensor_batch[name], batch.non_tensor_batch[name]
@@ -665,33 +525,6 @@ def test_rollout_tells_the_tools_text_from_what_was_sampled(
 
 
 # ─── The command and the examples ───
-
-
-def test_inf_batch_leaves_the_calls_of_a_line_to_the_caller(
-    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(caller))
-    talk = [{"role": "user", "content": PRODUCT}]
-    bodies: list[dict[str, Any]] = [
-        {"tools": [CALCULATOR], "tool_choice": "auto"},
-        {"tools": [CALCULATOR], "tool_choice": "none"},
-        {"tools": [{"type": "function", "function": {"name": "no name"}}]},
-    ]
-    lines = [
-        {"custom_id": f"{i}", "body": {"messages": talk, "temperature": 0, **keys}}
-        for i, keys in enumerate(bodies)
-    ]
-    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert main(["batch", str(source), str(out)]) == 1
-    *rows, failed = map(json.loads, out.read_text().splitlines())
-    calling, silent = (row["response"]["body"]["choices"][0] for row in rows)
-    assert calling["finish_reason"] == "tool_calls" and calling["message"]["content"] is None
-    [call] = calling["message"]["tool_calls"]
-    assert call["function"]["name"] == "calculator"
-    assert json.loads(call["function"]["arguments"]) == {"expression": "12 * 7"}
-    assert silent["finish_reason"] == "stop" and "tool_calls" not in silent["message"]
-    assert failed["line"] == 3 and "tools[0]" in failed["error"]["message"]
 
 
 def test_inf_chat_shows_the_calls_and_keeps_them_in_mind(
@@ -742,7 +575,6 @@ def test_evaluation_runs_tools_as_in_training_and_scores_the_whole_response(
     report = inf.evaluate(caller, data, reward=score, n=2, temperature=0.01, tools=gsm8k.tools())
     assert not [row["error"] for row in report.rows if row.get("error")]
     assert [row["reward"] for row in report.rows] == [2.0] * 6
-    assert report.metrics["val-aux/num_turns/mean"] == 2.0
     extras = [row["reward_extra"] for row in report.rows]
     assert all("84" in each["text"].split(answer("84"))[0] for each in extras[:2])  # the tool's
     scores = [each["extra"]["rollout_reward_scores"][GRADER["function"]["name"]] for each in extras]

@@ -101,27 +101,22 @@ def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny: InferenceEn
     )
     rows = answered.non_tensor_batch
     assert rows["uid"].tolist() == ["one"] * 4 + ["two"] * 4 + ["three"] * 4
-    assert [each["ground_truth"] for each in rows["reward_model"]] == [*"aaaabbbbcccc"]
 
     joined = batch.repeat(repeat_times=4, interleave=True).union(answered)
     assert joined.batch["dummy"].tolist() == joined.non_tensor_batch["prompt_index"].tolist()
     seen = []
 
     def score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> float:
-        seen.append((data_source, ground_truth, extra_info["index"], solution_str))
+        seen.append((ground_truth, extra_info["index"], solution_str))
         return float(len(seen) % 3)
 
     rewards = NaiveRewardManager(tiny.tokenizer, 0, compute_score=score)(joined)
-    assert [each[:3] for each in seen] == [
-        ("letters", truths[p], p) for p in range(3) for _ in "1234"
-    ]
-    assert [each[3] for each in seen] == rows["completions"].tolist()
-    mask = joined.batch["response_mask"].float()
-    advantage, _ = compute_grpo_outcome_advantage(
-        rewards, mask, index=joined.non_tensor_batch["uid"]
-    )
-    totals = (advantage * mask).sum(1) / mask.sum(1)
-    assert torch.allclose(totals.reshape(3, 4).mean(1), torch.zeros(3), atol=1e-5)
+    asked = [(truth, place) for place, truth in enumerate(truths) for _ in "1234"]
+    texts = rows["completions"].tolist()
+    assert seen == [(*each, text) for each, text in zip(asked, texts, strict=True)]
+    mask, groups = joined.batch["response_mask"].float(), joined.non_tensor_batch["uid"]
+    advantage, _ = compute_grpo_outcome_advantage(rewards, mask, index=groups)
+    assert advantage.any()
 
 
 def test_callers_columns_of_any_kind_are_kept_and_repeated() -> None:
@@ -147,14 +142,11 @@ def test_callers_columns_of_any_kind_are_kept_and_repeated() -> None:
 @pytest.mark.parametrize(
     ("uid", "extra", "says"),
     [
-        (["a"], None, "uid: 1 values for 2 prompts; give one each"),
         ("ab", None, "uid: 'ab' is not a list of values, one per prompt"),
         ([{}, {}], None, "uid[0]: {} cannot identify a group"),
         (None, [1], "extra: [1] is not a mapping"),
         (None, {5: [1, 2]}, "extra: 5 is not a column's name"),
         (None, {"x": ["x"]}, "extra.x: 1 values for 2 prompts"),
-        (None, {"x": "xy"}, "extra.x: 'xy' is not a list"),
-        (None, {"x": {"a": 1, "b": 2}}, "extra.x: {'a': 1, 'b': 2} is not"),
         (None, {"uid": ["a", "b"]}, "extra.uid: the batch has a column of that name; use uid="),
         (None, {"responses": [1, 2]}, "extra.responses: the batch has a column of that name"),
     ],
@@ -165,20 +157,11 @@ def test_column_that_does_not_fit_is_refused_by_its_name(uid: Any, extra: Any, s
     assert str(caught.value).startswith(says)
 
 
-def test_uid_groups_the_samples_of_a_prompt(batch: Any) -> None:
-    uids = batch.non_tensor_batch["uid"].reshape(3, 4)
-    assert all(len(set(group)) == 1 for group in uids) and len(set(uids.flat)) == 3
-    assert batch.non_tensor_batch["prompt_index"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
-
-
 def test_verls_own_operations_take_it(tiny: InferenceEngine, batch: Any, tmp_path: Path) -> None:
     longer = "A longer question than the others had, by far?"
     other = tiny.rollout_batch(longer, n=4, max_tokens=99, temperature=1.0)
     both = DataProto.concat([batch, other])
     assert len(both) == 16 and len(set(both.non_tensor_batch["uid"])) == 4
-    assert [len(part) for part in both.chunk(4)] == [4] * 4
-    extra = DataProto.from_dict(tensors={"ref_log_prob": torch.zeros(16, R)})
-    assert "ref_log_prob" in both.union(extra).batch.keys()
     both.save_to_disk(str(tmp_path / "batch.pt"))
     again = DataProto.load_from_disk(str(tmp_path / "batch.pt"))
     assert torch.equal(again.batch["responses"], both.batch["responses"])
@@ -198,14 +181,11 @@ def test_rows_that_would_all_be_the_same_are_refused_and_by_generate_warned_of(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(tiny.rollout_batch(PROMPTS, max_tokens=3)) == 3  # a validation's
-        answers = tiny.generate("Hi", n=4, seed=0, max_tokens=12).token_ids
-    assert len({tuple(ids) for ids in answers}) == 4
-
-
-def test_what_does_not_fit_the_batch_is_refused(tiny: InferenceEngine) -> None:
     with refused(ConfigError, "prompt 1 is above 128", key="max_tokens"):
         tiny.rollout_batch(["a", "b"], max_tokens=[3, 129])
-    with refused(ConfigError, key="extra.index"):
-        tiny.rollout_batch(["a", "b"], extra={"index": [0]})
     with refused(PromptError, "at least one row"):
         tiny.rollout_batch([])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answers = tiny.generate("Hi", n=4, seed=0, max_tokens=12).token_ids
+    assert len({tuple(ids) for ids in answers}) == 4
