@@ -12,7 +12,7 @@ import json
 import os
 import random
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,6 +32,7 @@ from _inf.request.seeds import prompt_seed
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.types import Transcript
+from tests.support.json_lines import read
 
 LONG, COMPLEX = "too long", "too complex"
 FAILED = {
@@ -39,8 +40,11 @@ FAILED = {
     COMPLEX: "RequestFailure: The engine aborted the request: its grammar is too complex",
 }
 # Prompts whose conversations are aborted: with an error, with only a limit, and without a word.
-ABORTED = {"refused": "ToolError: create() failed", "given up": None, "silent": None}
-LIMITS = {"given up": "over_sample_rate"}
+ABORTED = {
+    "refused": ("ToolError: create() failed", None),
+    "given up": (None, "over_sample_rate"),
+    "silent": (None, None),
+}
 ABOUT = {"model": "m", "input": "i"}
 
 
@@ -52,9 +56,7 @@ class Echo:
         self.on_cpu = True
         self.dies_at = dies_at
         self.asked: list[str] = []
-        self.aborted: list[str] = []
         self.seeds: dict[str, Any] = {}
-        self.together: list[list[str]] = []
         self.most = self._under_way = 0
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
@@ -62,15 +64,6 @@ class Echo:
         return GenerationOutput()
 
     async def agenerate(self, prompt: Any, **params: Any) -> GenerationOutput:
-        if isinstance(prompt, list) and "role" not in prompt[0]:  # no conversation
-            self.together.append(prompt)
-            seeds = params.pop("seed", None)
-            if not isinstance(seeds, list):
-                seeds = [seeds and prompt_seed(seeds, index) for index in range(len(prompt))]
-            each = zip(prompt, seeds, strict=True)
-            asked = [self.agenerate(one, **params, seed=seed) for one, seed in each]
-            answers = await asyncio.gather(*asked)
-            return GenerationOutput([row for rows in answers for row in rows])
         self.asked.append(prompt)
         self.seeds[str(prompt)] = params.get("seed")
         self._under_way += 1
@@ -84,20 +77,16 @@ class Echo:
         assert params["on_error"] == "row"
         if (text := str(prompt)) in FAILED:
             row = GenerationRow("", [], [], finish_reason="abort", error=FAILED[text])
-            return GenerationOutput([row] * params.get("n", 1))
-        if text in ABORTED:
-            self.aborted.append(text)
-            said = Transcript(messages=[], limit=LIMITS.get(text))
-            how: dict[str, Any] = {"finish_reason": "abort", "error": ABORTED[text]}
-            row = GenerationRow("", [], [], transcript=said, **how)
-            return GenerationOutput([row] * params.get("n", 1))
-        names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-        about: dict[str, Any] = {"finish_reason": "stop", **dict.fromkeys(names, 1)}
-        row = GenerationRow(f"<{prompt}>", [], [], **about)
+        elif text in ABORTED:
+            error, limit = ABORTED[text]
+            said = Transcript(messages=[], limit=limit)
+            row = GenerationRow("", [], [], finish_reason="abort", error=error, transcript=said)
+        else:
+            row = GenerationRow(f"<{prompt}>", [], [], finish_reason="stop", completion_tokens=1)
         return GenerationOutput([row] * params.get("n", 1))
 
 
-def write(folder: Path, lines: list[str]) -> Path:
+def write(folder: Path, lines: Iterable[str]) -> Path:
     source = folder / "in.jsonl"
     source.write_text("".join(f"{line}\n" for line in lines))
     return source
@@ -128,10 +117,6 @@ def run(
         return counts
 
 
-def read(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_bytes().splitlines()]
-
-
 @contextlib.contextmanager
 def disk_of(size: int) -> Iterator[None]:
     """Takes that many bytes more, and then none: half a row may be written."""
@@ -156,6 +141,7 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     lines = [prompt(f"p{i}") for i in range(50)]
     lines[7], lines[20], lines[40] = "{", "", prompt(COMPLEX)
     lines[30] = json.dumps({"prompt": LONG, "custom_id": "long"})
+    lines[0] = "\ufeff" + json.dumps({"line": None, "prompt": "p0"})  # of a table, with a mark
     engine, told = Echo(), list[int]()
     source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
     stats = run(engine, source, out, on_error=lambda line, reason: told.append(line))
@@ -177,26 +163,18 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     assert sorted(again.asked) == sorted([LONG, COMPLEX]) and out.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("refused", "create() failed"),
-        ("given up", "over_sample_rate"),
-        ("silent", "aborted before its answer"),
-    ],
-)
-def test_aborted_conversation_is_an_error_row_and_is_asked_again(
-    text: str, reason: str, tmp_path: Path
-) -> None:
-    source, out = write(tmp_path, [prompt("a"), prompt(text)]), tmp_path / "out.jsonl"
+def test_aborted_conversations_are_error_rows_and_are_asked_again(tmp_path: Path) -> None:
+    source, out = write(tmp_path, map(prompt, ["a", *ABORTED])), tmp_path / "out.jsonl"
     run(Echo(), source, out)
-    answered, aborted = read(out)
+    answered, *aborted = read(out)
     assert "error" not in answered
-    assert aborted["response"] is None and aborted["error"]["code"] == "aborted"
-    assert reason in aborted["error"]["message"]
+    assert {(row["response"], row["error"]["code"]) for row in aborted} == {(None, "aborted")}
+    reasons = ("create() failed", "over_sample_rate", "aborted before its answer")
+    for row, reason in zip(aborted, reasons, strict=True):
+        assert reason in row["error"]["message"]
     engine = Echo()
     run(engine, source, out)
-    assert engine.aborted == [text] and engine.asked == [text]
+    assert sorted(engine.asked) == sorted(ABORTED)
 
 
 def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
@@ -214,19 +192,17 @@ def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
     assert said[0].startswith(f"inf: {before + 1} of 9 lines, 1 tokens, ")
 
 
-def test_rows_come_in_the_order_of_their_lines_before_and_after_they_are_sorted(
-    tmp_path: Path,
-) -> None:
+def test_last_row_of_a_line_counts_and_a_file_in_order_is_not_written_again(tmp_path: Path) -> None:
     path, failed = tmp_path / "out.jsonl", {"error": {"code": "timeout", "message": "too late"}}
     half = "fünf \ud800"  # the half of a character
-    wanted = [{"line": 1, "x": "one"}, {"line": 2, "x": "two"}, {"line": 5, "x": half}]
     with contextlib.suppress(KeyboardInterrupt), OutputFile(path) as file:
         file.begin(ABOUT, False)
         for line, row in ((5, {"x": half}), (2, failed), (1, {"x": "one"}), (2, {"x": "two"})):
             file.append(line, row)
             assert file.has_answer(line) is (row is not failed)
-        assert list(file.rows()) == wanted and (file.answered, file.failed) == (3, 0)
-        assert not file.has_row(3) and "fünf ".encode() in path.read_bytes()
+        wanted = list(file.rows())
+        assert [(row["line"], row["x"]) for row in wanted] == [(1, "one"), (2, "two"), (5, half)]
+        assert (file.answered, file.failed, file.has_row(3)) == (3, 0, False)
         raise KeyboardInterrupt
     assert [row["line"] for row in read(path)] == [5, 2, 1, 2]
     inodes = set()
@@ -235,100 +211,21 @@ def test_rows_come_in_the_order_of_their_lines_before_and_after_they_are_sorted(
             file.begin(ABOUT, False)
         assert read(path) == wanted
         inodes.add(path.stat().st_ino)
-    assert len(inodes) == 1  # a file in order is not written again
-
-
-def test_line_of_a_table_with_a_null_line_and_a_byte_order_mark_is_a_row(tmp_path: Path) -> None:
-    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_bytes(b"\xef\xbb\xbf" + json.dumps({"line": None, "prompt": "a"}).encode() + b"\n")
-    for _ in range(2):  # the second run reads what the first one wrote
-        run(Echo(), source, out)
-        assert [(row["line"], row["completion"]) for row in read(out)] == [(1, "<a>")]
+    assert len(inodes) == 1
 
 
 def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before(tmp_path: Path) -> None:
     lines = [prompt(f"p{i}") for i in range(6)]
     lines[2], lines[4] = json.dumps({"prompt": "own", "seed": 7}), prompt(LONG)
     source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
-    wanted = [prompt_seed(5, index) for index in range(6)]
-    wanted[2] = 7
     whole, again = Echo(), Echo()
     run(whole, source, out, params={"seed": 5})
-    assert [whole.seeds[json.loads(line)["prompt"]] for line in lines] == wanted
-    assert wanted[0] == 5 and len(set(wanted)) == 6
-    kept = out.read_bytes().splitlines(keepends=True)[:3]
-    out.write_bytes(b"".join(kept))
+    wanted = [prompt_seed(5, index) for index in range(6)]
+    wanted[2] = 7
+    assert list(whole.seeds.values()) == wanted and len(set(wanted)) == 6
+    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:3]))
     run(again, source, out, params={"seed": 5})
     assert again.seeds == {name: whole.seeds[name] for name in ("p3", LONG, "p5")}
-
-
-def test_lines_alike_are_answered_in_one_call_even_if_some_of_them_fail(tmp_path: Path) -> None:
-    lines = [prompt(f"p{i}") for i in range(30)]
-    lines[5], lines[9] = json.dumps({"prompt": "p5", "max_tokens": 3}), "{"
-    lines[7], lines[8] = (json.dumps({"prompt": f"p{i}", "seed": 7}) for i in (7, 8))
-    lines[14], lines[23] = prompt(LONG), prompt(COMPLEX)
-    lines[18] = json.dumps({"prompt": "p18", "timeout": 9})
-    source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
-    engine, alone = Echo(max_num_seqs=16), Echo()
-    run(engine, source, out, params={"seed": 5})
-    run(alone, source, tmp_path / "alone.jsonl", params={"seed": 5})
-    assert out.read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
-    assert engine.seeds == alone.seeds and not alone.together
-    assert engine.together == [
-        ["p0", "p1", "p2", "p3"], ["p7", "p8"], ["p10", "p11", "p12", "p13"],
-        [LONG, "p15", "p16", "p17"], ["p19", "p20", "p21", "p22"], [COMPLEX, "p24", "p25", "p26"],
-        ["p27", "p28", "p29"],
-    ]  # fmt: skip
-    assert sorted(map(str, engine.asked)) == sorted(map(str, alone.asked))  # each line once
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({"const": 1}, {"const": True}),
-        ({"properties": {"a": {}, "b": {}}}, {"properties": {"b": {}, "a": {}}}),
-    ],
-)
-def test_lines_with_schemas_that_python_holds_equal_are_not_answered_in_one_call(
-    tmp_path: Path, one: dict[str, Any], other: dict[str, Any]
-) -> None:
-    schemas = [{"type": "object", **schema} for schema in (one, one, other)]
-    lines = [
-        json.dumps({"prompt": f"p{i}", "json_schema": schema}) for i, schema in enumerate(schemas)
-    ]
-    engine = Echo(max_num_seqs=16)
-    run(engine, write(tmp_path, lines), tmp_path / "out.jsonl")
-    assert engine.together == [["p0", "p1"]]
-
-
-@pytest.mark.parametrize(
-    ("rollout", "params"),
-    [
-        ({"multi_turn": {"enable": True}}, {}),
-        ({"agent": {"default_agent_loop": "own"}}, {}),
-        ({}, {"tools": [print]}),
-    ],
-)
-def test_lines_whose_rows_may_have_turns_are_answered_one_by_one(
-    tmp_path: Path, rollout: dict[str, Any], params: dict[str, Any]
-) -> None:
-    engine = Echo(max_num_seqs=16)
-    engine.config = load_config(None, {"rollout": {"max_num_seqs": 16, **rollout}})
-    source = write(tmp_path, [prompt(f"p{i}") for i in range(8)])
-    run(engine, source, tmp_path / "out.jsonl", params=params)
-    assert not engine.together and len(engine.asked) == 8
-
-
-def test_samples_of_lines_answered_in_one_call_are_each_lines_own(tmp_path: Path) -> None:
-    body = {"model": "m", "n": 2, "messages": [{"role": "user", "content": "a"}]}
-    request = {"method": "POST", "url": "/v1/chat/completions", "body": body}
-    lines = [json.dumps({"custom_id": f"c{i}", **request}) for i in range(8)]
-    source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
-    engine = Echo(max_num_seqs=16)
-    run(engine, source, out)
-    assert [len(call) for call in engine.together] == [4, 4]
-    for row in read(out):
-        assert len(row["response"]["body"]["choices"]) == 2
 
 
 def test_engine_that_dies_ends_the_run_and_every_answer_before_is_kept(tmp_path: Path) -> None:
@@ -357,7 +254,9 @@ def test_run_on_a_disk_that_fills_up_goes_on_to_the_same_file(
     source, out = write(folder, lines), folder / "out.jsonl"
     run(Echo(), source, folder / "whole.jsonl")
     whole = (folder / "whole.jsonl").read_bytes()
-    with disk_of(int(share * len(whole))), contextlib.suppress(InferenceError):
+    size = int(share * len(whole))
+    refused = pytest.raises(InferenceError, match="out.jsonl: No space left.*the same command")
+    with disk_of(size), refused if size < len(whole) else contextlib.nullcontext():
         run(Echo(), source, out)
     kept = out.read_bytes()
     assert kept.endswith(b"\n") or not kept
@@ -383,15 +282,12 @@ def test_output_cut_at_any_byte_goes_on_to_the_same_output(
     assert out.read_bytes() == whole
 
 
-def test_full_disk_is_a_sentence_that_says_how_to_go_on(tmp_path: Path) -> None:
+def test_disk_that_is_full_before_the_first_row_leaves_a_file_that_resumes(tmp_path: Path) -> None:
     source, out = write(tmp_path, [prompt("a")]), tmp_path / "out.jsonl"
     full = OSError(errno.ENOSPC, "No space left on device")
-    before_the_first_row = mock.patch("os.fsync", side_effect=full)
-    for disk, file in ((before_the_first_row, "out.meta.json"), (disk_of(5), "out.jsonl")):
-        with disk, pytest.raises(InferenceError) as failure:
-            run(Echo(), source, out)
-        for words in (file, "No space left on device", "the same command"):
-            assert words in str(failure.value)
+    said = "out.meta.json.*No space left on device.*the same command"
+    with mock.patch("os.fsync", side_effect=full), pytest.raises(InferenceError, match=said):
+        run(Echo(), source, out)
     assert run(Echo(), source, out).rows == 1
 
 
@@ -402,46 +298,33 @@ def test_other_fingerprint_is_refused_by_name_until_restart(tmp_path: Path) -> N
     source, out = write(tmp_path, [prompt("a"), "{"]), tmp_path / "out.jsonl"
     other = {**ABOUT, "model": "other"}
     run(Echo(), source, out)
-    before = out.read_bytes()
-    with pytest.raises(
-        ConfigError, match=r"begun with model='m', and now it is model='other'.*--restart"
-    ):
+    before, again = out.read_bytes(), Echo()
+    said = r"begun with model='m', and now it is model='other'.*--restart"
+    with pytest.raises(ConfigError, match=said):
         run(Echo(), source, out, about=other)
     assert out.read_bytes() == before
-    again = Echo()
     run(again, source, out, about=other, restart=True)
     assert again.asked == ["a"] and out.read_bytes() == before
-    run(Echo(), source, out, about=other)
 
 
-@pytest.mark.parametrize("text", ["my notes, without an end", '{"mine": 1}\n'])
-def test_file_that_no_run_wrote_is_left_alone(text: str, tmp_path: Path) -> None:
-    source, out = write(tmp_path, [prompt("a")]), tmp_path / "out.jsonl"
-    out.write_text(text)
+def test_file_that_is_no_runs_is_left_alone_and_a_damaged_row_is_named(tmp_path: Path) -> None:
+    source, out = write(tmp_path, [prompt("a"), prompt("b")]), tmp_path / "out.jsonl"
+    out.write_text("my notes, without an end")
     with pytest.raises(ConfigError, match=r"out\.meta\.json is missing"):
         run(Echo(), source, out)
-    assert out.read_text() == text
-
-
-def test_row_that_was_damaged_is_named(tmp_path: Path) -> None:
-    source, out = write(tmp_path, [prompt("a"), prompt("b")]), tmp_path / "out.jsonl"
-    run(Echo(), source, out)
+    assert out.read_text() == "my notes, without an end"
+    run(Echo(), source, out, restart=True)
     first, second = out.read_text().splitlines()
     out.write_text(f"{first[:9]}\n{second}\n")
     with pytest.raises(ConfigError, match="out.jsonl, line 1: not a row .* --restart"):
         run(Echo(), source, out)
 
 
-def test_second_run_on_the_same_file_and_a_folder_that_is_not_there_are_refused(
-    tmp_path: Path,
-) -> None:
-    with OutputFile(tmp_path / "out.jsonl"):
-        with pytest.raises(ConfigError, match="another run"):
-            OutputFile(tmp_path / "out.jsonl")
+def test_second_run_on_the_same_file_is_refused(tmp_path: Path) -> None:
+    with OutputFile(tmp_path / "out.jsonl"), pytest.raises(ConfigError, match="another run"):
+        OutputFile(tmp_path / "out.jsonl")
     with OutputFile(tmp_path / "out.jsonl"):
         pass
-    with pytest.raises(ConfigError, match="no/out.jsonl: there is no folder"):
-        OutputFile(tmp_path / "no" / "out.jsonl")
 
 
 # ─── Memory ───
@@ -450,14 +333,12 @@ def test_second_run_on_the_same_file_and_a_folder_that_is_not_there_are_refused(
 def test_memory_is_flat_over_a_file_of_many_times_its_bound(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     with open(source, "w") as file:
-        file.writelines(f'{{"prompt": "{i:08000}"}}\n' for i in range(3_000))
+        file.writelines(f'{{"prompt": "{i:08000}"}}\n' for i in range(1_000))
 
     class Sparing(Echo):
         async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
-            output = await super().agenerate(prompt, **params)
-            self.asked.clear()
-            self.seeds.clear()
-            return output
+            self.asked, self.seeds = [], {}
+            return await super().agenerate(prompt, **params)
 
     tracemalloc.start()
     try:
@@ -465,6 +346,4 @@ def test_memory_is_flat_over_a_file_of_many_times_its_bound(tmp_path: Path) -> N
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert stats.rows == 3_000
-    assert out.stat().st_size > 20_000_000
-    assert peak < 2_000_000
+    assert stats.rows == 1_000 and peak < 2_000_000 < 7_000_000 < out.stat().st_size

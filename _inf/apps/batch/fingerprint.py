@@ -4,12 +4,7 @@ less."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
 import hashlib
-import json
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +12,23 @@ from _inf.apps import configured_code
 from _inf.apps.code_version import depends_on
 from _inf.backends.registry import describe
 from _inf.config import Config
-from _inf.errors import ConfigError
-from _inf.models.cache import cache_root
 from _inf.models.resolve import model_folder
 
 ROLLOUT = (
     *("temperature", "top_k", "top_p", "do_sample", "ignore_eos", "prompt_length"),
     *("response_length", "max_model_len", "dtype", "load_format", "engine_kwargs", "multi_turn"),
 )
-OF_ROWS = ("reasoning_parser",)  # if it is set: files are older than the key
 # The files of a config that name code, by how a file of rows names the version of this code.
 CODE_FILES = {
     configured_code.OF_TOOLS: "tool_config_path",
     "code of the interactions": "interaction_config_path",
 }
-BLOCK = 1 << 22
-READERS = 8
+# Of a model's file, so many parts of this size, spread evenly, are read; a smaller file is read
+# whole. Training changes weights everywhere.
+BLOCK, BLOCKS = 1 << 18, 64
 # The version of reading lines, writing rows and drawing seeds: increase it when the same file and
 # options would give other rows.
-FORMAT = 4
+FORMAT = 5
 
 
 def of_config(config: Config) -> dict[str, Any]:
@@ -47,7 +40,7 @@ def of_config(config: Config) -> dict[str, Any]:
         "format": FORMAT,
         "model": _of_model(config),
         "truncate_prompt": settings["truncate_prompt"],
-        **{name: settings[name] for name in OF_ROWS if settings[name] is not None},
+        "reasoning_parser": settings["reasoning_parser"],
         **{f"rollout.{name}": settings["rollout"][name] for name in ROLLOUT},
         "tools": [of_file(path) for path in files.values()],
         **depends_on(configured_code.of_file(*named_file) for named_file in files.items()),
@@ -61,15 +54,17 @@ def _of_model(config: Config) -> str:
 
 
 def of_model(folder: Path) -> str:
-    """Hash the names and the whole contents of a model's files: the same for a copy of them, on
-    another machine too, and another one after any change in place."""
-    names = (path for path in folder.iterdir() if not path.name.startswith("."))  # of caches
-    files = sorted(path for path in names if path.is_file())
-    with concurrent.futures.ThreadPoolExecutor(READERS) as readers:
-        contents = list(readers.map(_remembered, files))
+    """Hash the names and sizes of a model's files and parts of their contents: the same for a copy
+    of them, on another machine too, and another one where they were overwritten in place."""
     digest = hashlib.sha256()
-    for path, content in zip(files, contents, strict=True):
-        digest.update(f"{path.name}\0{content}\0".encode())
+    files = (path for path in folder.iterdir() if not path.name.startswith("."))  # of caches
+    for path in sorted(path for path in files if path.is_file()):
+        size = path.stat().st_size
+        digest.update(f"{path.name}\0{size}\0".encode())
+        with open(path, "rb") as file:
+            for place in range(0, size, max(BLOCK, size // BLOCKS)):
+                file.seek(place)
+                digest.update(file.read(BLOCK))
     return digest.hexdigest()
 
 
@@ -79,31 +74,3 @@ def of_file(path: Path) -> str:
         while block := file.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _remembered(path: Path) -> str:
-    """`of_file`, kept in the cache folder until the file's size, times or inode are others."""
-    status = _status(path)
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, ConfigError):
-        note = json.loads(_note(path).read_bytes())
-        if note["status"] == status:
-            return str(note["digest"])
-    digest = of_file(path)
-    with contextlib.suppress(OSError, ConfigError):  # a cache that cannot be written
-        if status == _status(path):
-            note = _note(path)
-            note.parent.mkdir(exist_ok=True)
-            new = note.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-            new.write_text(json.dumps({"status": status, "digest": digest}))
-            new.replace(note)
-    return digest
-
-
-def _status(path: Path) -> list[int]:
-    found = path.stat()  # the time of the last change of the inode cannot be set back
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
-
-
-def _note(path: Path) -> Path:
-    name = hashlib.blake2b(str(path.resolve()).encode(errors="surrogateescape"), digest_size=16)
-    return cache_root() / "digests" / f"{name.hexdigest()}.json"

@@ -16,6 +16,7 @@ from _inf.apps.cli.options import Options, first_errors, takes_options
 from _inf.apps.configured_code import default_loop_depends
 from _inf.apps.tally import Tally
 from _inf.runtime.files import check_output, rereadable
+from _inf.runtime.progress import say
 
 
 @takes_options()
@@ -48,15 +49,14 @@ def batch(
             **default_loop_depends(config),
             **fingerprint.of_config(config),
             "parameters": {**params, "timeout": None},
-            **({"rollouts": True} if rollouts else {}),
+            "rollouts": rollouts,
             "input": fingerprint.of_file(lines),
         }
         file.begin(depends, restart)
         before, left = file.answered, sum(1 for _ in unanswered(lines, file))
-        waiting = unanswered(lines, file)
-        on_error = first_errors(f"{source}, line", f"more lines have errors; all are in {out}")
         tally = Tally(before + left, before, before)
-        keep = keep_in(file, tally, on_error)
+        on_error = first_errors(f"{source}, line", f"more lines have errors; all are in {out}")
+        keep, waiting = keep_in(file, tally, on_error), unanswered(lines, file)
         try:
             if left and workers:
                 from _inf.apps.ray.run import answer_on_ray
@@ -65,13 +65,11 @@ def batch(
                     answer_on_ray(config, waiting, params, keep, workers, rollouts)
             elif left:
                 with call.start() as engine, tally.showing():
-                    model = config.model_name, engine.tokenizer
-                    jobs = (parse(text, line, *model, rollouts=rollouts) for line, text in waiting)
+                    about = config.model_name, engine.tokenizer
+                    jobs = (parse(text, line, *about, rollouts=rollouts) for line, text in waiting)
                     asyncio.run(answer_each(engine, jobs, params, keep))
         except KeyboardInterrupt:
-            typer.echo(
-                f"inf: stopped; the same command resumes with the lines that {out} lacks", err=True
-            )
+            say(f"inf: stopped; the same command resumes with the lines that {out} lacks")
             raise
         unsampled = _unsampled(file) if config.rollout.agent.default else ""
     _report(tally, file, before, unsampled)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import threading
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import parse
-from _inf.apps.batch.runner import Answer, answer, in_calls, lines_of_a_call, no_warnings_of_rows
+from _inf.apps.batch.runner import Answer, answer, no_warnings_of_rows
 from _inf.errors import ConfigError, EngineDeadError
 
 if TYPE_CHECKING:
@@ -65,13 +64,11 @@ class InferenceWorker:
             jobs.append(parse(text, line, model, tokenizer, rollouts=self._rollouts))
 
         # Not a method: with an async one Ray would run all of them in one event loop.
-        async def answers() -> list[list[Answer]]:
-            of_a_call = lines_of_a_call(engine, self._params)
-            calls = in_calls(jobs, self._params, of_a_call)
-            return await asyncio.gather(*(answer(engine, call, self._params) for call in calls))
+        async def answers() -> list[Answer]:
+            return await asyncio.gather(*(answer(engine, job, self._params) for job in jobs))
 
         with no_warnings_of_rows():
-            return [*itertools.chain.from_iterable(asyncio.run(answers()))]
+            return asyncio.run(answers())
 
     def _running(self) -> InferenceEngine:
         """Return the engine; start it if there is none, or restart it if it has died."""
