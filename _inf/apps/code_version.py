@@ -28,7 +28,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterable, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +151,14 @@ class _OwnModules:
         self._add_file(file, name, "")
 
     def add(self, name: str) -> None:
-        """Add a module if it is the user's own."""
+        """Add a module, or the module of what a dotted name names, if it is the user's own."""
         path = self._path
         for module in itertools.accumulate(name.split("."), "{}.{}".format):
             package, _, last = module.rpartition(".")
             spec = PathFinder.find_spec(last, path)
-            if spec is None and not package:
-                spec = _found_by_a_hook(module)
-            if spec is None:  # a file that was loaded by its path, such as FILE.py:NAME
-                spec = getattr(sys.modules.get(module), "__spec__", None)
+            if spec is None and not package:  # found by a hook, or loaded by its path
+                with contextlib.suppress(ValueError):  # of a name that no module has
+                    spec = importlib.util.find_spec(module)
             if module in ("__main__", *OURS) or spec is None:
                 return
             path = list(spec.submodule_search_locations or ())
@@ -185,7 +184,8 @@ class _OwnModules:
     def _add_file(self, file: Path, name: str, package: str) -> None:
         self._digests[name] = file_digest(file)
         self.files.add(str(file.resolve()))
-        with contextlib.suppress(SyntaxError, ValueError):  # its import says what is wrong
+        # Its import says what is wrong.
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
             self.add_imports(compile(file.read_bytes(), str(file), "exec"), package)
 
 
@@ -205,12 +205,6 @@ def is_own_file(path: str) -> bool:
     whole = Path(path).resolve()
     ours = whole.is_relative_to(OUR_FOLDER) or whole == OUR_FOLDER.parent / "inf.py"
     return not ours and whole.is_file() and _is_own_path(path)
-
-
-def _found_by_a_hook(module: str) -> ModuleSpec | None:
-    """Find a package whose editable installation is an import hook."""
-    hooks = [each for each in sys.meta_path if each is not PathFinder]
-    return next(filter(None, (hook.find_spec(module, None) for hook in hooks)), None)
 
 
 def _is_own_path(path: str) -> bool:

@@ -15,31 +15,26 @@ from omegaconf import OmegaConf
 from _inf.apps.code_version import CodeVersion, depends_on, version_of
 from _inf.backends.registry import describe
 from _inf.config import Config
-from _inf.conversation.agent_loops.loading import DEFAULT_KEY, TARGET, AgentLoop, KnownLoops
+from _inf.conversation.agent_loops.loading import DEFAULT_KEY, AgentLoop, KnownLoops
 from _inf.errors import ConfigError, error_text
 from _inf.types import Tool
 
-CLASSES = ("class_path", "class_name")  # keys of a tools file, or of verl's file of interactions
-SERVERS = "mcp_servers_config_path"
-OF_PROGRAM = ("command", "args")  # of an MCP server
 OF_TOOLS = "code of the tools"
 LOOP = "agent loop "  # before a name, in what scored a row and what a file was begun with
 
 
 def of_file(name: str, path: Path) -> CodeVersion:
-    """The version of the classes and of the MCP servers' scripts that a file of tools or
-    interactions names. Nothing is imported or started. A file of another form names no code:
-    loading it says what is wrong."""
-    values = _values(path)
-    servers = [Path(name) for name in named_in(values, SERVERS)]
-    listed = [server.read_text(encoding="utf-8") for server in servers if server.is_file()]
-    with contextlib.suppress(ValueError):
-        values = [values, *map(json.loads, listed)]
-    modules = [name.rpartition(".")[0] for name in named_in(values, *CLASSES) if "." in name]
-    words = [Path(word) for word in named_in(values, *OF_PROGRAM)]
-    scripts = [word for word in words if word.suffix == ".py" and word.is_file()]
-    folder = path.resolve().parent
-    code = version_of("", folder=folder, imports=modules, scripts=scripts)
+    """The version of the user's modules, scripts and JSON files that any text in a file of tools or
+    interactions names: classes, programs of MCP servers, files of such servers. Nothing is imported
+    or started. A file of another form names no code: loading it says what is wrong."""
+    texts = [*_texts(_values(path))]
+    files = [file for text in texts if (file := Path(text)).suffix == ".json" and file.is_file()]
+    listed = [file.read_text(encoding="utf-8") for file in files]
+    for content in listed:
+        with contextlib.suppress(ValueError):
+            texts += _texts(json.loads(content))
+    scripts = [script for text in texts if (script := Path(text)).suffix == ".py"]
+    code = version_of("", folder=path.resolve().parent, imports=texts, scripts=scripts)
     return CodeVersion.of_all(name, [code], *listed)
 
 
@@ -89,20 +84,17 @@ def _of_loop(loop: AgentLoop, key: str) -> CodeVersion:
     except Exception as failure:  # of an interpolation
         raise ConfigError.of(key, f"{loop.name}: {error_text(failure).splitlines()[0]}.") from None
     folder = Path(loop.file).resolve().parent if loop.file else None
-    modules = [target.rpartition(".")[0] for target in named_in(values, TARGET)]
-    code = version_of(loop.kind, folder=folder, imports=modules)
+    code = version_of(loop.kind, folder=folder, imports=_texts(values))
     return CodeVersion.of_all(f"{LOOP}{loop.name}", [code], loop.kind.__qualname__, kwargs)
 
 
-def named_in(values: Any, *keys: str) -> Iterator[str]:
-    """The texts under `keys`, in mappings and lists of any depth; also lists of texts."""
-    if isinstance(values, dict):
-        for key in keys:
-            found = values.get(key)
-            yield from map(str, found if isinstance(found, list) else [found] if found else [])
-        values = list(values.values())
-    for value in values if isinstance(values, list) else ():
-        yield from named_in(value, *keys)
+def _texts(values: Any) -> Iterator[str]:
+    """All texts in mappings and lists of any depth."""
+    if isinstance(values, str):
+        yield values
+    elif isinstance(values, dict | list):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _texts(value)
 
 
 def _values(path: Path) -> Any:

@@ -1,37 +1,47 @@
-"""`inf eval math500`, `aime24` and `aime25`: rows that verl's own reward functions score."""
+"""`inf eval gsm8k`, `math500`, `aime24` and `aime25`: rows that verl's reward functions score."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
 
-from _inf.apps.eval.benchmarks import preset_rows
+from _inf.apps.eval import gsm8k
+from _inf.apps.eval.benchmarks import BenchmarkOptions, data_of
 from _inf.apps.eval.dataset import read_examples
 from _inf.errors import ConfigError
+from _inf.tools.definition import as_tools
 
+ROOT = Path(__file__).parents[2]
+OWN = ROOT / "examples" / "problems.jsonl"
+DOCS = (ROOT / "docs" / "evaluation.md").read_text()
+ROW = re.compile(r"^\| `(.+?)` \| (right|wrong) \| (right|wrong) \|$")
+GSM8K = {"question": "How much is 1,000 + 50?", "answer": "1,000 + 50 is\n#### 1,050"}
 MATH = {"problem": "What is half of \\(\\frac{2}{3}\\)?", "answer": "\\frac{1}{3}", "level": 1}
-MATH |= {"solution": "It is \\boxed{\\frac{1}{3}}.", "unique_id": "test/prealgebra/1.json"}
 AIME24 = {"id": 60, "problem": "What is $5^2$?", "solution": "It is 25.", "answer": "025"}
-AIME24 |= {"url": "https://example.org", "year": "2024"}
 AIME25 = {"problem": "What is 7 * 10?", "answer": "70", "id": "0"}
 
 
-def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+def rows(name: str, path: Path, given: list[Any], **options: Any) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
-        pandas.DataFrame(rows).to_parquet(path)
+        pandas.DataFrame(given).to_parquet(path)
     else:
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in given))
+    return list(data_of(name, BenchmarkOptions(data=path, **options), "reward.py").rows)
 
 
 @pytest.mark.verl
 @pytest.mark.parametrize(
     ("name", "row", "file", "right", "wrong"),
     [
+        ("gsm8k", GSM8K, "g.jsonl", "#### 1,050", "1050"),
         ("math500", MATH, "m.jsonl", "So it is \\boxed{\\frac{1}{3}}.", "So it is \\boxed{3}."),
         ("aime24", AIME24, "a.parquet", "It is 25.\nAnswer: 25", "It is 25."),
         ("aime25", AIME25, "a.jsonl", "Answer: $70$", "Answer: 7"),
@@ -40,38 +50,74 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_rows_of_the_hubs_columns_are_asked_and_scored_as_verl_does(
     name: str, row: dict[str, Any], file: str, right: str, wrong: str, tmp_path: Path
 ) -> None:
-    # This takes seconds, which the other tests do not wait for.
-    from verl.utils.reward_score import default_compute_score
+    from verl.utils.reward_score import default_compute_score  # seconds, for this test alone
 
-    path = written(tmp_path / file, [row, row])
-    rows = preset_rows(name, path)
-    assert [each["extra_info"]["index"] for each in rows] == [0, 1]
-    [example, _] = read_examples(rows)
-    [message] = example.prompt
-    assert message["role"] == "user" and row["problem"] in message["content"]
+    examples = read_examples(rows(name, tmp_path / file, [row, row]))
+    assert [each.extra_info["index"] for each in examples] == [0, 1]
+    [message] = examples[0].prompt
+    question = row.get("question") or row["problem"]
+    assert message["role"] == "user" and question in message["content"]
     # The prompt says how to write the answer that the reward function reads.
-    assert ("\\boxed{}" if name == "math500" else '"Answer:"') in message["content"]
+    form = {"gsm8k": '"####"', "math500": "\\boxed{}"}.get(name, '"Answer:"')
+    assert form in message["content"]
     rewards = []
     for text in (right, wrong):
-        score = default_compute_score(example.data_source, text, example.ground_truth)
+        score = default_compute_score(examples[0].data_source, text, examples[0].ground_truth)
         rewards.append(score["acc"] if isinstance(score, dict) else score)
     assert rewards == [True, False]
     others = row.keys() - {"problem", "answer"}
-    assert all(example.extra_info[key] == row[key] for key in others)
+    assert all(examples[0].extra_info[key] == row[key] for key in others)
 
 
 @pytest.mark.parametrize(
     ("name", "row", "said"),
     [
-        ("math500", {"question": "?"}, '{}, row 1: it must have "problem" and "answer", as Hugg'),
-        ("math500", AIME25 | {"answer": None}, '{}, row 1: it must have "problem" and "answer"'),
-        ("aime25", AIME25 | {"answer": "x"}, "{}, row 1: answer must be a whole number, not 'x'"),
+        ("gsm8k", [], "problem 2: it must be"),
+        ("gsm8k", {"question": "a", "answer": "no number"}, "problem 2: it must be"),
+        ("gsm8k", {"question": "a", "answer": "#### ,"}, "problem 2: it must be"),
+        ("math500", {"question": "?"}, 'row 1: it must have "problem" and "answer", as Hugg'),
+        ("math500", AIME25 | {"answer": None}, 'row 1: it must have "problem" and "answer"'),
+        ("aime25", AIME25 | {"answer": "x"}, "row 1: answer must be a whole number, not 'x'"),
     ],
 )
-def test_row_of_another_form_is_named(
-    name: str, row: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    path = written(tmp_path / "rows.jsonl", [AIME25, row])
+def test_row_of_another_form_is_named(name: str, row: Any, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
     with pytest.raises(ConfigError) as failure:
-        preset_rows(name, path)
-    assert str(failure.value).startswith(said.format(path))
+        rows(name, path, [GSM8K if name == "gsm8k" else AIME25, row])
+    assert str(failure.value).startswith(f"{path}, {said}")
+
+
+@pytest.mark.verl
+def test_gsm8ks_table_of_the_documentation_is_what_its_rules_say() -> None:
+    lines = [found.groups() for line in DOCS.splitlines() if (found := ROW.match(line))]
+    assert len(lines) == 12
+    for said, *verdicts in lines:
+        found = gsm8k.compute_score(said, "1200" if "200" in said else "18", data_source="x")
+        assert found.pop("score") == found["verl_strict"] and found.keys() == gsm8k.RULES.keys()
+        assert ["right" if found[rule] else "wrong" for rule in gsm8k.RULES] == verdicts, said
+
+
+@pytest.mark.verl
+def test_tools_get_each_problems_own_truth(tmp_path: Path) -> None:
+    given = [row["extra_info"]["tools_kwargs"] for row in gsm8k.rows(OWN, tool=True)[-2:]]
+    truths = [each["calc_gsm8k_reward"]["create_kwargs"]["ground_truth"] for each in given]
+    assert truths == ["250", "1050"]
+    assert [*given[0]] == [tool.name for tool in as_tools(gsm8k.tools())]  # those that rows name
+    [plain] = rows("gsm8k", tmp_path / "g.jsonl", [GSM8K])
+    assert "tools_kwargs" not in plain["extra_info"]
+
+
+@pytest.mark.verl
+def test_hub_that_cannot_be_reached_is_one_sentence_at_once(tmp_path: Path) -> None:
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    code = "import sys; from _inf.apps.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "eval", "gsm8k"],
+        cwd=tmp_path,
+        env=os.environ | nowhere | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert re.match(r"inf: openai/gsm8k: the Hub could not be reached .* --data", done.stderr)

@@ -1,4 +1,4 @@
-"""`inf eval gsm8k` with a stub as the engine: what it writes, and when an engine starts."""
+"""`inf eval` with a stub as the engine: what it writes, when an engine starts, and `--log`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ REWARD = """
 def contains(solution_str, ground_truth, **rest):
     return float(ground_truth in solution_str)
 """
+ROW = {"prompt": "27 * 2?", "data_source": "x", "reward_model": {"ground_truth": "54"}}
+COMMAND = ["eval", "rows.jsonl", "--reward", "reward.py:contains", "--out", "run", "--json"]
 
 
 class Stub(StubEngine):
@@ -40,7 +42,9 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for count in ("starts", "asked"):
         monkeypatch.setattr(Stub, count, 0)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENSORBOARD_DIR", raising=False)
     Path("reward.py").write_text(REWARD)
+    Path("rows.jsonl").write_text(json.dumps(ROW) + "\n")
 
 
 def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engine_starts(
@@ -69,80 +73,50 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("arguments", "said"),
     [
-        ["--shots", "2"],
-        ["--tool"],
-        ["--data", "a.jsonl"],
-        ["--size", "2"],
-        ["--data-seed", "0"],
+        (["rows.jsonl", "--tool"], "--tool: it is an option of gsm8k, not of rows.jsonl"),
+        (["rows.jsonl", "--data", "a.jsonl"], "--data: it is an option of gsm8k, math500"),
+        (["gsm8k", "--tool", "--agent-loop", "a"], "--tool: an agent loop has its own tools"),
+        (["gsm8k", "--data-seed", "0"], "--data-seed: it is an option of rg:NAME"),
+        (["rows.jsonl", "--out", "./rows.jsonl"], "rows.jsonl: it is also an input, rows.jsonl;"),
+        (
+            ["rg:chain_sum"],
+            "rg:chain_sum: reasoning-gym is not installed: pip install 'inf-engine[",
+        ),
+        (["rows.jsonl", "--log", "wandbb"], "'wandbb' is none of wandb, mlflow, trackio, tensorb"),
+        (
+            ["rows.jsonl", "--log", "mlflow"],
+            "the package mlflow is not installed: pip install mlfl",
+        ),
     ],
 )
-def test_option_of_a_benchmark_is_refused_for_a_file(
-    option: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["eval", "rows.jsonl", *option]) == 2
-    assert f"{option[0]}: it is an option of" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("out", [[], ["--out", "./eval.jsonl"]])
-def test_data_are_never_the_file_of_answers(
-    out: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    row = {"prompt": "1 + 1", "data_source": "x", "reward_model": {"ground_truth": "2"}}
-    Path("eval.jsonl").write_text(json.dumps(row) + "\n")
-    command = ["eval", "eval.jsonl", "--reward", "reward.py:contains", "--restart", *out]
-    assert main(command) == 2
-    assert "out: eval.jsonl: it is also an input, eval.jsonl;" in capfd.readouterr().err
-    assert json.loads(Path("eval.jsonl").read_text()) == row and Stub.starts == 0
-
-
-def test_task_of_reasoning_gym_without_the_package_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)  # where it is installed too
-    assert main(["eval", "rg:chain_sum"]) == 2
-    said = "rg:chain_sum: reasoning-gym is not installed: pip install 'inf-engine[reasoning-gym]'"
-    assert said in capfd.readouterr().err
-    assert main(["eval", "rg:chain_sum", "--data", "a.jsonl"]) == 2
-    assert "--data: it is an option of gsm8k" in capfd.readouterr().err
-    assert Stub.starts == 0
-
-
-def test_help_of_the_command_has_its_options_and_its_benchmarks(
+@pytest.mark.verl
+def test_what_cannot_be_run_is_one_sentence_before_anything_is_written(
+    arguments: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["eval", "--help"]) == 0
-    said = capfd.readouterr().out
-    assert all(
-        word in said for word in ("--reward-workers", "--rescore", "gsm8k", "rg:NAME", "compare")
+    find_spec, missing = importlib.util.find_spec, ("mlflow", "reasoning_gym")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda *name: None if name[0] in missing else find_spec(*name)
     )
-
-
-# ── Trackers: `--log`, through verl's own `Tracking` ──
-
-ROW = {
-    "prompt": "How much is 27 * 2?",
-    "data_source": "openai/gsm8k",
-    "reward_model": {"ground_truth": "54"},
-}
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """`inf eval` on a row of its own."""
-    monkeypatch.delenv("TENSORBOARD_DIR", raising=False)
-    Path("rows.jsonl").write_text(json.dumps(ROW) + "\n")
-    return ["eval", "rows.jsonl", "--reward", "reward.py:contains", "--out", "run", "--json"]
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    assert main(["eval", "--reward", "reward.py:contains", "--restart", *arguments]) == 2
+    err = capfd.readouterr().err
+    assert said in err and err.count("\n") == 1 and Stub.starts == 0
+    assert sorted(path.name for path in Path().iterdir()) == ["reward.py", "rows.jsonl"]
+    assert json.loads(Path("rows.jsonl").read_text()) == ROW
 
 
 @pytest.mark.verl
 def test_metrics_are_in_tensorboards_file_under_their_names(
-    command: list[str], capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert main([*command, "--log", "tensorboard"]) == 0
+    assert main([*COMMAND, "--log", "tensorboard"]) == 0
     found = json.loads(capfd.readouterr().out)  # verl's messages are not on stdout
     events = EventAccumulator("tensorboard_log/inf-eval/run")
     events.Reload()
@@ -150,48 +124,23 @@ def test_metrics_are_in_tensorboards_file_under_their_names(
     assert {name: [(e.step, e.value) for e in each] for name, each in logged.items()} == {
         name: [(0, pytest.approx(value))] for name, value in found["metrics"].items()
     }
-    assert "val-core/openai/gsm8k/reward/mean@1" in logged
-
-
-@pytest.mark.verl
-@pytest.mark.parametrize(
-    ("tracker", "said"),
-    [
-        ("mlflow", "inf: log: the package mlflow is not installed: pip install mlflow"),
-        ("wandbb", "inf: log: 'wandbb' is none of wandb, mlflow, trackio, tensorboard"),
-    ],
-)
-def test_tracker_that_is_missing_is_one_sentence_before_anything_is_asked(
-    command: list[str],
-    tracker: str,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "mlflow" else find_spec(name)
-    )
-    assert main([*command, "--log", tracker]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(said) and err.count("\n") == 1
-    assert not Path("run.jsonl").exists()
+    assert "val-core/x/reward/mean@1" in logged
+    for path, step in {
+        "run1/global_step_60": 60,
+        "global_step_5/actor": 5,
+        "Qwen/Qwen3": 0,
+    }.items():
+        assert global_step(path) == step
 
 
 @pytest.mark.verl
 def test_tracker_that_fails_leaves_the_summary_and_says_what_to_do(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*args: Any, **kwargs: Any) -> None:
         raise ValueError("no key")
 
     monkeypatch.setattr("verl.utils.tracking.Tracking", fails)
-    assert main([*command, "--log", "wandb"]) == 1
+    assert main([*COMMAND, "--log", "wandb"]) == 1
     assert "log: wandb took no metrics: ValueError: no key" in capsys.readouterr().err
     assert Path("run.summary.json").exists()
-
-
-def test_step_is_that_of_verls_checkpoint() -> None:
-    assert global_step("checkpoints/gsm8k/run1/global_step_60") == 60
-    assert global_step("checkpoints/global_step_5/actor") == 5
-    assert global_step("Qwen/Qwen3-0.6B") == global_step(None) == 0

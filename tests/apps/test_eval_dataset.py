@@ -20,21 +20,16 @@ ROWS: list[dict[str, Any]] = [
         "prompt": [{"role": "user", "content": f"How much is {i} and 2?"}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": str(i + 2)},
-        "extra_info": {
-            "split": "test",
-            "index": i,
-            "tools_kwargs": {"calculator": {"create_kwargs": {"ground_truth": str(i + 2)}}},
-        },
+        "extra_info": {"index": i, "tools_kwargs": {"calculator": {"create_kwargs": {"i": i}}}},
     }
     for i in range(5)
 ]
 
 
 def test_every_form_gives_the_same_rows(tmp_path: Path) -> None:
-    # This takes seconds, which the other tests do not wait for.
-    import datasets
+    import datasets  # seconds, which the other tests do not wait for
 
-    table = pandas.DataFrame(ROWS)
+    table = pandas.DataFrame(ROWS, index=range(3, 8))  # the index is no column
     table.to_parquet(tmp_path / "rows.parquet")
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n\n")
     (tmp_path / "rows.json").write_text(json.dumps(ROWS))
@@ -43,21 +38,20 @@ def test_every_form_gives_the_same_rows(tmp_path: Path) -> None:
     [first, *others] = [read_examples(each) for each in forms]
     assert all(each == first for each in others)
     assert first[3].prompt == ROWS[3]["prompt"] and first[3].ground_truth == "5"
-    tools_kwargs = ROWS[3]["extra_info"]["tools_kwargs"]
-    assert first[3].params(tools=True, interactions=True) == {"tools_kwargs": tools_kwargs}
-    assert first[3].params(tools=False, interactions=True) == {}
 
 
 def test_row_has_the_tools_that_its_tools_kwargs_name_and_all_without_them() -> None:
-    for tools_kwargs, found in (
-        ({}, {"tools_kwargs": {}}),
-        ({"calculator": None, "search": {}}, {"tools_kwargs": {"search": {}}}),
-        (None, {}),
+    named = {"tools_kwargs": {"search": {}}}
+    for extra_info, tools, found in (
+        ({"tools_kwargs": {}}, True, {"tools_kwargs": {}}),
+        ({"tools_kwargs": {"calculator": None, "search": {}}}, True, named),
+        ({"tools_kwargs": {"search": {}}}, False, {}),
+        ({"tools_kwargs": None}, True, {}),
+        ({"interaction_kwargs": {"a": 1}}, True, {"interaction_kwargs": {"a": 1}}),
+        ({}, True, {}),
     ):
-        [row] = read_examples([ROWS[0] | {"extra_info": {"tools_kwargs": tools_kwargs}}])
-        assert row.params(tools=True, interactions=True) == found
-    [row] = read_examples([ROWS[0] | {"extra_info": {}}])
-    assert row.params(tools=True, interactions=True) == {}
+        [row] = read_examples([ROWS[0] | {"extra_info": extra_info}])
+        assert row.params(tools=tools, interactions=True) == found
 
 
 def test_shuffled_rows_keep_their_numbers_and_its_seed_repeats_their_order() -> None:
@@ -68,30 +62,14 @@ def test_shuffled_rows_keep_their_numbers_and_its_seed_repeats_their_order() -> 
     assert examples == read_examples(ROWS, shuffle_seed=7)
 
 
-def test_arrays_of_a_parquet_file_become_lists_and_prompts_may_have_another_key() -> None:
-    array = numpy.array([{"role": "user", "content": "Hi"}])
-    [example] = read_examples([{"question": array}], prompt_key="question")
-    assert example.prompt == [{"role": "user", "content": "Hi"}]
-    assert example.data_source == "unknown" and example.ground_truth is None
-
-
 def test_whole_numbers_of_a_parquet_file_stay_what_they_are(tmp_path: Path) -> None:
     numbers = [9007199254740993, None, 3]  # the first is no float
-    rows = [
-        {"prompt": "x", "level": each, "extra_info": {"index": each, "all": [each, 1]}}
-        for each in numbers
-    ]
+    rows = [{"prompt": "x", "level": each, "extra_info": {"all": [each, 1]}} for each in numbers]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
     read = read_examples(tmp_path / "rows.parquet")
     assert [each.columns["level"] for each in read] == numbers
     assert all(type(each.columns["level"]) in (int, type(None)) for each in read)
     assert [each.extra_info for each in read] == [row["extra_info"] for row in rows]
-
-
-def test_index_of_a_table_is_no_column_of_its_parquet_file(tmp_path: Path) -> None:
-    table = pandas.DataFrame({"prompt": ["x", "y", "z"]})[1:]
-    table.to_parquet(tmp_path / "rows.parquet")
-    assert [each.columns for each in read_examples(tmp_path / "rows.parquet")] == [{}, {}]
 
 
 @pytest.mark.parametrize(
@@ -125,30 +103,18 @@ def test_data_of_another_form_is_refused_by_row_and_key(
 
 
 def test_columns_are_kept_for_agent_loops_as_verls_data_set_gives_them() -> None:
-    table = pandas.DataFrame(
-        [{**ROWS[1], "level": "hard", "agent_name": "game"}, {"prompt": "x", "raw_prompt": "y"}]
-    )
-    first, second = read_examples(table)
-    assert (first.agent_name, second.agent_name) == ("game", None)  # NaN in the table
-    info = ROWS[1]["extra_info"]
-    assert first.agent_kwargs == {
-        "uid": "0",
-        "data_source": "openai/gsm8k",
-        "ability": "math",
-        "reward_model": ROWS[1]["reward_model"],
-        "level": "hard",
-        "extra_info": info,
-        "index": 1,
-        "tools_kwargs": info["tools_kwargs"],
-        "interaction_kwargs": {},
-    }
-    assert second.agent_kwargs["extra_info"] == {} and second.agent_kwargs["index"] == 0
-    assert second.agent_kwargs["level"] is None and "raw_prompt" not in second.agent_kwargs
-
-
-def test_missing_text_of_a_table_is_none_and_not_a_number(tmp_path: Path) -> None:
-    rows = [{"prompt": "1 + 1?", "agent_name": "a"}, {"prompt": "2 + 2?", "agent_name": None}]
-    table = pandas.DataFrame(rows)
-    table.to_parquet(tmp_path / "rows.parquet")
-    for data in (table, table.astype("string"), tmp_path / "rows.parquet"):
-        assert [example.agent_name for example in read_examples(data)] == ["a", None]
+    first = {**ROWS[1], "level": "hard", "agent_name": "game"}
+    second = {"prompt": numpy.array(["y"]), "raw_prompt": "y"}
+    table = pandas.DataFrame([first, second])
+    for data in (table, table.astype({"agent_name": "string"})):  # NaN, and NA
+        one, other = read_examples(data)
+        assert (one.agent_name, other.agent_name) == ("game", None)
+        columns = {k: v for k, v in first.items() if k not in ("prompt", "agent_name")}
+        made = {"uid": "0", "index": 1, "interaction_kwargs": {}}
+        assert one.agent_kwargs == columns | made | {
+            "tools_kwargs": first["extra_info"]["tools_kwargs"]
+        }
+        assert other.agent_kwargs["extra_info"] == {} and other.agent_kwargs["index"] == 0
+        assert other.agent_kwargs["level"] is None and "raw_prompt" not in other.agent_kwargs
+        assert (other.prompt, other.data_source, other.ground_truth) == (["y"], "unknown", None)
+    assert read_examples(table[:1], prompt_key="level")[0].prompt == "hard"

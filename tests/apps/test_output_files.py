@@ -89,10 +89,6 @@ WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
         "found.json",
         lambda path: command("eval", "compare", "rows.jsonl", "rows.jsonl", "--out", path),
     ),
-    "inf eval compare --plot": (
-        "found.png",
-        lambda path: command("eval", "compare", "rows.jsonl", "rows.jsonl", "--plot", path),
-    ),
     "inf eval --plot": ("found.svg", lambda path: evaluated("--plot", path)),
     "summary of inf eval": (
         "run.summary.json",
@@ -202,7 +198,6 @@ def test_what_is_no_regular_file_is_refused_before_any_work(
         "serve --traces out",
         "serve --traces rows.jsonl",
         "show rows.jsonl --out link.jsonl",
-        "eval compare rows.jsonl rows.jsonl --out rows.jsonl --plot p.xyz",
     ],
 )
 def test_command_refuses_a_wrong_output_before_it_starts(words: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,6 @@ from _inf.apps.cli.options import (
     show_report,
     takes_options,
 )
-from _inf.apps.eval import gsm8k
 from _inf.apps.eval.benchmarks import NAMED, BenchmarkOptions, data_of
 from _inf.apps.eval.compare import compare_runs, is_comparison
 from _inf.apps.eval.environments import factory_of_file
@@ -33,8 +33,6 @@ from _inf.runtime.progress import say
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
-
-PLOT = typer.Option(help="Draw them into this file.", show_default=False)
 
 
 class EvalCommands(DefaultCommand):
@@ -59,7 +57,9 @@ class EvalOptions:
         Path | None,
         typer.Option(help="The stem of the files.", show_default="eval, or the benchmark's name"),
     ] = None
-    plot: Annotated[Path | None, PLOT] = None
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw them into this file.", show_default=False)
+    ] = None
     reward: Annotated[
         str | None,
         typer.Option(
@@ -118,32 +118,29 @@ def data(
     config = call.load()
     if options.log is not None:
         check_tracker(options.log)
-    if benchmark.tool and options.agent_loop is not None:
-        raise ConfigError("--tool: an agent loop has its own tools; leave one of the two out.")
-    params, folder = call.params | options.params(), None
+    params, adapter = call.params | options.params(), None
     if options.adapter is not None:
-        remote = describe(config).remote
-        params["adapter"], folder = _adapter(options.adapter, remote=remote)
-    benchmark.check(source)
-    if benchmark.tool:
-        params["tools"] = gsm8k.tools()
+        adapter = _adapter(options.adapter, remote=describe(config).remote)
+        params["adapter"], _ = adapter
+    params |= benchmark.params(source, params)
     asked = data_of(source, benchmark, options.reward)
     asked = dataclasses.replace(asked, stem=options.out or asked.stem)
-    run = EvalRun(asked, settings, config, params, folder)
-
-    @contextlib.contextmanager
-    def start() -> Iterator[InferenceEngine]:
-        with call.start() as engine:
-            if folder is not None:
-                engine.load_adapter(params["adapter"], folder)
-            yield engine
-
+    run = EvalRun(asked, settings, config, params, adapter and adapter[1])
+    start = partial(_started, call, adapter)
     report = run.run(start, first_errors("answer"), lambda text: say(f"inf: {text}"))
     show_report(report, options.plot, options.as_json)
-    typer.echo(f"rows and summary: {run.rows}, {run.stem}.summary.json", err=True)
+    typer.echo(f"rows and summary: {run.rows}, {run.summary}", err=True)
     if options.log is not None:
         log_metrics(options.log, report, run.stem.name, global_step(config.model_path))
     _report_faults(report, run.rows)
+
+
+@contextlib.contextmanager
+def _started(call: Options, adapter: tuple[str, Path] | None) -> Iterator[InferenceEngine]:
+    with call.start() as engine:
+        if adapter is not None:
+            engine.load_adapter(*adapter)
+        yield engine
 
 
 def _report_faults(report: EvalReport, rows: Path) -> None:
@@ -173,18 +170,16 @@ def compare(
     a: Annotated[Path, typer.Argument(metavar="A.jsonl", help="The rows of a run.")],
     b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="The rows of another run.")],
     out: Annotated[Path, typer.Option(help="The stem of the JSON file.")] = Path("compare"),
-    plot: Annotated[Path | None, PLOT] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The comparison as JSON.")] = False,
 ) -> None:
     """Compare two runs of inf eval on the same data: the paired differences B - A.
 
     Writes OUT.json.
     """
-    check_plot(plot)
     file = Path(f"{str(out).removesuffix('.json')}.json")
     if check_output(file, "--out", [a, b]).exists() and not is_comparison(file):
         raise ConfigError.of("--out", f"{file} is no earlier comparison; name another file.")
     comparison = compare_runs(a, b)
     write_text(file, comparison.json() + "\n", "--out")
-    show_report(comparison, plot, as_json)
+    typer.echo(comparison.json() if as_json else comparison.table())
     typer.echo(f"comparison: {file}", err=True)

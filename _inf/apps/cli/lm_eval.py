@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -42,14 +42,13 @@ def lm_eval(context: typer.Context) -> None:
     setup_logging()
     harness = HarnessCLI()
     arguments = _parsed(harness, context.args)
-    model_args = _model_args(arguments)
-    config = _config(model_args, arguments)
+    config, own = _config(arguments)
     with start_engine(config) as engine, engine.serve(LOOPBACK) as server:
         client = client_arguments(engine, server, getattr(arguments, "apply_chat_template", False))
         batch_size = client.pop("batch_size")
         if not str(getattr(arguments, "batch_size", "auto")).isdigit():
             arguments.batch_size = batch_size
-        arguments.model, arguments.model_args = "local-completions", model_args | client
+        arguments.model, arguments.model_args = "local-completions", own | client
         _reach_directly(LOOPBACK)
         try:
             harness.execute(arguments)
@@ -78,28 +77,23 @@ def _parsed(harness: Any, arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def _model_args(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `--model_args` and the harness's own file (`--config`) say."""
+def _config(arguments: argparse.Namespace) -> tuple[Config, dict[str, Any]]:
+    """The engine's config, of `--model_args` and the harness's own file (`--config`), and what of
+    these is the client's.
+
+    All tokens of a row but one may be its prompt's: each request says how many the answer may have,
+    and the harness cuts contexts that leave no room for them.
+    """
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
     of_file: dict[str, Any] = {}
     if arguments.config:
         of_file = EvaluatorConfig.load_yaml_config(arguments.config).get("model_args") or {}
-    given = {**of_file, **(arguments.model_args or {})}
-    device = given.pop("device", None)  # the harness passes its own on
-    arguments.device = arguments.device or device
-    return given
-
-
-def _config(model_args: Mapping[str, Any], arguments: argparse.Namespace) -> Config:
-    """The engine's config. All tokens of a row but one may be its prompt's: each request says how
-    many the answer may have, and the harness cuts contexts that leave no room for them."""
-    keys = {key: value for key, value in model_args.items() if key not in OF_THE_CLIENT}
+    keys = {**of_file, **(arguments.model_args or {})}
+    own = {name: keys.pop(name) for name in OF_THE_CLIENT if name in keys}
     source = keys.pop("config", None)
-    if arguments.device is not None:
-        keys["device"] = arguments.device
-    if getattr(arguments, "trust_remote_code", False):
-        keys["trust_remote_code"] = True
+    for name in ("device", "trust_remote_code"):
+        keys |= {name: value} if (value := getattr(arguments, name, None)) else {}
     config = read_config(source, parse_assignments(f"{key}={keys[key]}" for key in keys))
     rollout = config.rollout
     total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
@@ -107,7 +101,7 @@ def _config(model_args: Mapping[str, Any], arguments: argparse.Namespace) -> Con
     rollout = rollout.model_copy(update=lengths)
     if not lengths.keys() <= config.rollout.model_fields_set:  # then a shorter model shortens them
         rollout.model_fields_set.difference_update(lengths)
-    return config.model_copy(update={"rollout": rollout})
+    return config.model_copy(update={"rollout": rollout}), own
 
 
 def client_arguments(

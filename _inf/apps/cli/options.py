@@ -37,7 +37,6 @@ from _inf.runtime.progress import say
 if TYPE_CHECKING:
     from _inf.apps.batch.runner import OnError
     from _inf.apps.check.report import CheckReport
-    from _inf.apps.eval.compare import Comparison
     from _inf.apps.eval.eval_report import EvalReport
     from inf import InferenceEngine
 
@@ -191,9 +190,7 @@ def _plot_format(plot: Path) -> str:
     return plot.suffix.lower().removeprefix(".")
 
 
-def show_report(
-    report: CheckReport | Comparison | EvalReport, plot: Path | None, as_json: bool
-) -> None:
+def show_report(report: CheckReport | EvalReport, plot: Path | None, as_json: bool) -> None:
     """Print a report, and draw it into the file `plot`."""
     if plot is not None:
         with replaced(plot, "--plot") as file:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from _inf.apps.code_version import CodeVersion
 from _inf.apps.configured_code import loop_versions
@@ -13,11 +12,7 @@ from _inf.apps.eval.dataset import AGENT_NAME, Example
 from _inf.config import Config
 from _inf.conversation.agent_loops.loading import DEFAULT_KEY, KEYWORD
 from _inf.errors import ConfigError
-from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import check_params
-
-if TYPE_CHECKING:
-    from inf import InferenceEngine
 
 KWARGS = "agent_kwargs"
 
@@ -61,10 +56,13 @@ class AgentRows:
             raise ConfigError.of(
                 KWARGS, f"no agent loop runs; set {KEYWORD}, or give the rows {AGENT_NAME}."
             )
-        if asked:
-            named, loop = next(iter(asked.items()))
-            with _about_row("" if named == key else named):
+        for place, loop in [*asked.items()][:1]:
+            try:
                 check_params({**params, KEYWORD: loop}, config.rollout)
+            except ConfigError as failure:
+                if place == key:  # which the message names
+                    raise
+                raise ConfigError(f"{place}: {failure}", key=failure.key) from None
         names, versions = loop_versions(config, asked)
         found = cls(default, names.get(key), kwargs or {}, versions)
         found._check_columns(examples)
@@ -81,17 +79,6 @@ class AgentRows:
                     "leave one of the two out.",
                 )
 
-    def check_engine(
-        self, engine: InferenceEngine, examples: Sequence[Example], params: Mapping[str, Any]
-    ) -> None:
-        """Refuse once, not per row, what this engine cannot do for rows with an `agent_name`."""
-        named = next((row for row in examples if row.agent_name is not None), None)
-        if named is None:
-            return
-        asked = {**params, KEYWORD: named.agent_name}
-        with _about_row(f"row {named.number}: {AGENT_NAME}"):
-            engine.generate([], **cast(GenerateParams, asked))
-
     def of_row(self, example: Example) -> Any:
         """Return the loop of a row, as it was asked for; None: none."""
         return self.default if example.agent_name is None else example.agent_name
@@ -105,14 +92,3 @@ class AgentRows:
         """The keywords by which a report and a file name them."""
         named = {} if self.default_name is None else {KEYWORD: self.default_name}
         return {**named, KWARGS: dict(self.kwargs)} if self.kwargs else named
-
-
-@contextlib.contextmanager
-def _about_row(place: str) -> Iterator[None]:
-    """Begin errors with the place that asks for the loop, unless it is a keyword or a key."""
-    try:
-        yield
-    except ConfigError as failure:
-        if not place:
-            raise
-        raise ConfigError(f"{place}: {failure}", key=failure.key) from None

@@ -4,13 +4,14 @@ aime25 are described here, with prompts whose answers verl's reward functions re
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from _inf.apps.eval import gsm8k, reasoning_tasks
-from _inf.apps.eval.dataset import EvalData, file_rows, hub_rows, verl_row
+from _inf.apps.eval.dataset import EvalData, benchmark_rows, verl_row
 from _inf.errors import ConfigError, shown
 
 # As verl's `examples/data_preprocess/math_dataset.py` asks; its `math_reward` reads \boxed{}.
@@ -59,37 +60,23 @@ class BenchmarkOptions:
     data: Annotated[
         Path | None, typer.Option(help="A benchmark's problems, as on the Hub; else the Hub's.")
     ] = None
-    shots: Annotated[
-        int, typer.Option(min=0, help="gsm8k: solved examples before each question.")
-    ] = 0
-    shots_from: Annotated[
-        Path | None,
-        typer.Option(help="gsm8k: a file of solved examples; else the Hub's train split."),
-    ] = None
     tool: Annotated[bool, typer.Option("--tool", help="gsm8k: use Gsm8kTool and a calculator.")] = (
         False
     )
-    size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="rg: questions of each task.", show_default=str(reasoning_tasks.SIZE)
-        ),
-    ] = None
+    size: Annotated[int, typer.Option(min=1, help="rg: questions of each task.")] = (
+        reasoning_tasks.SIZE
+    )
     data_seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=reasoning_tasks.MAX_SEED,
-            help="rg: the seed of the questions.",
-            show_default=str(reasoning_tasks.SEED),
-        ),
-    ] = None
+        int,
+        typer.Option(min=0, max=reasoning_tasks.MAX_SEED, help="rg: the seed of the questions."),
+    ] = reasoning_tasks.SEED
 
-    def check(self, source: str) -> None:
-        """Refuse an option of another benchmark than `source`."""
+    def params(self, source: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return keywords of `generate` in addition to `params`. Refuses an option of another
+        benchmark than `source`."""
         is_task = source.startswith(reasoning_tasks.PREFIX)
         for owner, fits, names in (
-            (GSM8K, source == GSM8K, ("shots", "shots_from", "tool")),
+            (GSM8K, source == GSM8K, ("tool",)),
             (", ".join(BENCHMARKS), source in BENCHMARKS, ("data",)),
             (reasoning_tasks.FORM, is_task, ("size", "data_seed")),
         ):
@@ -97,24 +84,22 @@ class BenchmarkOptions:
                 if getattr(self, name) != getattr(BenchmarkOptions, name):  # its default
                     option = name.replace("_", "-")
                     raise ConfigError(f"--{option}: it is an option of {owner}, not of {source}.")
+        if self.tool and "agent_loop" in params:
+            raise ConfigError("--tool: an agent loop has its own tools; leave one of the two out.")
+        return {"tools": gsm8k.tools()} if self.tool else {}
 
 
 def data_of(source: str, options: BenchmarkOptions, reward: str | None) -> EvalData:
     """Return the data of `inf eval SOURCE`, with this reward function or else the source's own."""
     if source.startswith(reasoning_tasks.PREFIX):
-        size = options.size or reasoning_tasks.SIZE
-        seed = reasoning_tasks.SEED if options.data_seed is None else options.data_seed
+        size, seed = options.size, options.data_seed
         rows, own = reasoning_tasks.load_tasks(source, size, seed)
         stem = "rg" if "," in source else source.replace(":", "-")
         return EvalData(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward or own)
     if source == GSM8K:
         scored = reward or gsm8k.reward()
-        problems = gsm8k.load_problems(options.data, "test")
-        shots = gsm8k.solved(problems, options.shots, options.shots_from)
-        before = f", {options.shots} examples before each" if shots else ""
-        rows = gsm8k.rows(problems, shots, tool=options.tool)
-        name = f"{options.data or gsm8k.HUB}{before}"
-        return EvalData(rows, name, Path(source), scored)
+        rows = gsm8k.rows(options.data, tool=options.tool)
+        return EvalData(rows, str(options.data or gsm8k.HUB), Path(source), scored)
     if source in PRESETS:
         name = str(options.data or PRESETS[source].hub)
         return EvalData(preset_rows(source, options.data), name, Path(source), reward)
@@ -124,7 +109,7 @@ def data_of(source: str, options: BenchmarkOptions, reward: str | None) -> EvalD
 def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:
     """Return the rows of a file, or of the Hub's data set, in verl's form."""
     preset = PRESETS[name]
-    rows = hub_rows(preset.hub, preset.file) if file is None else file_rows(file)
+    rows = benchmark_rows(file, preset.hub, preset.file)
     where = f"{file or preset.hub}, row"
     return [_row(preset, row, f"{where} {i}", i) for i, row in enumerate(rows)]
 
@@ -141,5 +126,5 @@ def _row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any]:
         if not truth.isdecimal():
             raise ConfigError(f"{where}: answer must be a whole number, not {shown(answer)}.")
         truth = str(int(truth))
-    asked = {"role": "user", "content": preset.prompt.format(problem)}
-    return verl_row(preset.data_source, [asked], truth, {"index": index, **others})
+    extra = {"index": index, **others}
+    return verl_row(preset.data_source, preset.prompt.format(problem), truth, extra)

@@ -10,7 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from _inf.apps.code_version import UNSURE, digest_of
 from _inf.apps.configured_code import LOOP
@@ -18,9 +18,6 @@ from _inf.apps.eval.dataset import UNKNOWN_SOURCE
 from _inf.apps.eval.metrics import AnswerRow
 from _inf.apps.json_lines import json_lines, json_text
 from _inf.errors import ConfigError, shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Run: TypeAlias = dict[int, list[AnswerRow]]  # an answer each
 
@@ -101,13 +98,13 @@ class Comparison:
         a, b = ({digest_of(name) for name in names} for names in self.scored_by)
         functions = {digest_of(name) for name in self.scored_by[0] if not name.startswith(LOOP)}
         sure = not any(digest.endswith(UNSURE) for digest in a)
-        return bool(a) and a == b and len(functions) <= 1 and sure
+        return a == b and len(functions) <= 1 and sure
 
     def json(self) -> str:
         return json_text(dataclasses.asdict(self), indent=1)
 
     def table(self) -> str:
-        named = self._named()
+        named = [("all", self.overall), *self.by_source.items()]
         width = max(len(name) for name, _ in named)
         lines = [
             f"A: {self.a}",
@@ -134,14 +131,10 @@ class Comparison:
             lines.append(f"  and {more} more, in the JSON file")
         return "\n".join(lines + self._left_out())
 
-    def _named(self) -> list[tuple[str, MeanDifference]]:
-        return [("all", self.overall), *self.by_source.items()]
-
     def _about_rewards(self) -> list[str]:
         if self.same_reward:
             return []
-        nobody = "a function that its rows do not name"
-        a, b = (", ".join(names) or nobody for names in self.scored_by)
+        a, b = map(", ".join, self.scored_by)
         sure = "Maybe not" if a == b else "Not"
         return [
             f"{sure} scored by the same reward function, so B - A may come from that:",
@@ -160,31 +153,8 @@ class Comparison:
         for why, numbers in left_out.items():
             some = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
             lines += [f"{why}, not compared: {len(numbers)} rows ({some})"] if numbers else []
-        if any(self.unscored):
-            a, b = self.unscored
-            lines.append(f"answers without a reward: {a} of A, {b} of B")
-        return lines
-
-    def plot(self) -> Figure:
-        """Draw the differences with their intervals, and how they are spread over the prompts."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(10, 4.5), layout="constrained")
-        figure.suptitle(f"B - A\nA: {self.a}\nB: {self.b}", fontsize=9, parse_math=False)
-        means, spread = figure.subplots(1, 2)
-        named = self._named()[::-1]
-        for place, (_, mean) in enumerate(named):
-            low = mean.difference if mean.low is None else mean.low
-            high = mean.difference if mean.high is None else mean.high
-            means.plot([low, high], [place, place], color="C0", linewidth=2)
-            means.plot(mean.difference, place, "o", color="C0")
-        means.axvline(0, color="C7", linewidth=1)
-        means.set_yticks(range(len(named)), [name for name, _ in named])
-        means.set(xlabel="mean difference, 95 % interval", ylim=(-1, len(named)))
-        equal = [0.0] * (self.overall.prompts - len(self.changed))
-        spread.hist([*(pair.difference for pair in self.changed), *equal], bins=21)
-        spread.set(xlabel="difference of a prompt's mean reward", ylabel="prompts")
-        return figure
+        a, b = self.unscored
+        return lines + [f"answers without a reward: {a} of A, {b} of B"] * bool(a or b)
 
 
 def compare_runs(a: Path, b: Path) -> Comparison:
@@ -254,8 +224,6 @@ def _check_row(row: Any, place: str) -> None:
 
 def _check_same(a: Path, b: Path, number: int, one: AnswerRow, other: AnswerRow) -> None:
     for name in ("prompt", "data_source", "ground_truth"):
-        if name == "ground_truth" and not (name in one and name in other):
-            continue  # rows of older releases without an answer have none
         if one.get(name) != other.get(name):
             raise ConfigError(
                 f"{a} and {b} are of different data: the {name} of row {number} is "
@@ -273,6 +241,6 @@ def _unscored(run: Run) -> int:
 
 
 def _scored_by(run: Run) -> list[str]:
-    """Return the versions that scored the run; rows of older releases name none."""
+    """Return the versions that scored the run."""
     rows = [row for rows in run.values() for row in rows if row["reward"] is not None]
-    return sorted({str(row["scored_by"]) for row in rows if row.get("scored_by")})
+    return sorted({str(row.get("scored_by")) for row in rows})

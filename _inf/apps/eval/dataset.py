@@ -93,12 +93,6 @@ class Example:
             "interaction_kwargs": info.get("interaction_kwargs", {}),
         }
 
-    @property
-    def answered_without_a_loop(self) -> dict[str, Any]:
-        """Return what the answer depends on if no agent loop gets the columns."""
-        values = dataclasses.asdict(self)
-        return {name: values[name] for name in values if name not in ("agent_name", "columns")}
-
 
 def read_examples(
     data: Any, *, prompt_key: str = "prompt", shuffle_seed: int | None = None
@@ -120,23 +114,13 @@ def read_examples(
 def _rows(data: Any, where: str) -> Iterable[Any]:
     if isinstance(data, str | os.PathLike):
         return file_rows(Path(data))
-    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
-        return _records(data)
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas, whose missing text is NaN
+        return list(data.astype(object).where(data.notna(), None).to_dict("records"))
     if hasattr(data, "to_list"):  # datasets
         return list(data.to_list())
     if isinstance(data, Sequence):
         return data
     raise ConfigError(f"{where}: it must be a path, a table or a list of rows, not {shown(data)}.")
-
-
-def _records(table: Any) -> list[Any]:
-    """A table's rows, with None for a missing text, which is NaN in pandas 3."""
-    import pandas
-
-    texts = [name for name, kind in table.dtypes.items() if isinstance(kind, pandas.StringDtype)]
-    table = table.astype(dict.fromkeys(texts, object))
-    table[texts] = table[texts].where(table[texts].notna(), None)
-    return list(table.to_dict("records"))
 
 
 def file_rows(path: Path) -> list[Any]:
@@ -167,8 +151,10 @@ def _parquet_rows(path: Path) -> list[Any]:
     return list(table.select(columns).to_pylist())
 
 
-def hub_rows(repository: str, name: str) -> list[Any]:
-    """Return the rows of a file of the Hub's data set; it is downloaded once."""
+def benchmark_rows(path: Path | None, repository: str, name: str) -> list[Any]:
+    """Return the rows of a file, or of one of the Hub's data set, which is downloaded once."""
+    if path is not None:
+        return file_rows(path)
     from huggingface_hub import HfApi, hf_hub_download
 
     reason = ""
@@ -190,14 +176,11 @@ def hub_rows(repository: str, name: str) -> list[Any]:
 
 
 def verl_row(
-    data_source: str,
-    prompt: list[dict[str, str]],
-    truth: str | None,
-    extra_info: Mapping[Any, Any],
+    data_source: str, question: str, truth: str | None, extra_info: Mapping[Any, Any]
 ) -> dict[str, Any]:
     return {
         "data_source": data_source,
-        "prompt": prompt,
+        "prompt": [{"role": "user", "content": question}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": truth},
         "extra_info": extra_info,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -132,12 +132,8 @@ class EvalReport:
         lines = [f"{name:<{width}}  {value:.4f}" for name, value in sorted(self.metrics.items())]
         speed = "" if self.tokens_per_second is None else f", {self.tokens_per_second:.0f} tok/s"
         counts = f"{len(self.rows)} answers, {self.unscored} without a reward"
-        kept = []
-        if self.answers_kept:
-            why = f"; scored again: {self.rescored_because}" if self.rescored_because else ""
-            kept = [f"resumed: {self.answers_kept} answers, {self.rewards_kept} rewards{why}"]
         left_out = [f"not computed: {self.left_out}"] if self.left_out else []
-        of_rows = [f"{counts}{speed}", *self._of_loops(), *kept]
+        of_rows = [f"{counts}{speed}", *self._of_loops()]
         return "\n".join([self.result(), str(self), *of_rows, *lines, *left_out])
 
     def result(self) -> str:
@@ -167,24 +163,14 @@ class EvalReport:
         return [f"answers of agent loops: {', '.join(loops)}{scored}{unsampled}"] if loops else []
 
     def plot(self) -> Figure:
-        """Draw the rewards and the lengths of the answers, by data source."""
+        """Draw the rewards and the lengths of the answers."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(10, 4.5), layout="constrained")
         title = "\n".join(fill(line, 130) for line in str(self).splitlines())
         figure.suptitle(title, fontsize=9, parse_math=False)
-        rewards, lengths = figure.subplots(1, 2)
-        groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for row in self.rows:
-            if row.get("reward") is not None:
-                groups[row["data_source"]].append(row)
-        names = list(groups)
-        for axes, value in ((rewards, "reward"), (lengths, "completion_tokens")):
-            axes.hist(
-                [[row[value] for row in groups[name]] for name in names], bins=20, label=names
-            )
-        rewards.set(xlabel="reward", ylabel="answers")
-        lengths.set(xlabel="tokens of the answer")
-        if names:
-            rewards.legend()
+        scored = [row for row in self.rows if row.get("reward") is not None]
+        for axes, value in zip(figure.subplots(1, 2), ("reward", "completion_tokens"), strict=True):
+            axes.hist([row[value] for row in scored], bins=20)
+            axes.set(xlabel=value.replace("_", " "), ylabel="answers")
         return figure

@@ -11,19 +11,17 @@ version.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from _inf.apps.eval.dataset import file_rows, hub_rows, verl_row
+from _inf.apps.eval.dataset import benchmark_rows, verl_row
 from _inf.apps.eval.reward_process import RewardFunction
 from _inf.errors import ConfigError
 from _inf.runtime.extras import require_verl
 
-HUB, HUB_FILE = "openai/gsm8k", "main/{}-00000-of-00001.parquet"
+HUB, HUB_FILE = "openai/gsm8k", "main/test-00000-of-00001.parquet"
 # From verl's `examples/data_preprocess/gsm8k.py`.
 SUFFIX = 'Let\'s think step by step and output the final answer after "####".'
 FINAL = r"#### (\-?[0-9\.\,]+)"
@@ -40,70 +38,29 @@ GRADER = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    question: str
-    answer: str
-
-    @property
-    def truth(self) -> str:
-        """The number after `####`, extracted as in verl's preprocessing; "" if there is none."""
-        match = re.search(FINAL, self.answer)
-        return match[1].replace(",", "") if match and re.search("[0-9]", match[1]) else ""
-
-    @property
-    def asked(self) -> dict[str, str]:
-        return {"role": "user", "content": f"{self.question} {SUFFIX}"}
-
-
-def load_problems(path: Path | None, split: Literal["train", "test"]) -> list[Problem]:
-    """Return the problems of a file of JSON lines, or of the Hub's `openai/gsm8k`."""
-    problems = []
-    rows = hub_rows(HUB, HUB_FILE.format(split)) if path is None else file_rows(path)
-    for number, row in enumerate(rows, 1):
+def rows(path: Path | None, *, tool: bool) -> list[dict[str, Any]]:
+    """Return rows of verl's form, of a file or of the Hub's test problems. tool: for `tools`."""
+    rows = []
+    for index, row in enumerate(benchmark_rows(path, HUB, HUB_FILE)):
         match row:
-            case {"question": str(question), "answer": str(answer)} if (
-                problem := Problem(question, answer)
-            ).truth:
-                problems.append(problem)
+            case {"question": str(question), "answer": str(answer)} if truth := _truth(answer):
+                extra = {"index": index, "question": question, "answer": answer}
             case _:
                 raise ConfigError(
-                    f"{path or HUB}, problem {number}: it must be "
+                    f"{path or HUB}, problem {index + 1}: it must be "
                     '{"question": "...", "answer": "... #### 72"}.'
                 )
-    return problems
-
-
-def solved(problems: Sequence[Problem], count: int, path: Path | None) -> list[Problem]:
-    """Return the first `count` problems of a file or the Hub's train split, none of them scored."""
-    if not count:
-        return []
-    shots = load_problems(path, "train")[:count]
-    if len(shots) < count:
-        raise ConfigError.of("shots", f"{count} are needed, but {path} has only {len(shots)}.")
-    if both := {shot.question for shot in shots} & {problem.question for problem in problems}:
-        raise ConfigError(
-            f"shots: {len(both)} of the examples are among the problems to be scored, so that the "
-            "model would be shown their answers; take them from another file (--shots-from)."
-        )
-    return shots
-
-
-def rows(
-    problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool
-) -> list[dict[str, Any]]:
-    """Return rows of verl's form; `shots` are turns before each question. tool: for `tools`."""
-    before: list[dict[str, str]] = []
-    for shot in shots:
-        before += [shot.asked, {"role": "assistant", "content": shot.answer}]
-    rows = []
-    for index, problem in enumerate(problems):
-        extra = {"index": index, **dataclasses.asdict(problem)}
         if tool:
-            create = {"create_kwargs": {"ground_truth": problem.truth}}
+            create = {"create_kwargs": {"ground_truth": truth}}
             extra["tools_kwargs"] = {GRADER_NAME: create, CALCULATOR_NAME: {}}
-        rows.append(verl_row(HUB, [*before, problem.asked], problem.truth, extra))
+        rows.append(verl_row(HUB, f"{question} {SUFFIX}", truth, extra))
     return rows
+
+
+def _truth(answer: str) -> str:
+    """The number after `####`, extracted as in verl's preprocessing; "" if there is none."""
+    match = re.search(FINAL, answer)
+    return match[1].replace(",", "") if match and re.search("[0-9]", match[1]) else ""
 
 
 def tools() -> list[Any]:

@@ -31,8 +31,18 @@ def metrics(rows: Sequence[AnswerRow], n: int) -> dict[str, float]:
     complete = [row for group in by_prompt.values() if len(group) == n for row in group]
     if not complete:
         return {}
-    values = _values(complete)
-    return _verls(complete, values) | _ours(complete, values, n) | _turns(complete)
+    values, named = _values(complete), _turns(complete)
+    verls = _verls(complete, values) if has_verl() else None
+    for variable in (name for name, column in values.items() if _all_are(int | float, column)):
+        for source, numbers in _by_source(complete, values[variable]):
+            is_core = variable == ("acc" if "acc" in values else "reward")
+            figures = verls[source][variable] if verls else _means(numbers, n)
+            for name, number in figures.items():
+                core = is_core and name.startswith(CORE) and f"@{n}" in name
+                named[f"val-{'core' if core else 'aux'}/{source}/{variable}/{name}"] = float(number)
+            for name, number in _ours(numbers, n, is_core).items():
+                named[f"val-aux/{source}/{variable}/{name}"] = number
+    return named
 
 
 def _values(rows: Sequence[AnswerRow]) -> dict[str, list[Any]]:
@@ -50,62 +60,34 @@ def _all_are(kind: Any, values: Sequence[Any]) -> bool:
     return all(isinstance(value, kind) for value in values)
 
 
-def _verls(rows: Sequence[AnswerRow], values: Mapping[str, list[Any]]) -> dict[str, float]:
-    sources = [row["data_source"] for row in rows]
-    prompts = [str(row["number"]) for row in rows]
-    named: dict[str, float] = {}
-    for source, variables in _of_variables(sources, prompts, dict(values)).items():
-        core = "acc" if "acc" in variables else "reward"
-        for variable, numbers in variables.items():
-            most = max(int(name.split("@")[-1].split("/")[0]) for name in numbers)
-            for name, number in numbers.items():
-                is_core = variable == core and name.startswith(CORE) and f"@{most}" in name
-                section = "val-core" if is_core else "val-aux"
-                named[f"{section}/{source}/{variable}/{name}"] = float(number)
-    return named
-
-
-def _of_variables(
-    sources: list[str], prompts: list[str], values: dict[str, list[Any]]
-) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    """Return numbers by source, variable and verl's name."""
-    if has_verl():
-        from verl.trainer.ppo.metric_utils import process_validation_metrics
-
-        return process_validation_metrics(sources, prompts, values)  # type: ignore[no-any-return]
+def _by_source(rows: Sequence[AnswerRow], column: Sequence[Any]) -> Any:
     import pandas
 
-    found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    for variable, column in values.items():
-        if _all_are(str, column):
-            continue
-        numbers = pandas.Series(column, index=[sources, prompts], dtype=float)
-        for source, of_source in numbers.groupby(level=0):
-            of_prompt = of_source.groupby(level=1)
-            n = int(of_prompt.size().max())
-            found[source][variable] = {f"mean@{n}": of_prompt.mean().mean()}
-            if n > 1:
-                found[source][variable][f"std@{n}"] = of_prompt.std(ddof=0).mean()
-    return found
+    index = [[row[name] for row in rows] for name in ("data_source", "number")]
+    return pandas.Series(column, index=index, dtype=float).groupby(level=0)
 
 
-def _ours(rows: Sequence[AnswerRow], values: Mapping[str, list[Any]], n: int) -> dict[str, float]:
-    import pandas
+def _verls(rows: Sequence[AnswerRow], values: Mapping[str, list[Any]]) -> Any:
+    """Return verl's numbers by source, variable and name."""
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
 
-    core = "acc" if "acc" in values else "reward"
-    groups = [[row[name] for row in rows] for name in ("data_source", "number")]
-    named = {}
-    for variable in (name for name, column in values.items() if _all_are(int | float, column)):
-        numbers = pandas.Series(values[variable], index=groups, dtype=float)
-        for source, of_source in numbers.groupby(level=0):
-            prefix, prompts = f"val-aux/{source}/{variable}", of_source.groupby(level=1)
-            if len(prompts) > 1:
-                named[f"{prefix}/stderr@{n}"] = float(prompts.mean().sem())
-            if variable == core and (of_source <= 1).all():  # 1 is right
-                right = prompts.agg(lambda rewards: (rewards == 1).sum())
-                for k in sorted({min(2**i, n) for i in range(n.bit_length() + 1)}):
-                    shares = [pass_at_k(n, int(count), k) for count in right]
-                    named[f"{prefix}/pass@{k}"] = statistics.fmean(shares)
+    sources, prompts = ([str(row[name]) for row in rows] for name in ("data_source", "number"))
+    return process_validation_metrics(sources, prompts, dict(values))
+
+
+def _means(numbers: Any, n: int) -> dict[str, float]:
+    of_prompt = numbers.groupby(level=1)
+    spread = {f"std@{n}": of_prompt.std(ddof=0).mean()} if n > 1 else {}
+    return {f"mean@{n}": of_prompt.mean().mean(), **spread}
+
+
+def _ours(numbers: Any, n: int, is_core: bool) -> dict[str, float]:
+    of_prompt = numbers.groupby(level=1)
+    named = {f"stderr@{n}": float(of_prompt.mean().sem())} if len(of_prompt) > 1 else {}
+    if is_core and (numbers <= 1).all():  # 1 is right
+        right = of_prompt.agg(lambda rewards: (rewards == 1).sum())
+        for k in sorted({min(2**i, n) for i in range(n.bit_length() + 1)}):
+            named[f"pass@{k}"] = statistics.fmean(pass_at_k(n, int(count), k) for count in right)
     return named
 
 

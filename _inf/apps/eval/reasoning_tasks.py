@@ -103,13 +103,11 @@ def load_tasks(source: str, size: int, seed: int) -> tuple[list[dict[str, Any]],
 
 
 def _row(name: str, index: int, entry: Mapping[str, Any], prompt: str) -> dict[str, Any]:
-    asked = [
-        {"role": "system", "content": prompt},
-        {"role": "user", "content": entry["question"]},
-    ]
-    extra = {"index": index, "question": entry["question"], "metadata": entry["metadata"]}
-    row = verl_row(SOURCE + name, asked, entry["answer"], extra)
-    return row | {"ability": "reasoning"}
+    question = entry["question"]
+    extra = {"index": index, "question": question, "metadata": entry["metadata"]}
+    row = verl_row(SOURCE + name, question, entry["answer"], extra)
+    asked = [{"role": "system", "content": prompt}, *row["prompt"]]
+    return row | {"ability": "reasoning", "prompt": asked}
 
 
 def _made(source: str, names: list[str], size: int, seed: int) -> dict[str, Any]:

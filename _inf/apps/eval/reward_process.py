@@ -2,7 +2,8 @@
 hangs or crashes ends neither the evaluation nor its engine.
 
 It imports nothing of an engine, and answers calls until its connection is closed: a sync function
-one after another, an async one side by side. A process prints to stderr what the function prints.
+one after another in its main thread, an async one side by side in an event loop. A process prints
+to stderr what the function prints.
 
 Messages are pickles, each after its size. In: (number, arguments, seconds). Out: first (LOADED,
 "returned", whether it is async) or (LOADED, "raised", (class, text)); then for each call (number,
@@ -23,12 +24,14 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import cloudpickle
+from anyio.from_thread import start_blocking_portal
 
 from _inf.apps.code_version import file_digest, is_own_file
 from _inf.errors import ConfigError, did_you_mean
@@ -75,92 +78,68 @@ class LoadedFiles:
         return {str(file): file_digest(file) for file in files}
 
 
-class Answers:
-    """What is sent to the caller. files: of a process; a thread cannot tell which are its own."""
-
-    def __init__(self, writer: asyncio.StreamWriter, files: LoadedFiles | None) -> None:
-        self.writer, self._files = writer, files
-
-    def send(self, number: int, kind: str, value: Any) -> None:
-        if self._files is not None and (files := self._files.new()):
-            self.writer.write(framed((LOADED, FILES, files)))
-        self.writer.write(framed((number, kind, value)))
-
-
 def serve_calls(file: int, parent: int) -> None:
     """Run as a process, which has the pickled function on its standard input."""
     die_with(parent)  # also in a call that never ends
     pickled, sys.stdout = sys.stdin.buffer.read(), sys.stderr
-    loaded = partial(_load_pickled, pickled)
-    answer_calls(socket.socket(fileno=file), loaded, LoadedFiles())
-
-
-def _load_pickled(pickled: bytes) -> RewardFunction:
-    return load_function(cloudpickle.loads(pickled))
+    end, files = socket.socket(fileno=file), LoadedFiles()
+    answer_calls(end, lambda: load_function(cloudpickle.loads(pickled)), files)
 
 
 def answer_calls(
     end: socket.socket, loaded: Callable[[], RewardFunction], files: LoadedFiles | None = None
 ) -> None:
-    """Answer calls of the function that `loaded` returns, until the other end is closed."""
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        reader, writer = loop.run_until_complete(asyncio.open_unix_connection(sock=end))
-        answers = Answers(writer, files)
+    """Answer calls of the function that `loaded` returns, until the other end is closed.
+
+    files: of a process; a thread cannot tell which files are its own.
+    """
+
+    def send(number: int, kind: str, value: Any) -> None:
+        if files is not None and (new := files.new()):
+            connection.write(framed((LOADED, FILES, new)))
+        connection.write(framed((number, kind, value)))
+        connection.flush()
+
+    def answer(number: int, call: Callable[[], Any]) -> None:
+        try:
+            kind, value = call()
+        except Exception as failure:
+            kind, value = _raised(failure)
+        send(number, kind, value)
+
+    def ended(number: int, task: Future[Any]) -> None:
+        answer(number, task.result)
+
+    def now(arguments: dict[str, Any], seconds: float) -> Any:
+        result = function(**arguments)  # in this thread: it may run an event loop of its own
+        if inspect.isawaitable(result):
+            return portal.call(_awaited, lambda: result, {}, seconds)
+        return "returned", _json(result)
+
+    with contextlib.suppress(OSError), end, end.makefile("rwb") as connection:
         try:
             function = loaded()
             _check_keywords(function)
         except Exception as failure:
-            answers.send(LOADED, *_raised(failure))
-        else:
-            is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
-            answers.send(LOADED, "returned", is_async)
-            with contextlib.suppress(EOFError, OSError):
+            return send(LOADED, *_raised(failure))
+        is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+        send(LOADED, "returned", is_async)
+        with start_blocking_portal() as portal:
+            while connection.read(HEADER.size):  # nothing when the other end is closed
+                number, *call = pickle.load(connection)
                 if is_async:
-                    loop.run_until_complete(_side_by_side(reader, answers, function))
+                    task = portal.start_task_soon(_awaited, function, *call)
+                    task.add_done_callback(partial(ended, number))
                 else:
-                    _one_by_one(loop, reader, answers, function)
-        with contextlib.suppress(OSError):
-            writer.close()
-            loop.run_until_complete(writer.wait_closed())
+                    answer(number, partial(now, *call))
 
 
-def _one_by_one(
-    loop: asyncio.AbstractEventLoop,
-    reader: asyncio.StreamReader,
-    answers: Answers,
-    function: RewardFunction,
-) -> None:
-    while True:
-        number, arguments, _ = loop.run_until_complete(received(reader))
-        try:
-            result = function(**arguments)  # the loop stands still: it may run one of its own
-            if inspect.isawaitable(result):
-                result = loop.run_until_complete(result)
-            answer = ("returned", _json(result))
-        except Exception as failure:
-            answer = _raised(failure)
-        answers.send(number, *answer)
-        loop.run_until_complete(answers.writer.drain())
-
-
-async def _side_by_side(
-    reader: asyncio.StreamReader, answers: Answers, function: RewardFunction
-) -> None:
-    async def call(number: int, arguments: dict[str, Any], seconds: float) -> None:
-        answer: tuple[str, Any] = ("late", None)
-        with contextlib.suppress(asyncio.CancelledError), anyio.move_on_after(seconds):
-            try:
-                answer = ("returned", _json(await function(**arguments)))
-            except Exception as failure:
-                answer = _raised(failure)
-        if not calls.cancel_scope.cancel_called:  # the caller still listens
-            answers.send(number, *answer)
-
-    async with anyio.create_task_group() as calls:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                calls.start_soon(call, *await received(reader))
-        calls.cancel_scope.cancel()
+async def _awaited(
+    function: RewardFunction, arguments: dict[str, Any], seconds: float
+) -> tuple[str, Any]:
+    with anyio.move_on_after(seconds):
+        return "returned", _json(await function(**arguments))
+    return "late", None
 
 
 def load_function(function: RewardFunction | str | None) -> RewardFunction:

@@ -86,40 +86,50 @@ class EvalRun:
         adapter_folder: Path | None = None,
     ) -> None:
         self.data, self.settings, self.config = data, settings, config
-        self.params, self._adapter_folder = dict(params), adapter_folder
-        self.examples = read_examples(
+        self._adapter_folder = adapter_folder
+        examples = read_examples(
             data.rows, prompt_key=settings.prompt_key, shuffle_seed=settings.shuffle_seed
         )
+        self._digest = hashlib.sha256(
+            json.dumps([vars(example) for example in examples], default=repr).encode()
+        ).hexdigest()
         self._pool = RewardPool(data.reward, settings.reward_timeout, settings.reward_workers)
-        self._agents = AgentRows.of(self.examples, config, self.params)
-        self.params.pop(KWARGS, None)  # the rows' jobs have them
-        self._environment = environment_version(self.params)
+        self._agents = AgentRows.of(examples, config, params)
+        self._environment = environment_version(params)
         # A reward function that was given comes before the environment's rewards.
         scores = self._environment if self._pool.is_verls else None
         self._judges = Judges(self._pool, self._agents.versions, scores)
-        self._digest = self._digest_of_data()
-        tools = self.params.get("tools")
+        self.examples = examples[: settings.limit]
+        self._wanted = len(self.examples) * settings.n
+        self.params = {
+            name: params[name] for name in params if name != KWARGS
+        }  # the rows' jobs have
+        tools = params.get("tools")
         self._tools = None if tools is None else as_tools(tools)
-        self.examples = self.examples[: settings.limit]
         self.stem = Path(str(data.stem).removesuffix(".jsonl"))
         self.rows = Path(f"{self.stem}.jsonl")
         self.summary = Path(f"{self.stem}.summary.json")
         self._inputs = [Path(data.name)]  # or what a benchmark is called
+        self._used = self._checked()
+
+    def _checked(self) -> dict[str, Any]:
+        """Refuse what cannot be asked, scored or written; return the parameters with the config's
+        values."""
         for path in (self.rows, self.summary):
             check_output(path, "out", self._inputs)
-        self._wanted = len(self.examples) * settings.n
-        if settings.n == 1:
+        n = self.settings.n
+        if n == 1:
             greedy_unless_asked(self.params)
-        self._used = effective_params(self.params, config.rollout)
-        if settings.n > 1 and not self._used["temperature"]:
+        used = effective_params(self.params, self.config.rollout)
+        if n > 1 and not used["temperature"]:
             raise ConfigError.of(
-                "n",
-                f"{settings.n} greedy answers of one prompt are all the same; give a temperature.",
+                "n", f"{n} greedy answers of one prompt are all the same; give a temperature."
             )
         for example in self.examples if self._pool.is_verls else ():
             # A loop, or an environment, may score the row itself.
             if self._agents.of_row(example) is None and self._environment is None:
                 check_for_verls_reward(example)
+        return used
 
     def run(
         self,
@@ -174,7 +184,6 @@ class EvalRun:
             stack.enter_context(portal.wrap_async_context_manager(self._pool))
             if stored.to_answer:
                 engine = stack.enter_context(start())
-                self._agents.check_engine(engine, self.examples, self.params)
                 jobs = [self._job(line, engine) for line in stored.to_answer]
                 answering = partial(answer_each, engine, jobs, self.params)
             todo = (stored.to_score, self._arguments, answering, tally, named)
@@ -184,15 +193,6 @@ class EvalRun:
     def _schemas(self) -> list[dict[str, Any]] | None:
         return None if self._tools is None else [tool.schema for tool in self._tools]
 
-    def _digest_of_data(self) -> str:
-        """Digest the data. Columns that only agent loops and environments get count if there are
-        any of these."""
-        read = bool(self._agents.versions or self._environment)
-        rows = [
-            vars(example) if read else example.answered_without_a_loop for example in self.examples
-        ]
-        return hashlib.sha256(json.dumps(rows, default=repr).encode()).hexdigest()
-
     def _answers_depend_on(self) -> dict[str, Any]:
         """Return what the answers depend on. What scored an answer is in its row."""
         params = {**self.params, "timeout": None, "tools": self._schemas, **self._agents.about}
@@ -200,8 +200,7 @@ class EvalRun:
         environments = [self._environment] if self._environment else []
         adapter, folder = {}, self._adapter_folder
         if folder is not None:  # a server's may be on another machine
-            here = folder.is_dir()
-            adapter = {"adapter": fingerprint.of_model(folder) if here else str(folder)}
+            adapter["adapter"] = fingerprint.of_model(folder) if folder.is_dir() else str(folder)
         return {
             **depends_on([*self._agents.versions.values(), *environments]),
             **fingerprint.of_config(self.config),
@@ -217,7 +216,6 @@ class EvalRun:
 
     def _job(self, line: int, engine: InferenceEngine) -> Job:
         example, sample = self._example(line), (line - 1) % self.settings.n
-        turns, tools = engine.config.rollout.multi_turn, self.params.get("tools")
         copied = {  # what also a row without an answer has
             "number": example.number,
             "sample": sample,
@@ -227,27 +225,17 @@ class EvalRun:
             "reward": None,
             "row_id": f"{example.number}.{sample}",
         }
-
-        def row(output: GenerationOutput) -> dict[str, Any]:
-            [answer] = output
-            row = {
-                "prompt_tokens": answer.prompt_tokens,
-                "completion_tokens": answer.completion_tokens,
-                **answer_fields(answer, engine.tokenizer),
-            }
-            solution = _solution(row, example, engine.tokenizer)
-            if solution != row.get("completion"):
-                row["solution_str"] = solution
-            return copied | row
-
+        turns, tools = engine.config.rollout.multi_turn, self.params.get("tools")
         if self._agents.of_row(example) is not None:
-            return Job(line, example.prompt, row, self._agents.params(example), copied)
-        params = example.params(
-            tools=bool(turns.tool_config_path if tools is None else tools),
-            interactions=turns.interaction_config_path is not None,
-        )
-        if self._environment is not None:
-            params["environment_kwargs"] = example.columns
+            params = self._agents.params(example)
+        else:
+            params = example.params(
+                tools=bool(turns.tool_config_path if tools is None else tools),
+                interactions=turns.interaction_config_path is not None,
+            )
+            if self._environment is not None:
+                params["environment_kwargs"] = example.columns
+        row = partial(_row, copied, engine.tokenizer)
         return Job(line, example.prompt, row, params, copied)
 
     def _arguments(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -273,11 +261,21 @@ class EvalRun:
         }
 
 
-def _solution(row: Mapping[str, Any], example: Example, tokenizer: Tokenizer) -> str:
+def _row(
+    copied: Mapping[str, Any], tokenizer: Tokenizer, output: GenerationOutput
+) -> dict[str, Any]:
+    [answer] = output
+    counts = {name: getattr(answer, name) for name in ("prompt_tokens", "completion_tokens")}
+    row = {**copied, **counts, **answer_fields(answer, tokenizer)}
+    solution = _solution(row, tokenizer)
+    return row if solution == row.get("completion") else {**row, "solution_str": solution}
+
+
+def _solution(row: Mapping[str, Any], tokenizer: Tokenizer) -> str:
     """Return all text after the prompt, tools' results too, as verl's reward manager decodes it
     (`workers/reward_manager/naive.py`, 0.6.1)."""
     if "response_ids" in row:
         return decoded_text(row["response_ids"], tokenizer, skip_special_tokens=True)
-    prompts = 1 if isinstance(example.prompt, str) else len(example.prompt)  # a server of texts
+    prompts = 1 if isinstance(row["prompt"], str) else len(row["prompt"])  # a server of texts
     texts = [message.get("content") or "" for message in row.get("messages", [])[prompts:]]
     return "\n".join(texts) or str(row.get("completion", ""))
