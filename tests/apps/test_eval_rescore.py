@@ -17,6 +17,7 @@ import inf
 from _inf.apps import tally
 from _inf.apps.cli import main
 from inf import ConfigError, EngineDeadError
+from tests.support.json_lines import read
 from tests.support.stub_engine import StubEngine
 
 ROWS = [{"prompt": f"Count from {i}.", "data_source": "own"} for i in range(4)]
@@ -54,8 +55,8 @@ def evaluate(capfd: pytest.CaptureFixture[str]) -> Eval:
     return run
 
 
-def rows(name: str = "eval.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+def rows() -> list[dict[str, Any]]:
+    return read(Path("eval.jsonl"))
 
 
 def reward_file(body: str, name: str = "reward.py") -> None:
@@ -67,14 +68,15 @@ def reward_file(body: str, name: str = "reward.py") -> None:
 
 
 def test_edited_reward_file_scores_the_stored_answers_again_and_says_so(evaluate: Eval) -> None:
-    reward_file("return 1.0")
-    assert evaluate()[0] == 0
+    reward_file("print('scoring')\nreturn 1.0")
+    code, out, err = evaluate()
+    assert code == 0 and "scoring" in err and "scoring" not in out
     first = rows()
-    code, out, err = evaluate()
+    code, _, err = evaluate()
     assert code == 0 and "resumed 4 of 4 answers, 4 with their rewards" in err
-    assert "resumed: 4 answers, 4 rewards" in out and rows() == first
+    assert rows() == first
     reward_file("return 0.25")
-    code, out, err = evaluate()
+    code, _, err = evaluate()
     assert code == 0 and Stub.asked == 4
     assert "0 with their rewards; 4 are scored again: their rewards are of another version" in err
     assert [row["reward"] for row in rows()] == [0.25] * 4
@@ -88,20 +90,9 @@ def test_rescore_computes_rewards_again_and_keeps_the_answers(evaluate: Eval) ->
     reward_file("return float(open('value.txt').read())")
     evaluate()
     Path("value.txt").write_text("0.5")
-    evaluate()
-    assert {row["reward"] for row in rows()} == {1.0}
     _, _, err = evaluate("--rescore")
     assert {row["reward"] for row in rows()} == {0.5} and Stub.asked == 4
     assert "4 are scored again: --rescore" in err
-
-
-def test_reward_that_cannot_load_is_refused_before_anything_is_asked(evaluate: Eval) -> None:
-    Path("reward.py").write_text("import no_such_module\ndef compute_score(**rest): return 1\n")
-    code, _, err = evaluate()
-    assert (code, Stub.asked) == (2, 0)
-    assert "reward.py" in err and "no_such_module" in err
-    reward_file("return 1.0")
-    assert evaluate()[0] == 0 and Stub.asked == 4
 
 
 def test_answers_whose_reward_failed_are_only_scored_again(evaluate: Eval) -> None:
@@ -206,11 +197,6 @@ def test_reward_with_an_object_of_its_caller_runs_there_and_is_always_scored_aga
     assert (report.answers_kept, report.rewards_kept, Stub.asked) == (4, 0, 4)
 
 
-def test_rows_without_rewards_are_a_warning_with_the_reason() -> None:
-    with pytest.warns(UserWarning, match="4 answers have no reward, so .* number, not None"):
-        assert of_function(lambda **rest: None).metrics == {}
-
-
 # ─── Files that only the reward's process knows ───
 
 HOW = {
@@ -226,8 +212,9 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    ("how", "late"), [("sys.path", False), ("importlib", True), ("a path", False)]
+)
 def test_changed_file_that_a_reward_loads_in_any_way_scores_again(
     how: str, late: bool, evaluate: Eval
 ) -> None:
@@ -243,21 +230,13 @@ def test_changed_file_that_a_reward_loads_in_any_way_scores_again(
         Path("reward.py").write_text(f"{loads}\n{Path('reward.py').read_text()}")
     assert evaluate()[0] == 0
     first, about = rows(), json.loads(Path("eval.summary.json").read_text())
-    assert all(str(helper.resolve()) in row["scored_by_files"] for row in first)
+    files = [helper] if how == "a path" else [helper, helper.with_name("reward_words.py")]
+    names = [str(file.resolve()) for file in files]  # without those that reward.py's text names
+    assert all(row["scored_by_files"] == names for row in first)
     helper.write_text(f"{helper.read_text()}# a comment\n")
     assert "4 with their rewards" in evaluate()[2] and rows() == first
-    version = json.loads(Path("eval.summary.json").read_text())["reward_version"]
-    assert version == about["reward_version"]
-    last = helper if how == "a path" else helper.with_name("reward_words.py")
-    last.write_text("X = 0.25\n")
+    Path(names[-1]).write_text("X = 0.25\n")
     assert "0 with their rewards; 4 are scored again" in evaluate()[2]
     assert [row["reward"] for row in rows()] == [0.25] * 4 and Stub.asked == 4
     version = json.loads(Path("eval.summary.json").read_text())["reward_version"]
     assert version != about["reward_version"]
-
-
-def test_rows_name_no_files_that_the_functions_text_names(evaluate: Eval) -> None:
-    Path("reward_rule.py").write_text("X = 1.0\n")
-    reward_file("from reward_rule import X\nreturn X")
-    evaluate()
-    assert not any("scored_by_files" in row for row in rows())

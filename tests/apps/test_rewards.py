@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import math
 import os
-import pickle
-import socket
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +22,7 @@ from _inf.apps.code_version import CodeVersion
 from _inf.apps.eval import reward_pool
 from _inf.apps.eval.reward import Reward, RewardError
 from _inf.apps.eval.reward_pool import RewardPool, RewardWorker, reward_workers
-from _inf.apps.eval.reward_process import ARGUMENTS, HEADER, answer_calls
+from _inf.apps.eval.reward_process import ARGUMENTS
 from _inf.apps.eval.scoring import Judges
 from _inf.errors import ConfigError
 from tests.support.scripts import GONE_SECONDS, alive, until
@@ -47,15 +42,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
         "dict": {"score": 1.0, "pred": "7", "all": [data_source, ground_truth, extra_info]},
         "nan": math.nan,
         "none": None,
-        "text": "good",
         "no score": {"acc": 1},
         "object": {"score": 1, "what": object()},
         "large": 10**400,
         "extra nan": {"score": 1, "acc": math.nan},
-        "extra large": {"score": 1, "acc": 10**400},
-        "larger": {"score": 1, "digits": [10**5000]},
         "deep": {"score": 1, "tree": json.loads("[" * 400 + "]" * 400)},
-        "numpy key": {"score": 1, "counts": {numpy.int64(1): 2}},
         "itself": itself,
     }[solution_str]
 
@@ -76,8 +67,6 @@ under_way = 0
 
 async def five(solution_str, **rest):
     global under_way
-    if solution_str == "block":
-        time.sleep(600)
     under_way += 1
     while under_way < 5 or solution_str == "hang":
         await asyncio.sleep(0.01)
@@ -94,6 +83,8 @@ def parent(solution_str, **rest):
     return child.pid
 
 async def keeps_the_interpreter(solution_str, **rest):
+    if solution_str == "again":
+        return os.getpid()
     sys.setswitchinterval(1000)  # as a call in C does that never lets other threads run
     while True:
         pass
@@ -148,30 +139,26 @@ def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file:
         for text, said in {
             "nan": "finite number, not nan",
             "none": "a number, not None",
-            "text": "a number, not 'good'",
             "no score": "must have 'score'",
             "object": "TypeError: Object of type object is not JSON",
             "large": "a number, not 1000",
             "extra nan": "'acc' must be finite .*, not nan",
-            "extra large": "'acc' must be finite .*, not 1000",
-            "larger": "ValueError: Exceeds the limit",
             "deep": "'tree' must be .* nested at most 100 levels deep",
-            "numpy key": "TypeError: keys must be str",
             "itself": "ValueError: Circular reference",
         }.items():
             with pytest.raises(RewardError, match=said):
                 score(pool, text)
 
 
-@pytest.mark.parametrize("odd", [10**400, math.inf, {1: 2}], ids=["large", "infinite", "keys"])
-def test_odd_value_beside_the_score_of_an_agent_loop_is_an_error_of_its_row(odd: Any) -> None:
+def test_odd_value_beside_the_score_of_an_agent_loop_is_an_error_of_its_row() -> None:
     pool: Any = SimpleNamespace(version=CodeVersion("reward", "0"))
     judges = Judges(pool, {"mine": CodeVersion("loop mine", "1")})
-    row = {"agent_loop": "mine", "reward_scores": {"reward_score": 1.0}}
-    row["extra_fields"] = {"reward_extra_info": {"acc": odd}}
-    scored = asyncio.run(judges.scored(row, lambda row: {}))
-    assert scored["reward"] is None
-    assert "a reward's 'acc' must be finite" in scored["error"]["message"]
+    for odd in (10**400, {1: 2}):
+        row = {"agent_loop": "mine", "reward_scores": {"reward_score": 1.0}}
+        row["extra_fields"] = {"reward_extra_info": {"acc": odd}}
+        scored = asyncio.run(judges.scored(row, lambda row: {}))
+        assert scored["reward"] is None
+        assert "a reward's 'acc' must be finite" in scored["error"]["message"]
 
 
 def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has_it(
@@ -208,20 +195,6 @@ def test_async_calls_of_one_worker_run_side_by_side_and_a_late_one_fails_alone(f
         with pytest.raises(RewardError, match="longer than 5 s"):
             late.result(60)
         assert score(pool, "x").value == others[0].result().value  # the process goes on
-
-
-def test_async_function_that_blocks_its_worker_costs_only_the_calls_there(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reward_pool, "GRACE_SECONDS", 0.5)
-    with Pool(f"{file}:five", seconds=2, workers=1) as pool:
-        calls = [pool.submit("source", text, "truth", {}) for text in ("block", "a")]
-        with pytest.raises(RewardError, match="longer than 2 s"):
-            calls[0].result(60)
-        with pytest.raises(RewardError, match="another call was under way"):
-            calls[1].result(60)
-        again = [pool.submit("source", text, "truth", {}) for text in "abcde"]
-        assert len({call.result(60).value for call in again}) == 1  # in a new process
 
 
 def test_sync_calls_run_in_as_many_processes_as_asked_for(file: Path, tmp_path: Path) -> None:
@@ -298,19 +271,17 @@ def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
     assert until(lambda: not alive({child}), GONE_SECONDS)
 
 
-@pytest.mark.parametrize("end", ["die", "hang", "return"])
-def test_what_a_reward_function_started_ends_with_its_process(
-    end: str, file: Path, tmp_path: Path
-) -> None:
-    with Pool(f"{file}:parent", seconds=5, workers=1) as pool:
-        call = pool.submit("source", str(tmp_path / end), "truth", {})
-        if end == "return":
-            call.result(60)
-        else:
+def test_what_a_reward_function_started_ends_with_its_process(file: Path, tmp_path: Path) -> None:
+    ends = ("die", "hang", "return")
+    with Pool(f"{file}:parent", seconds=3, workers=3) as pool:
+        calls = {end: pool.submit("s", str(tmp_path / end), "t", {}) for end in ends}
+        for end in ("die", "hang"):
             with pytest.raises(RewardError):
-                call.result(60)
-    started = int((tmp_path / end).read_text())
-    assert until(lambda: not psutil.pid_exists(started), GONE_SECONDS)
+                calls[end].result(60)
+        calls["return"].result(60)
+    for end in calls:
+        started = int((tmp_path / end).read_text())
+        assert until(lambda: not psutil.pid_exists(started), GONE_SECONDS)  # noqa: B023
 
 
 def test_time_limit_holds_while_a_function_reads_nothing(
@@ -323,6 +294,7 @@ def test_time_limit_holds_while_a_function_reads_nothing(
         for call in calls:
             with pytest.raises(RewardError, match="longer than 2 s"):
                 call.result(30)
+        assert score(pool, "again").value > 0  # in a new process
 
 
 def test_row_that_cannot_be_sent_is_an_error_of_its_call(file: Path) -> None:
@@ -345,18 +317,18 @@ UNUSABLE = {
 
 
 def test_function_that_cannot_be_found_or_loaded_is_refused_with_the_reason(tmp_path: Path) -> None:
-    for named, said in (("rewards", "FILE.py:compute_score"), (3, "must be a function, not 3")):
+    for named, said in (
+        ("rewards", "FILE.py:compute_score"),
+        (3, "must be a function, not 3"),
+        ("missing.py", "no file missing.py"),
+    ):
         with pytest.raises(ConfigError, match=said):
-            RewardPool(named)
-    for named in ("missing.py:compute_score", "missing.py"):
-        with pytest.raises(ConfigError, match="no file missing.py"):
             RewardPool(named)
     for number, (text, said) in enumerate(UNUSABLE.items()):
         file = tmp_path / f"reward{number}.py"
         file.write_text(text)
-        for workers in (0, 1):
-            with pytest.raises(ConfigError, match=said), Pool(str(file), workers=workers):
-                pass
+        with pytest.raises(ConfigError, match=said), Pool(str(file), workers=number % 2):
+            pass
 
 
 @pytest.mark.verl
@@ -366,37 +338,13 @@ def test_source_that_verls_function_does_not_know_ends_the_run(
     from verl.utils.reward_score import default_compute_score
 
     async def here(worker: RewardWorker, arguments: dict[str, Any], seconds: float) -> Any:
-        try:
-            return default_compute_score(**arguments)
-        except Exception as failure:  # as its process says it
-            kind = type(failure).__name__
-            raise RewardError(f"the reward function raised {kind}: {failure}", kind) from None
+        with pytest.raises(NotImplementedError) as raised:
+            default_compute_score(**arguments)
+        raise RewardError("as its process says it", type(raised.value).__name__)
 
-    async def nothing(worker: RewardWorker) -> None: ...
-
-    monkeypatch.setattr(RewardWorker, "start", nothing)
     monkeypatch.setattr(RewardWorker, "call", here)
-    with Pool(None) as pool:
-        assert pool.submit("openai/gsm8k", "#### 5", "5", {}).result(60).value == 1.0
-        with pytest.raises(ConfigError, match="data_source 'own': .* give a function of your own"):
-            pool.submit("own", "#### 5", "5", {}).result(60)
-
-
-def test_thread_of_a_reward_closes_its_event_loop() -> None:
-    def one(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> float:
-        return 1.0
-
-    ours, theirs = socket.socketpair()
-    ours.settimeout(10)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        work = (theirs, lambda: one)
-        thread = threading.Thread(target=answer_calls, args=work, daemon=True)
-        thread.start()
-        (size,) = HEADER.unpack(ours.recv(HEADER.size))
-        assert pickle.loads(ours.recv(size)) == (0, "returned", False)
-        ours.close()
-        thread.join(10)
-        gc.collect()
-    assert not thread.is_alive()
-    assert not [each for each in found if "event loop" in str(each.message)]
+    with (
+        Pool(None) as pool,
+        pytest.raises(ConfigError, match="data_source 'source': .* give a function of your own"),
+    ):
+        score(pool, "#### 5")

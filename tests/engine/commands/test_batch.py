@@ -68,10 +68,14 @@ def test_tool_choice_makes_any_model_call_in_every_form_of_line(
         {"prompt": "Hello", "tool_choice": "required"},
         {"prompt": "Hello", "tools": tools, "tool_choice": missing},
         {"prompt": "Hello", **one, "regex": "a"},
+        *({"prompt": "Hello", "tools": tools, "tool_choice": each} for each in ("auto", "none")),
+        {"prompt": "Hello"},
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     assert on_tiny("batch", source, out, "--max-tokens", 60)[0] == 1
-    first, second, third, fourth, *errors = read(out)
+    first, second, third, fourth, *errors, shown, shown_alone, plain = read(out)
+    sent = [row["usage"]["prompt_tokens"] for row in (shown, shown_alone, plain)]
+    assert sent[0] == sent[1] > sent[2]  # tools are shown with `none` too
     whole = third["response"]["body"]["choices"]
     called = [[first], second["messages"][-1:], [choice["message"] for choice in whole]]
     for message in [message for messages in called for message in messages]:
@@ -85,19 +89,6 @@ def test_tool_choice_makes_any_model_call_in_every_form_of_line(
     said = [row["error"]["message"] for row in errors]
     assert [text.split(":")[0] for text in said] == ["tool_choice"] * 3
     assert "needs tools" in said[0] and "no tool 'h'" in said[1] and "one grammar" in said[2]
-
-
-def test_tools_of_a_line_are_shown_with_tool_choice_none_too(
-    on_tiny: Callable[..., Ran], tmp_path: Path
-) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "parameters": None}}]
-    plain = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
-    bodies = [plain | {"tools": tools, "tool_choice": each} for each in ("auto", "none")]
-    lines = [{"custom_id": str(n), "body": each} for n, each in enumerate([*bodies, plain])]
-    source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    assert on_tiny("batch", source, out)[0] == 0
-    sent = [row["response"]["body"]["usage"]["prompt_tokens"] for row in read(out)]
-    assert sent[0] == sent[1] > sent[2]
 
 
 def test_one_seed_answers_as_one_call_would_and_parameters_stand_in_any_form(

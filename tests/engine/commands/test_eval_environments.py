@@ -23,7 +23,6 @@ ROWS: list[dict[str, Any]] = [
     {"prompt": question("12 * 7", "3 + 4"), "index": 2},
     {"prompt": "What is", "shows": " 12 + 7?"},
 ]
-FILE = str(Path(kinds.__file__))
 
 
 def length(
@@ -63,11 +62,6 @@ def test_row_without_any_reward_says_so(caller: InferenceEngine) -> None:
     assert "the environment gave no reward, and" in row["error"]["message"]
 
 
-def test_columns_are_the_rows_own(caller: InferenceEngine) -> None:
-    with refused(ConfigError, "gets the columns of its row", key="environment_kwargs"):
-        inf.evaluate(caller, ROWS, environment_factory=kinds.Sums, environment_kwargs={"index": 3})
-
-
 def test_command_of_the_page_prints_the_rewards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,14 +76,13 @@ def test_command_of_the_page_prints_the_rewards(
     assert figure in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("named", "says"),
-    [
+def test_factory_that_is_not_there_and_columns_by_hand_are_refused(caller: InferenceEngine) -> None:
+    for named, says in (
         ("Sums", "name a file and a factory"),
         ("nowhere.py:Sums", "there is no file"),
-        (f"{FILE}:Sum", "nothing named 'Sum'"),
-    ],
-)
-def test_factory_that_is_not_there_is_refused(named: str, says: str) -> None:
-    with refused(ConfigError, says):
-        factory_of_file(named)
+        (f"{kinds.__file__}:Sum", "nothing named 'Sum'"),
+    ):
+        with refused(ConfigError, says):
+            factory_of_file(named)
+    with refused(ConfigError, "gets the columns of its row", key="environment_kwargs"):
+        inf.evaluate(caller, ROWS, environment_factory=kinds.Sums, environment_kwargs={"index": 3})

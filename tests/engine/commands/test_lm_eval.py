@@ -171,9 +171,9 @@ def test_model_args_are_the_configs(
 ) -> None:
     (tmp_path / "config.yaml").write_text("rollout: {prompt_length: 100, response_length: 50}\n")
     (tmp_path / "lm.yaml").write_text("model_args: {rollout.n: 1, rollout.dtype: bfloat16}\n")
-    asked = f"config={tmp_path / 'config.yaml'},rollout.dtype=float32,max_gen_toks=7"
+    keys = f"config={tmp_path / 'config.yaml'},rollout.dtype=float32,max_gen_toks=7"
     arguments = ("--limit", "1", "--device", "cpu", "--config", str(tmp_path / "lm.yaml"))
-    run(folder, tmp_path, ["own_choice"], "--model_args", asked, *arguments)
+    run(folder, tmp_path, ["own_choice"], "--model_args", keys, *arguments)
     [config] = made
     rollout = config.rollout
     assert (rollout.dtype, config.device) == ("float32", "cpu")
@@ -182,19 +182,13 @@ def test_model_args_are_the_configs(
     run(folder, tmp_path, ["own_choice"], "--limit", "1")
     assert made[1].device == "auto"
     assert not made[1].rollout.model_fields_set & {"prompt_length", "response_length"}
-    before = len(made)
-    assert main(["lm-eval", "--tasks", "own_choice", "--device", "mps"]) == 2
-    assert "device: " in (said := capsys.readouterr().err) and "not 'mps'" in said
-    assert main(["lm-eval", "--tasks", "own_choice", "--model", "hf"]) == 2
-    assert len(made) == before
-
-
-def test_a_keyword_that_the_engine_does_not_have_is_named(
-    made: list[Config], folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--tasks", "own_answer", "--limit", "1", "--include_path", str(folder)]
-    assert main(["lm-eval", *arguments, "--gen_kwargs", "penalty_alpha=1"]) == 1
-    assert "inf: lm-eval: penalty_alpha: " in capfd.readouterr().err
+    asked = ["lm-eval", "--tasks", "own_answer", "--limit", "1", "--include_path", str(folder)]
+    for wrong, code, words in (
+        (["--device", "mps"], 2, "not 'mps'"),
+        (["--model", "hf"], 2, "--model: it is this engine"),
+        (["--gen_kwargs", "penalty_alpha=1"], 1, "inf: lm-eval: penalty_alpha: "),
+    ):
+        assert main([*asked, *wrong]) == code and words in capsys.readouterr().err
 
 
 def test_context_begins_with_one_bos(engine: InferenceEngine) -> None:
@@ -214,11 +208,3 @@ def test_context_begins_with_one_bos(engine: InferenceEngine) -> None:
     assert not _adds_special_tokens(tokenizer, rendered=True)
     tokenizer.chat_template = "{{ messages[0].content }}"
     assert _adds_special_tokens(tokenizer, rendered=True)
-
-
-def test_the_harness_finds_its_own_tasks(
-    made: list[Config], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("lm_eval.tasks.TaskManager", TaskManager)
-    with pytest.raises(ValueError, match="Tasks not found: hellaswg"):
-        main(["lm-eval", "--tasks", "hellaswg"])
