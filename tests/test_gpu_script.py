@@ -112,9 +112,3 @@ def test_call_goes_on_where_the_last_one_ended(tmp_path: Path, program: dict[str
     assert json.loads((copy / "report.json").read_text())["parts"] == third.report
     other = Run(out, *parts, "--set", "rollout.dtype=float16")
     assert other.code == 2 and "results of other options" in other.shown
-
-
-@pytest.mark.parametrize("options", [["--parts", "smok"], ["--limit", "smok=1"], ["--out"]])
-def test_wrong_option_is_refused(tmp_path: Path, options: list[str]) -> None:
-    run = Run(tmp_path, "--budget", "0", *options)
-    assert run.code == 2 and options[0] in run.shown and not run.results

@@ -60,22 +60,23 @@ def test_layer_gets_what_its_adapters_add(
     inner = torch.randn(len(RANKS), 3 * MOST, WIDE)
     outer = torch.randn(len(RANKS), sum(OUT), MOST)
     x, output = torch.randn(sum(lengths), WIDE), torch.randn(sum(lengths), sum(OUT))
-    expected, tokens = output.clone(), iter(range(sum(lengths)))
-    for place, length in zip(places, lengths, strict=True):
+    offsets = [0, *itertools.accumulate(OUT)]
+    expected, of_tokens = (
+        output.clone(),
+        torch.tensor(places).repeat_interleave(torch.tensor(lengths)),
+    )
+    for token, place in enumerate(of_tokens.tolist()):
         rank = RANKS[place]
-        for token in (next(tokens) for _ in range(length)):
-            begin = 0
-            for number, width in enumerate(OUT):
-                a = inner[place, number * rank : (number + 1) * rank]
-                b = outer[place, begin : begin + width, :rank]
-                expected[token, begin : begin + width] += SCALINGS[place] * (b @ (a @ x[token]))
-                begin += width
+        for number, (begin, end) in enumerate(itertools.pairwise(offsets)):
+            a = inner[place, number * rank : (number + 1) * rank]
+            added = outer[place, begin:end, :rank] @ (a @ x[token])
+            expected[token, begin:end] += SCALINGS[place] * added
     from _inf.backends.verl.child.kernels import Kernels
 
     compiled = lora.CompiledAdapters(Kernels(kernel_library())) if in_c else None
     products = lora.CpuLora(len(RANKS), torch.device("cpu"), compiled=compiled)
     products.prepare_lora_batch(batch(lengths, decoding), places, RANKS, SCALINGS, False)
-    offsets = torch.tensor([0, *itertools.accumulate(OUT)], dtype=torch.int32)
-    result = products.run_qkv_lora(x, inner, outer, output_offset=offsets, base_output=output)
+    ends = torch.tensor(offsets, dtype=torch.int32)
+    result = products.run_qkv_lora(x, inner, outer, output_offset=ends, base_output=output)
     assert result is output
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)

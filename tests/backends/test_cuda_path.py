@@ -14,10 +14,14 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from transformers import PretrainedConfig
 
+from _inf.backends.model_info import with_dtype
 from _inf.backends.verl import cuda
 from _inf.backends.verl.server_arguments import server_arguments
 from _inf.config import load_config
@@ -82,33 +86,42 @@ def test_norms_call_kernels_of_the_wheel_and_float32_norms_none(facts: dict[str,
     assert "'sgl_kernel::gemma_rmsnorm'" in norms["GemmaRMSNorm bfloat16"]
 
 
-@pytest.mark.slow
-def test_server_arguments_of_a_gpu(facts: dict[str, Any]) -> None:
-    args = facts["server_args"]
-    assert {
-        name: each["attention_backend"] for name, each in args.items() if isinstance(each, dict)
-    } == {
-        "bfloat16": "fa3",
-        "float32": "triton",
-        "the embedded model": "triton",
-        "few rows": "fa3",
-        "most of 24 GiB": "fa3",
-        "own graphs": "fa3",
-        "an A100": "triton",
-        "to sleep": "fa3",
-    }
-    assert args["fa3 in float32"].startswith("ConfigError: rollout.engine_kwargs.sglang.attention")
-    # Beyond its rows, so that SGLang adds a graph for all of them and leaves larger ones out.
-    assert 50 < args["few rows"]["cuda_graph_bs"][-1] <= 50 + 32
-    assert args["most of 24 GiB"]["cuda_graph_bs"][-1] == 304
-    assert args["own graphs"]["cuda_graph_bs"] == [1, 8]
-    asleep, awake, embedded = args["to sleep"], args["bfloat16"], args["the embedded model"]
-    assert (awake["dtype"], awake["max_running_requests"]) == ("bfloat16", 1024)
-    assert not awake["disable_cuda_graph"] and awake["cuda_graph_bs"][-1] == 1024
-    assert (embedded["dtype"], embedded["disable_cuda_graph"]) == ("float32", True)
-    assert asleep["enable_memory_saver"] and asleep["enable_weights_cpu_backup"]
-    assert not awake["enable_memory_saver"] and not awake["enable_weights_cpu_backup"]
-    assert not awake["disable_overlap_schedule"]
+def arguments_of(
+    monkeypatch: pytest.MonkeyPatch, capability: int = 9, gigabytes: int = 80, **rollout: Any
+) -> dict[str, Any]:
+    gpu = SimpleNamespace(total_memory=gigabytes * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (capability, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: gpu)
+    config = load_config(None, {"model_path": "another", "rollout": rollout})
+    return server_arguments(with_dtype(config, False, PretrainedConfig()), 64, "cuda", "info")
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({}, {"attention_backend": None, "cuda_graph_max_bs": 1024, "enable_memory_saver": False}),
+        ({"dtype": "float32"}, {"attention_backend": "triton"}),
+        ({"capability": 8}, {"attention_backend": "triton"}),
+        ({"max_num_seqs": 50}, {"cuda_graph_max_bs": 50 + 32, "disable_overlap_schedule": False}),
+        ({"gigabytes": 24, "gpu_memory_utilization": 0.9}, {"cuda_graph_max_bs": 307}),
+        ({"cudagraph_capture_sizes": [1, 8]}, {"cuda_graph_bs": [1, 8]}),
+        ({"free_cache_engine": True}, {"enable_memory_saver": True}),
+        ({"free_cache_engine": True}, {"enable_weights_cpu_backup": True}),
+    ],
+    ids=str,
+)
+def test_server_arguments_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert arguments_of(monkeypatch, **how).items() >= expected.items()
+
+
+def test_attention_that_does_not_compute_in_float32_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = {"engine_kwargs": {"sglang": {"attention_backend": "fa3"}}, "dtype": "float32"}
+    with pytest.raises(ConfigError, match="attention_backend: fa3 computes in half precision"):
+        arguments_of(monkeypatch, **asked)
 
 
 @pytest.mark.slow

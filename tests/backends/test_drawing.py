@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stac
 
 WIDTH = 2000
 SEEDED = {"custom_params": {"seed": 5}}
-MASKED = {"custom_params": {"sampling_mask": True}, "top_p": 0.9}
 
 
 class Batch:
@@ -31,32 +30,15 @@ class Batch:
 
 
 class PretendedGpu(TorchFunctionMode):
-    """Tensors say that they are on a GPU; `waits`: what would wait there for the device."""
-
-    WAITING = frozenset(
-        "item tolist cpu numpy __bool__ __int__ __float__ __index__ nonzero unique masked_select"
-        " bincount".split()
-    )
-
-    def __init__(self) -> None:
-        self.waits: list[str] = []
+    """Tensors say that they are on a GPU."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs, name = dict(kwargs or {}), func.__name__
         if func == torch.Tensor.device.__get__:
             return torch.device("cuda")
-        elsewhere = "device" in kwargs or (name == "to" and isinstance(args[1], torch.device))
-        kwargs.pop("device", None)
-        at_once = kwargs.get("non_blocking") or name in ("arange", "empty", "zeros", "empty_like")
-        indexes = args[1] if name in ("__getitem__", "__setitem__") else ()
-        for index in indexes if isinstance(indexes, tuple) else (indexes,):
-            flags = isinstance(index, torch.Tensor) and index.dtype is torch.bool
-            elsewhere |= flags or isinstance(index, list)
-        if name in self.WAITING or (elsewhere and not at_once):
-            self.waits.append(name)
-        if name == "to" and elsewhere:
+        kwargs = {name: value for name, value in (kwargs or {}).items() if name != "device"}
+        if func.__name__ == "to" and isinstance(args[1], torch.device):
             return args[0]
         return func(*args, **kwargs)
 
@@ -126,41 +108,6 @@ def sampled(info: Any, logits: torch.Tensor, tops: int = 0) -> tuple[torch.Tenso
         output, info, True, [tops] * rows, [None] * rows, torch.zeros(rows, dtype=torch.long)
     )
     return tokens, output
-
-
-def waits(rows: int, tops: int = 0, **params: Any) -> list[str]:
-    """What one step waits for on a GPU."""
-    batch, info = info_of([request([1, 2, row], **params) for row in range(rows)])
-    logits = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
-    orchestrator = info.penalizer_orchestrator
-    with PretendedGpu() as gpu:
-        if orchestrator.is_required:
-            orchestrator.cumulate_output_tokens(torch.full((rows,), 7))
-        info.device = torch.device("cuda")
-        tokens, output = sampled(info, logits, tops)
-    assert len(tokens) == len(batch.reqs) == len(output.next_token_logprobs)
-    return gpu.waits
-
-
-@pytest.mark.parametrize(
-    ("params", "most"),
-    [
-        ({}, 0),
-        ({"temperature": 0.0}, 0),
-        (SEEDED, 0),
-        ({"custom_params": {"repetition_penalty": 1.3}}, 0),
-        ({**SEEDED, "top_k": 50, "top_p": 0.9, "min_p": 0.05}, 2),
-        (MASKED, 20),  # lists are made of what `cpu` has copied
-    ],
-    ids=str,
-)
-def test_step_waits_for_a_gpu_as_often_for_256_rows_as_for_2(
-    params: dict[str, Any], most: int
-) -> None:
-    few, many = (waits(rows, int(params is MASKED), **params) for rows in (2, 256))
-    if params is MASKED:
-        few, many = ([each for each in names if each != "tolist"] for names in (few, many))
-    assert few == many and len(few) <= most
 
 
 @pytest.mark.parametrize("gpu", [False, True])

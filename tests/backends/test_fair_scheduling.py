@@ -28,13 +28,6 @@ def order(waiting: Sequence[Any], running: Sequence[Any] | None = ()) -> list[st
     return [req.rid for req in queue]
 
 
-def test_call_that_comes_after_a_batch_is_next() -> None:
-    chat, stream = requests("chat", 1), [SimpleNamespace(rid="stream")]
-    waiting = [*requests("batch", 900, 32), *chat, *stream]
-    queue = order(waiting, requests("batch", 32))
-    assert queue == ["chat-0", "stream", *(req.rid for req in waiting[:900])]
-
-
 def test_two_batches_take_turns_and_a_late_one_gets_no_more() -> None:
     waiting = [*requests("old", 3), *requests("new", 3)]
     assert order(waiting, None) == ["old-0", "new-0", "old-1", "new-1", "old-2", "new-2"]

@@ -23,11 +23,8 @@ def lengths(config: Config, longest: int | None) -> tuple[int, int, int]:
     ("source", "overrides", "longest", "expected"),
     [
         (None, {}, 1000, (800, 200, 1000)),
-        (None, {}, 2560, (2048, 512, 2560)),
         (None, {}, None, (2048, 512, 2560)),
-        (None, {}, 2, (1, 1, 2)),
         (None, {"rollout": {"response_length": 100}}, 1000, (900, 100, 1000)),
-        (None, {"rollout": {"prompt_length": 700}}, 1000, (700, 300, 1000)),
         ({"rollout": {"dtype": "float32"}}, {}, 1000, (500, 500, 1000)),
         ({"rollout": {"prompt_length": 700}}, {}, 1000, (700, 300, 1000)),
         # As they were set, so that the start refuses them.

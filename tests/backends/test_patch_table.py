@@ -45,11 +45,3 @@ def test_wrapped_function_is_called_with_upstreams_own_whatever_its_kind(
     assert upstream().method(5) == 11
     assert upstream.static(5) == upstream().static(5) == 12
     assert upstream.named(5) == upstream().named(5) == ("Upstream", 10)
-
-
-def test_two_rows_wrap_one_function_the_later_outside(upstream: type[Any]) -> None:
-    def negated(original: Callable[..., int], self: Any, number: int) -> int:
-        return -original(self, number)
-
-    apply([Wrap(f"{UPSTREAM}.method", doubled, ""), Wrap(f"{UPSTREAM}.method", negated, "")])
-    assert upstream().method(5) == -11

@@ -105,41 +105,26 @@ def test_rollout_of_verls_own_in_the_same_process_finds_its_own_modules(
 ) -> None:
     """Where no call of ours runs and no engine of ours starts."""
     import asyncio
-    import logging
     import multiprocessing
-    import tempfile
 
     import torch
-    from sglang.srt import server_args
     from sglang.srt.entrypoints import engine
     from sglang.srt.managers import tokenizer_manager
     from verl.workers.rollout.sglang_rollout import sglang_rollout
 
+    met: list[Any] = []
+
     async def running() -> None:
         assert sglang_rollout.asyncio.get_event_loop() is asyncio.get_running_loop()
-
-    asyncio.run(running())
-    met: list[Any] = []
-    monkeypatch.setattr(torch.distributed, "barrier", lambda *args: met.append(args))
-    sglang_rollout.dist.barrier()
-    monkeypatch.setattr(multiprocessing, "set_start_method", lambda *a, **k: met.append((a, k)))
-    sglang_rollout.mp.set_start_method("spawn", force=True)
-    assert met == [(), (("spawn",), {"force": True})]
-    process = engine.mp.Process(target=print, args=("x",))
-    assert type(process) is multiprocessing.Process
-    with server_args.tempfile.NamedTemporaryFile() as file:
-        assert file.name.startswith(tempfile.gettempdir())
-    root = logging.getLogger()
-    handlers, level = [*root.handlers], root.level
-    try:
-        engine.configure_logger(SimpleNamespace(log_level="error", log_requests_format=None))
-        assert root.handlers != handlers
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
+        await tokenizer_manager.print_exception_wrapper(works)
 
     async def works() -> None:
         met.append("done")
 
-    asyncio.run(tokenizer_manager.print_exception_wrapper(works))
-    assert met[-1] == "done"
+    asyncio.run(running())
+    monkeypatch.setattr(torch.distributed, "barrier", lambda *args: met.append(args))
+    sglang_rollout.dist.barrier()
+    monkeypatch.setattr(multiprocessing, "set_start_method", lambda *a, **k: met.append((a, k)))
+    sglang_rollout.mp.set_start_method("spawn", force=True)
+    assert met == ["done", (), (("spawn",), {"force": True})]
+    assert type(engine.mp.Process(target=print, args=("x",))) is multiprocessing.Process

@@ -6,10 +6,8 @@ PATH, and checks the JSON that it prints. Each fact is a value or the exception 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
-import io
 import json
 import os
 import re
@@ -21,7 +19,6 @@ from typing import Any
 
 from _inf.backends.verl import cuda, environment
 from tests.support.fake_gpu import FAKE
-from tests.support.tiny import tiny_model
 
 environment.prepare("cuda")
 exec(FAKE)
@@ -127,55 +124,6 @@ def norms() -> dict[str, Any]:
     }
 
 
-def server_args() -> dict[str, Any]:
-    """The fields of the real `ServerArgs` that depend on the GPU, for several configs."""
-    from sglang.srt.server_args import ServerArgs
-    from transformers import PretrainedConfig
-
-    from _inf.backends.model_info import with_dtype
-    from _inf.backends.verl.server_arguments import server_arguments
-    from _inf.config import load_config
-
-    fields = (
-        "dtype max_running_requests attention_backend cuda_graph_bs disable_cuda_graph "
-        "enable_memory_saver enable_weights_cpu_backup disable_overlap_schedule"
-    ).split()
-    stored = PretrainedConfig(dtype="float32")  # of the checkpoint
-
-    def resolved(
-        memory: int = 80, capability: int = 9, model: str | None = "another", **rollout: Any
-    ) -> dict[str, Any]:
-        properties.total_memory = memory * 2**30  # noqa: F821  of FAKE
-        torch.cuda.get_device_capability = lambda *args: (capability, 0)
-        config = load_config(None, {"model_path": model, "rollout": rollout})
-        config = with_dtype(config, False, stored)
-        own = config.rollout
-        arguments = server_arguments(config, 1024, "cuda", "warning")
-        verl = {
-            "model_path": str(tiny_model()),
-            "dtype": own.dtype,
-            "mem_fraction_static": own.gpu_memory_utilization,
-            "max_running_requests": own.max_num_seqs,
-            "skip_tokenizer_init": True,
-        }
-        with contextlib.redirect_stdout(io.StringIO()):
-            args = ServerArgs(**(verl | arguments))
-        return {name: getattr(args, name) for name in fields}
-
-    native = {"engine_kwargs": {"sglang": {"attention_backend": "fa3"}}, "dtype": "float32"}
-    return {
-        "bfloat16": resolved(),
-        "float32": resolved(dtype="float32"),
-        "the embedded model": resolved(model=None),
-        "few rows": resolved(max_num_seqs=50),
-        "most of 24 GiB": resolved(max_num_seqs=1024, memory=24, gpu_memory_utilization=0.9),
-        "own graphs": resolved(cudagraph_capture_sizes=[1, 8]),
-        "an A100": resolved(capability=8),
-        "to sleep": resolved(free_cache_engine=True),
-        "fa3 in float32": failure_or_none(lambda: resolved(**native)),
-    }
-
-
 def kernels() -> list[dict[str, Any]]:
     """SGLang's Triton attention and experts, compiled for the GPU: of each kernel the shared memory
     in bytes that it asks for, and whether it multiplies in TF32 or rounds to float16."""
@@ -246,7 +194,7 @@ def main() -> None:
 
     set_global_server_args_for_scheduler(ServerArgs(model_path="dummy"))
     facts["library"] = sgl_kernel.common_ops.__file__
-    for fact in (misfits, models, deep_gemm, norms, server_args, kernels):
+    for fact in (misfits, models, deep_gemm, norms, kernels):
         facts[fact.__name__] = fact()
     json.dump(facts, sys.stdout)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,11 +93,6 @@ async def _declare_dead_on_failure(
         host.declare_dead(f"The engine's request handling failed with {failure!r}")
 
 
-async def _wait_for(awaitable: Awaitable[Any], timeout: float | None) -> Any:
-    ours = current_call.get(None) is not None
-    return await (awaitable if ours else asyncio.wait_for(awaitable, timeout))
-
-
 def _modify_within(modify: Callable[..., Any], reduced: Any, index: int, modifier: Any) -> Any:
     return modify(reduced, index, modifier) if index < len(reduced) else reduced
 
@@ -148,9 +143,6 @@ PATCHES = (
          "which CUDA takes half a gigabyte in the caller's process"),
     Wrap("sglang.srt.managers.tokenizer_manager:print_exception_wrapper",
          _declare_dead_on_failure, "it kills the caller's process and all its children"),
-    Replace("sglang.srt.managers.tokenizer_manager:asyncio", _Module(asyncio, wait_for=_wait_for),
-            "it makes a task and a timer for each token of a stream, only to look after some "
-            "seconds whether the connection of SGLang's own HTTP server is still there"),
     Wrap("sglang.srt.utils.patch_torch:_modify_tuple", _modify_within,
          "it looks for a device past the end of what a CPU tensor reduces to"),
 )

@@ -125,16 +125,7 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
                 )
             return _prepared
         machine = probe()
-        if device == "cuda" and not machine.devices:
-            hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-            hint = "" if hidden is None else f" (CUDA_VISIBLE_DEVICES is {hidden!r})"
-            raise ConfigError(
-                f"device: 'cuda' was asked for, but {machine.why_none}{hint}; "
-                "use device: cpu, or auto to take what the machine has"
-            )
-        chosen: Device = "cuda" if machine.devices and device != "cpu" else "cpu"
-        if device == "auto" and TOO_OLD in machine.why_none:
-            quiet.warn(f"device: {machine.why_none}; the CPU is used.")
+        chosen = _chosen(device, machine)
         if chosen == "cuda":
             from _inf.backends.verl import cuda
 
@@ -154,6 +145,19 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
             _set_for_cpu(machine)
         _prepared = chosen
         return chosen
+
+
+def _chosen(device: str, machine: Machine) -> Device:
+    if device == "cuda" and not machine.devices:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        hint = "" if hidden is None else f" (CUDA_VISIBLE_DEVICES is {hidden!r})"
+        raise ConfigError(
+            f"device: 'cuda' was asked for, but {machine.why_none}{hint}; "
+            "use device: cpu, or auto to take what the machine has"
+        )
+    if device == "auto" and TOO_OLD in machine.why_none:
+        quiet.warn(f"device: {machine.why_none}; the CPU is used.")
+    return "cuda" if machine.devices and device != "cpu" else "cpu"
 
 
 def probe() -> Machine:

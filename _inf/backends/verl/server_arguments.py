@@ -119,14 +119,9 @@ def _on_a_gpu(config: Config) -> dict[str, Any]:
     nothing."""
     import torch
 
-    if not config.pack_weights:
-        raise ConfigError.of(
-            "pack_weights", "only a CPU's weights are packed; leave it out on a GPU"
-        )
-    if not config.compiled_kernels:
-        raise ConfigError.of(
-            "compiled_kernels", "only a CPU's layers are computed so; leave it out on a GPU"
-        )
+    for key in ("pack_weights", "compiled_kernels"):
+        if not getattr(config, key):
+            raise ConfigError.of(key, "only a CPU computes so; leave it out on a GPU")
     rollout = config.rollout
     float32 = rollout.dtype in FLOAT32
     backend = rollout.engine_kwargs["sglang"].get(ATTENTION)

@@ -108,11 +108,6 @@ def return_zeros(
     attach(self, output, logprobs, *args)
 
 
-def agree_with_others(agree: Callable[..., None], self: Any, *args: object) -> None:
-    if self.tp_sync_group.size() > 1:
-        agree(self, *args)
-
-
 def return_asked(
     attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
 ) -> None:
@@ -188,8 +183,6 @@ def patches(compiled: CompiledDraws | None = None) -> list[Replace]:
              "leaves zeros"),
         Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_zeros,
              "the other half of the row above"),
-        Wrap(f"{module}:Sampler._sync_token_ids_across_tp", agree_with_others,
-             "beside a grammar one rank, too, agrees on each step's tokens with itself"),
         Wrap("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.from_schedule_batch",
              temperature_of_top_k_1,
              "a batch of top_k=1 rows counts as greedy, and their log probs lose the temperature "

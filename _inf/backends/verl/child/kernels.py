@@ -92,10 +92,6 @@ class Kernels:
             of_each = zip(arguments, _ARGUMENTS[function], strict=True)
             rows = (value for value, kind in of_each if kind is _ROWS)
             self.recording.add(function, arguments, *rows)
-        return self.compute(function, *arguments)
-
-    def compute(self, function: str, *arguments: Any) -> int:
-        """`call` without a record."""
         return int(getattr(self._library, function)(*map(address, arguments)))
 
     def recorded(

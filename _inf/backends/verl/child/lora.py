@@ -38,12 +38,12 @@ def with_its_bias(build: Callable[..., None], self: Any, base_layer: Any, *args:
 
 
 class Used(NamedTuple):
-    """An adapter of a batch: its place in SGLang's buffers, and its tokens; None: all."""
+    """An adapter of a batch: its place in SGLang's buffers, and its tokens."""
 
     slot: int
     rank: int
     scaling: float
-    tokens: torch.Tensor | None
+    tokens: torch.Tensor
 
 
 class Inner(NamedTuple):
@@ -96,8 +96,7 @@ class CpuLora(BaseLoRABackend):
             self._compiled.begin(of_tokens.tolist(), lora_ranks, scalings)
             self._in_c = True
         for slot in slots:
-            mine = of_tokens == slot
-            tokens = None if bool(mine.all()) else mine.nonzero()[:, 0]
+            tokens = (of_tokens == slot).nonzero()[:, 0]
             self._used.append(Used(slot, lora_ranks[slot], scalings[slot], tokens))
 
     def run_lora_a_sgemm(self, x: torch.Tensor, weights: torch.Tensor, slices: int = 1) -> Inner:
@@ -115,16 +114,12 @@ class CpuLora(BaseLoRABackend):
         if compiled and compiled.add(x.x, x.weights, weights, output_offset, base_output):
             return base_output
         for used in self._used:
-            mine = x.x if used.tokens is None else x.x[used.tokens]
-            inner = mine @ x.weights[used.slot, : x.slices * used.rank].T * used.scaling
+            inner = x.x[used.tokens] @ x.weights[used.slot, : x.slices * used.rank].T * used.scaling
             slices = itertools.pairwise(output_offset.tolist())
             for number, (start, end) in enumerate(slices):
                 part = inner[:, number * used.rank : (number + 1) * used.rank]
                 outer = weights[used.slot, start:end, : used.rank].T
-                if used.tokens is None:
-                    base_output[:, start:end].addmm_(part, outer)
-                else:
-                    base_output[:, start:end].index_add_(0, used.tokens, part @ outer)
+                base_output[:, start:end].index_add_(0, used.tokens, part @ outer)
         return base_output
 
     def run_qkv_lora(

@@ -121,12 +121,6 @@ def native_in_float32(
     return forward(self, x, *others, **named)
 
 
-def half_precision_only(
-    can_be_compiled: Callable[..., bool], head_dim: int, dtype: torch.dtype
-) -> bool:
-    return dtype is not torch.float32 and can_be_compiled(head_dim, dtype)
-
-
 def tiles_that_fit(
     sizes: Callable[[int, int], tuple[int, ...]], width: int, value_width: int
 ) -> tuple[int, ...]:
@@ -249,9 +243,6 @@ def gpu_patches() -> list[Replace]:
         *(Wrap(f"sglang.srt.layers.layernorm:{norm}.forward_cuda", native_in_float32,
                "sgl-kernel has no kernel of it for float32")
           for norm in ("RMSNorm", "GemmaRMSNorm")),
-        Wrap("sglang.srt.models.utils:can_use_fused_inplace_qknorm", half_precision_only,
-             "with a toolkit it tries to compile the kernel for float32, which its source "
-             "(jit_kernel/csrc/elementwise/qknorm.cuh) refuses after seconds of nvcc"),
         Wrap("sglang.srt.layers.attention.triton_ops.extend_attention:"
              "_get_block_sizes_for_extend_attention", tiles_that_fit,
              "its tiles are sized for half precision: in float32 those for heads of 128 need 192 "

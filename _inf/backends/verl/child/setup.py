@@ -7,7 +7,6 @@ are those of sglang 0.5.9, under `srt/`.
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -23,6 +22,15 @@ if TYPE_CHECKING:
     from _inf.backends.verl.child.compiled_draws import CompiledDraws
     from _inf.backends.verl.child.kernels import Kernels
     from _inf.backends.verl.patch_table import Replace
+
+VARIABLES = {
+    # Otherwise Triton's products of float32 are TF32.
+    "TRITON_F32_DEFAULT": "ieee",
+    # Otherwise the logits of a whole prefill are in memory at once: three times 5 GB for 8,192
+    # scored tokens of a vocabulary of 150,000.
+    "SGLANG_ENABLE_LOGITS_PROCESSER_CHUNK": "1",
+    "SGLANG_LOGITS_PROCESSER_CHUNK_SIZE": "512",
+}
 
 
 def import_all(log: Path) -> None:
@@ -90,6 +98,27 @@ def patches(
     ]
 
 
+def _before_sglang(device: str) -> None:
+    """Load, leave out and set what must be so before SGLang is imported."""
+    load_stubs()
+    if device == "cuda":
+        from _inf.backends.verl.cuda import leave_out_deep_gemm
+
+        leave_out_deep_gemm()
+    else:
+        sys.modules.update(dict.fromkeys(UNUSED_ON_CPU))  # type: ignore[arg-type]
+    for name, value in (not_compiled() | VARIABLES).items():
+        os.environ.setdefault(name, value)
+    import torch
+    import tqdm
+
+    # tqdm's default is a named semaphore; a killed child leaks it, and Python warns about it.
+    tqdm.tqdm.set_lock(threading.RLock())
+    # cuBLAS' products are TF32, with 10 bits of the mantissa's 23, where NVIDIA's containers set
+    # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE.
+    torch.set_float32_matmul_precision("highest")
+
+
 def set_up(
     log: Path,
     *,
@@ -102,30 +131,7 @@ def set_up(
 ) -> None:
     """experts: whether the model is a mixture of them. Its layers are not computed in C: sums in
     another order choose another expert where two are as good."""
-    load_stubs()
-    if device == "cuda":
-        from _inf.backends.verl.cuda import leave_out_deep_gemm
-
-        leave_out_deep_gemm()
-    else:
-        sys.modules.update(dict.fromkeys(UNUSED_ON_CPU))  # type: ignore[arg-type]
-    for name, value in not_compiled().items():
-        os.environ.setdefault(name, value)
-    import torch
-    import tqdm
-
-    # tqdm's default is a named semaphore; a killed child leaks it, and Python warns about it.
-    tqdm.tqdm.set_lock(threading.RLock())
-    # A hundred lines about other models that this machine could not run.
-    logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)
-    # Triton's products of float32 are TF32 otherwise, which has 10 bits of the mantissa's 23; those
-    # of cuBLAS are where TORCH_ALLOW_TF32_CUBLAS_OVERRIDE is set, as NVIDIA's containers do.
-    os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
-    torch.set_float32_matmul_precision("highest")
-    # Otherwise the logits of a whole prefill are in memory at once: three times 5 GB for 8,192
-    # scored tokens of a vocabulary of 150,000.
-    os.environ.setdefault("SGLANG_ENABLE_LOGITS_PROCESSER_CHUNK", "1")
-    os.environ.setdefault("SGLANG_LOGITS_PROCESSER_CHUNK_SIZE", "512")
+    _before_sglang(device)
     from _inf.backends.verl.child.attention import register_cpu_attention
     from _inf.backends.verl.child.compiled_adapters import CompiledAdapters
     from _inf.backends.verl.child.compiled_draws import CompiledDraws
