@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -46,20 +43,3 @@ def test_seeds_draw_the_tokens_that_they_draw_with_operators(
     for broken in (torch.nan, 0.0):
         tokens = compiled.draw_by_seed(torch.full_like(probs, broken), *where[1:])
         assert ((tokens >= 0) & (tokens < width)).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("right", "wrong", "named"),
-    [
-        ("in[i] > last", "in[i] >= last", "keep_likely"),
-        ("+ second", "- second", "draw_by_keys"),
-        ("word >> i & 1", "word >> (i ^ 1) & 1", "apply_bits"),
-    ],
-)
-def test_library_that_computes_something_else_is_refused(
-    miscompiled: Callable[[str, str], Path], right: str, wrong: str, named: str
-) -> None:
-    library = miscompiled(right, wrong)
-    with pytest.raises(RuntimeError, match=f"compiled_kernels: {named} "):
-        CompiledDraws(library)

@@ -49,12 +49,9 @@ def test_context_is_the_one_after_scaling_wherever_the_config_says_it(rope: str)
     assert context_length(scaled(rope)) == ROPES[rope][2]
 
 
-def test_gemma_3_has_its_context_after_its_linear_scaling() -> None:
+def test_gemma_3_has_its_context_after_its_linear_scaling_and_xlnet_has_none() -> None:
     own = {"max_position_embeddings": 131_072, "rope_scaling": {"rope_type": "linear", "factor": 8}}
     assert context_length(transformers.Gemma3TextConfig(**own)) == 131_072
-
-
-def test_negative_context_is_none() -> None:
     assert context_length(transformers.XLNetConfig()) is None
 
 

@@ -147,14 +147,20 @@ def test_layer_that_does_not_fit_its_tensors_is_refused(loaded: Any, wrong: str)
         ("ADD_PRODUCT(sums[v], value[v], weight)", "sums[v] + value[v]", "attend"),
         ("all_lanes(x[r * step + i])", "all_lanes(x[r * step])", "multiply"),
         ("ADD_PRODUCT(second[v], two[v], number)", "second[v] + two[v]", "multiply"),
+        ("in[i] > last", "in[i] >= last", "keep_likely"),
+        ("+ second", "- second", "draw_by_keys"),
+        ("word >> i & 1", "word >> (i ^ 1) & 1", "apply_bits"),
     ],
 )
 def test_library_that_computes_something_else_is_refused(
     loaded: Any, miscompiled: Callable[[str, str], Path], right: str, wrong: str, named: str
 ) -> None:
+    from _inf.backends.verl.child.compiled_draws import CompiledDraws
+
     library = miscompiled(right, wrong)
     with pytest.raises(RuntimeError, match=f"compiled_kernels: {named} "):
         type(loaded)(library)
+        CompiledDraws(library)
 
 
 def test_without_gcc_or_with_a_damaged_library_there_is_a_warning_and_none(

@@ -30,15 +30,15 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "FIRST_PAUSE", 0.0)
 
 
-def test_flush_that_is_refused_without_end_is_an_error() -> None:
-    scheduler = Scheduler(refusals=10**9)
-    with pytest.raises(InferenceError, match="refused .* to empty its prefix cache"):
-        asyncio.run(PrefixCache(scheduler.flush).empty())
-    assert scheduler.asked == changes.MAX_REFUSALS
-
-
-def test_flush_beside_other_calls_is_left_to_them() -> None:
+def test_refused_flush_is_tried_again_until_it_is_an_error_or_left_to_other_calls() -> None:
     scheduler = Scheduler(refusals=10**9)
     others = iter([False, False, True])
     asyncio.run(PrefixCache(scheduler.flush).empty(others=lambda: next(others)))
     assert scheduler.asked == 3
+    scheduler.refusals = 5
+    asyncio.run(PrefixCache(scheduler.flush).empty())
+    assert scheduler.asked == 6
+    scheduler.refusals = 10**9
+    with pytest.raises(InferenceError, match="refused .* to empty its prefix cache"):
+        asyncio.run(PrefixCache(scheduler.flush).empty())
+    assert scheduler.asked == 6 + changes.MAX_REFUSALS

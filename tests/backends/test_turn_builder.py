@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -18,48 +19,28 @@ from tests.support.chat_templates import FAMILIES, Family, embedded_tokenizer, m
 pytestmark = pytest.mark.verl
 
 
-class Tool:
-    name = "multiply"
-
-    async def create(self, *_: Any, **__: Any) -> Any:
-        from verl.tools.schemas import ToolResponse
-
-        return "id", ToolResponse()
-
-    async def execute(self, *_: Any, **__: Any) -> Any:
-        from verl.tools.schemas import ToolResponse
-
-        return ToolResponse(text="84"), 0.0, {}
-
-    async def calc_reward(self, *_: Any, **__: Any) -> float:
-        return 0.0
-
-    async def release(self, *_: Any, **__: Any) -> None:
-        """Nothing to release."""
-
-
-class Asks:
-    async def start_interaction(self, *_: Any, **__: Any) -> None:
-        """Nothing to start."""
-
-    async def generate_response(self, *_: Any, **__: Any) -> Any:
-        return False, "And half of that?", 0.0, {}
-
-
 def ids_of_its_loop(paths: Paths) -> list[int]:
     """Run `_async_rollout_a_request` on an engine that answers with the conversation's answers."""
     prepare("cpu")
     from sglang.srt.entrypoints.openai.protocol import Tool as Schema
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
-    from verl.tools.schemas import OpenAIFunctionToolSchema
+    from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
     from verl.workers.rollout.schemas import AsyncRolloutRequest
     from verl.workers.rollout.sglang_rollout.sglang_rollout import SGLangRollout
 
-    sampled = iter(paths.answers.values())
-
-    async def answer(**_: Any) -> dict[str, Any]:
-        return {"output_ids": next(sampled), "meta_info": {"finish_reason": {"type": "stop"}}}
-
+    meta = {"finish_reason": {"type": "stop"}}
+    answers = [{"output_ids": ids, "meta_info": meta} for ids in paths.answers.values()]
+    tool = SimpleNamespace(
+        name="multiply",
+        create=AsyncMock(return_value=("id", ToolResponse())),
+        execute=AsyncMock(return_value=(ToolResponse(text="84"), 0.0, {})),
+        calc_reward=AsyncMock(return_value=0.0),
+        release=AsyncMock(),
+    )
+    asks = SimpleNamespace(
+        start_interaction=AsyncMock(),
+        generate_response=AsyncMock(return_value=(False, "And half of that?", 0.0, {})),
+    )
     rollout: Any = SGLangRollout.__new__(SGLangRollout)
     turns = SimpleNamespace(max_assistant_turns=len(paths.answers), max_user_turns=9)
     rollout.config = SimpleNamespace(
@@ -71,8 +52,8 @@ def ids_of_its_loop(paths: Paths) -> list[int]:
     )
     rollout._tp_rank, rollout.sampling_params = 0, {}
     rollout.processing_class = paths.tokenizer
-    rollout._engine = SimpleNamespace(async_generate=answer)
-    rollout._tool_map, rollout.interaction_map = {"multiply": Tool()}, {"asks": Asks()}
+    rollout._engine = SimpleNamespace(async_generate=AsyncMock(side_effect=answers))
+    rollout._tool_map, rollout.interaction_map = {"multiply": tool}, {"asks": asks}
     schemas = [OpenAIFunctionToolSchema.model_validate(each) for each in paths.schemas]
     known = [Schema.model_validate(each.model_dump()) for each in schemas]
     rollout._function_call_parser = FunctionCallParser(known, "qwen25")
