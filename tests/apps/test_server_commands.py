@@ -96,22 +96,6 @@ def test_batch_is_resumed_and_its_bad_lines_have_errors(
     assert "2 lines, 3 tokens" in capsys.readouterr().err
 
 
-def test_batch_ends_where_the_server_is_gone_and_keeps_its_rows(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("_inf.backends.openai.client.RETRIES", 1)
-    Path("in.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
-    other = ["--set", "rollout.max_num_seqs=1"]
-
-    def once(path: str, body: Any) -> Reply:
-        if body:
-            server.stop_listening()
-        return Reply(echo(path, body).body, headers={"connection": "close"})
-
-    server.script = once
-    assert main(["batch", "in.jsonl", "out.jsonl", *at(server), *other]) == 1
-    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
-    assert [row["completion"] for row in rows] == ["A"]
 
 
 def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:

@@ -60,6 +60,7 @@ def explored(case: cases.Cases, work: Callable[[Any], None], count: int) -> None
         work(one)
         faulthandler.cancel_dump_traceback_later()
 
+    tokenizer()  # its imports take as long as many cases
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         explore()
