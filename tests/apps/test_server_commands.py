@@ -96,8 +96,6 @@ def test_batch_is_resumed_and_its_bad_lines_have_errors(
     assert "2 lines, 3 tokens" in capsys.readouterr().err
 
 
-
-
 def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:
     def script(path: str, body: Any) -> Reply:
         if body and "tools" in body and body["messages"][-1]["role"] == "user":

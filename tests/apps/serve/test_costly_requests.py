@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,3 +151,19 @@ def test_bodies_are_read_beside_the_loop_that_answers(
         statuses = [http.post(path, content=b"{}").status_code for path in paths]
     assert statuses == [httpx.codes.BAD_REQUEST] * len(paths)
     assert loops == [None] * len(paths)
+
+
+def test_long_responses_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several choices: `json` holds the interpreter while it writes one value."""
+    written = []
+
+    def dumps(value: Any, **how: Any) -> str:
+        written.append(value)
+        return json.dumps(value, **how)
+
+    monkeypatch.setattr(responses, "json", SimpleNamespace(dumps=dumps))
+    choices = [{"n": n} for n in range(3)]
+    for more in ({}, {"usage": 1}):
+        text = responses.response_text({"id": "a"}, choices, more)
+        assert text == json.dumps({"id": "a", "choices": choices, **more})
+    assert written == [{"id": "a"}, {}, *choices, {"id": "a"}, {"usage": 1}, *choices]
