@@ -34,8 +34,7 @@ ROOT = Path(__file__).parents[1]
 METRICS = (
     "logprobs_diff_mean", "logprobs_diff_max", "token_mult_prob_error", "ratio_outside_0.9_1.1",
     "training/rollout_probs_diff_mean", "rollout_corr/kl", "rollout_corr/k3_kl",
-    "rollout_corr/rollout_ppl", "rollout_corr/training_ppl", "logprobs_diff_mean/rank_1",
-    "logprobs_diff_mean/rank_over_20", "prefill_decode/logprobs_diff_mean",
+    "rollout_corr/rollout_ppl", "rollout_corr/training_ppl", "prefill_decode/logprobs_diff_mean",
     "prefix_reuse/logprobs_diff_mean", "alone_in_batch/logprobs_diff_mean",
     "alone_in_batch/same_tokens", "update_weights/logprobs_diff_mean",
     "multi_turn/logprobs_diff_mean",

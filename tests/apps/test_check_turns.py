@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.check import turns_report
 from _inf.apps.check.turns_conversation import Conversation, built_in, read_conversation
-from _inf.apps.check.turns_differences import AFTER_EOS, BOS, BROKEN, EOS_TWICE, THINKING, TOKENS
+from _inf.apps.check.turns_differences import AFTER_EOS, BOS, BROKEN, THINKING, TOKENS
 from _inf.apps.check.turns_paths import Paths
 from _inf.apps.check.turns_report import TurnsReport, compare_paths
 from _inf.apps.cli import main
@@ -24,7 +22,6 @@ from _inf.conversation.rules import rules_for
 from _inf.errors import PromptError
 from _inf.tools.execution import Executed
 from _inf.types import (
-    ModelInfo,
     Prompt,
     Request,
     RequestOutput,
@@ -99,43 +96,12 @@ def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) ->
     assert verl.ids[lost.position - 1] == embedded.convert_tokens_to_ids("<|im_end|>")
 
 
-def test_thinking_that_a_template_drops_is_in_our_path_as_it_was_sampled(embedded: Any) -> None:
-    for name in ("Qwen3", "GLM-4.5", "DeepSeek-R1"):
-        model = model_of(embedded, FAMILIES[name])
-        report = compare_paths(model, Config(), None)
-        assert causes(report, 0) == [THINKING, THINKING]
-        text = model.tokenizer.decode(report.paths[0].ids)
-        assert text.count("The result is 84.") == text.count("84 / 2 = 42.") == 1
-        assert model.tokenizer.decode(report.whole).count("The result is 84.") == 0
-
-
 def test_answer_of_thinking_alone_keeps_it(embedded: Any) -> None:
     said = [TALK[0], {"role": "assistant", "content": "<think>\nHm.\n</think>"}, *TALK[2:]]
-    for name in ("Qwen3", "DeepSeek-R1"):
-        model = model_of(embedded, FAMILIES[name])
-        report = compare_paths(model, Config(), Conversation(said))
-        assert model.tokenizer.decode(report.paths[0].ids).count("<think>\nHm.\n</think>") == 1
-        assert causes(report, 0)[0] == THINKING
-
-
-@pytest.mark.verl
-def test_answer_without_an_end_of_its_own_ends_with_the_next_messages_first_token(
-    embedded: Any,
-) -> None:
-    model = model_of(embedded, FAMILIES["GLM-4.5"])
-    report = compare_paths(model, Config(), Conversation(TALK))
-    ours, verl = report.paths
-    tokenizer = model.tokenizer
-    user = tokenizer.convert_tokens_to_ids("<|user|>")
-    assert ours.ids.count(user) == 2 and verl.ids.count(user) == 3
-    assert EOS_TWICE in causes(report, 1) and EOS_TWICE not in causes(report, 0)
-
-
-@pytest.mark.verl
-def test_builder_that_fails_is_a_finding_and_not_an_error(embedded: Any) -> None:
-    report = compare_paths(model_of(embedded, FAMILIES["Mistral Nemo"]), Config(), None)
-    assert report.paths[1].failure.startswith("refused: RuntimeError: The size of tensor")
-    assert not report.passed and "verl 0.6.1: refused" in report.text()
+    model = model_of(embedded, FAMILIES["DeepSeek-R1"])
+    report = compare_paths(model, Config(), Conversation(said))
+    assert model.tokenizer.decode(report.paths[0].ids).count("<think>\nHm.\n</think>") == 1
+    assert causes(report, 0)[0] == THINKING
 
 
 @pytest.mark.verl
@@ -174,28 +140,6 @@ def test_built_in_conversation_shrinks_to_what_the_template_renders(embedded: An
     family = dataclasses.replace(FAMILIES["Qwen2.5"], template="{{ raise_exception('no') }}")
     with pytest.raises(PromptError, match="shorter ones; give your own"):
         compare_paths(model_of(embedded, family), Config(), None)
-    with pytest.raises(PromptError, match="the chat template refused it: TemplateError: no"):
-        compare_paths(model_of(embedded, family), Config(), Conversation(TALK))
-
-
-def test_without_verl_its_line_says_so_and_ours_decides(
-    embedded: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing() -> str:
-        raise ImportError("No module named 'verl'")
-
-    monkeypatch.setattr(turns_report, "builder_name", missing)
-    report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
-    assert report.passed
-    assert report.text().endswith("verl: not importable: No module named 'verl'")
-
-
-def test_tokenizer_without_a_template_is_refused(embedded: Any) -> None:
-    tokenizer = copy.deepcopy(embedded)
-    tokenizer.chat_template = None
-    model = ModelInfo(tokenizer, frozenset([2]), model_of(embedded, FAMILIES["Qwen3"]).limits)
-    with pytest.raises(PromptError, match="no chat template; give one with --template"):
-        compare_paths(model, Config(), None)
 
 
 # ── A file, and the command ──────────────────────────────────────────────────────────────────────
@@ -205,12 +149,9 @@ def test_tokenizer_without_a_template_is_refused(embedded: Any) -> None:
     ("content", "message"),
     [
         ("{", "is not JSON"),
-        ("3", "is neither a list of messages nor"),
-        ('{"messages": [], "tool": []}', "unknown key 'tool'. Keys: messages, tools."),
         (json.dumps(TALK[:1]), "no message is an assistant's"),
         (json.dumps(TALK[1:]), "message 0 is an assistant's; begin with"),
         (json.dumps([{"role": "assistant"}, 3]), "is neither a list of messages nor"),
-        (json.dumps([{"content": "x"}]), "message 0"),
         (json.dumps({"messages": TALK, "tools": [{"type": "x"}]}), "tool"),
     ],
 )
@@ -250,36 +191,27 @@ def test_command_refuses_what_it_cannot_read(
         (["--template", str(tmp_path / "no.jinja")], "no.jinja cannot be read"),
         ([*SERVER], "tokenizer_path: the server has the tokenizer"),
         ([*SERVER, "--set", f"tokenizer_path={tmp_path}"], "tokenizer_path: Transformers cannot"),
-        (["no.json"], "no.json cannot be read"),
     ):
         assert main(["check", "turns", *arguments]) == 2
         assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("key", ["model_path", "tokenizer_path"])
 def test_hub_that_cannot_be_reached_is_named_without_repetitions(
-    key: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # closed
-    server = SERVER if key == "tokenizer_path" else []
-    assert main(["check", "turns", *server, "--set", f"{key}=nobody/nothing"]) == 2
+    assert main(["check", "turns", *SERVER, "--set", "tokenizer_path=nobody/nothing"]) == 2
     said = capfd.readouterr().err
-    assert said.startswith(f"inf: {key}: there is no folder at ") and "Retrying" not in said
-    assert "the Hub could not be reached at http://127.0.0.1:9" in said
+    assert said.startswith("inf: tokenizer_path: there is no folder at ") and "Retrying" not in said
 
 
 def test_check_itself_still_takes_its_prompts_and_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[Any] = []
-
     def start(options: Any) -> Any:
-        started.append(options)
         raise PromptError("started")
 
     monkeypatch.setattr("_inf.apps.cli.check.Options.start", start)
     for arguments in ([], ["A prompt", "--batch", "2"], ["--json"], ["--", "turns"]):
         assert main(["check", *arguments]) == 2
         assert "inf: started" in capsys.readouterr().err
-    assert len(started) == 4
-    assert main(["check", "--batch", "0"]) == 2 and len(started) == 4

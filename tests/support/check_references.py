@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+import inf
 from inf import InferenceEngine
 
 FEW: dict[str, Any] = {"batch": 8, "max_tokens": 12}
@@ -34,14 +35,10 @@ def trainers_batch(
     batch = engine.rollout_batch(list(prompts), **params)
     columns = batch.batch
     theirs = torch.zeros_like(columns["rollout_log_probs"])
-    for row, (ids, seen) in enumerate(
-        zip(columns["input_ids"], columns["attention_mask"].bool(), strict=True)
-    ):
-        answer = int(seen[-theirs.shape[1] :].sum())
-        sent, own = ids[seen][:-answer], ids[seen][-answer:]
-        prompt = {"prompt_token_ids": sent.tolist()}
-        [logits] = reference.get_logits(prompt, [own.tolist()])
+    for place, row in enumerate(inf.as_rollouts(batch)):
+        ids = row.response_ids or []
+        [logits] = reference.get_logits({"prompt_token_ids": row.prompt_token_ids}, [ids])
         table = torch.log_softmax(logits / trainers_temperature, -1)
-        theirs[row, :answer] = table.gather(1, own[:, None])[:, 0]
+        theirs[place, : len(ids)] = table[range(len(ids)), ids]
     columns["old_log_probs"] = theirs
     return batch

@@ -18,9 +18,6 @@ from _inf.runtime.extras import has_verl
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-# The upper ends of the groups by position in the sequence, and by the token's rank.
-POSITIONS = (15, 63, 255, 1023, 4095)
-RANKS = (1, 5, 20)
 RATIOS = (0.9, 1.1)
 LARGEST = 60.0  # exp of more would be infinite
 
@@ -30,8 +27,7 @@ class Pairs:
     """Two log probs for each token.
 
     row: the sequence it is in. position: its place there. context: a number that tokens after equal
-    ids share. rank: its place among the reference's likeliest tokens, 1 being the likeliest; 0 if
-    unknown.
+    ids share.
     """
 
     row: Ints
@@ -40,18 +36,17 @@ class Pairs:
     context: Ints
     rollout: Floats
     reference: Floats
-    rank: Ints
 
     @classmethod
-    def of(cls, rows: Sequence[TokenRow], theirs: Sequence[Sequence[tuple[float, int]]]) -> Pairs:
-        """Pair the sampled tokens of the rows. theirs: the reference's log prob and rank of the
-        last tokens of each row."""
+    def of(cls, rows: Sequence[TokenRow], theirs: Sequence[Sequence[float]]) -> Pairs:
+        """Pair the sampled tokens of the rows. theirs: the reference's log probs of the last tokens
+        of each row."""
         found = []
         for number, (row, reference) in enumerate(zip(rows, theirs, strict=True)):
             contexts = list(itertools.accumulate(row.ids, lambda *both: hash(both), initial=0))
             for place in row.sampled:
                 last = place - len(row.ids)  # as counted from the end
-                both = row.rollout[last], *reference[last]
+                both = row.rollout[last], reference[last]
                 found.append((number, place, row.ids[place], contexts[place], *both))
         return cls(*map(np.array, zip(*found, strict=True)))
 
@@ -82,8 +77,6 @@ def comparison(pairs: Pairs) -> dict[str, float]:
         **distances(pairs.rollout, pairs.reference),
         f"ratio_outside_{RATIOS[0]}_{RATIOS[1]}": float(outside.mean()),
         **(_verls(pairs) if has_verl() else {}),
-        **_by("position", 0, POSITIONS, pairs.position, pairs),
-        **(_by("rank", 1, RANKS, pairs.rank, pairs) if pairs.rank.all() else {}),
     }
 
 
@@ -107,21 +100,6 @@ def _verls(pairs: Pairs) -> dict[str, float]:
     del named["training/rollout_probs_diff_valid"]
     found = compute_offpolicy_metrics(trainer, rollout, mask)
     return named | {f"rollout_corr/{name}": value for name, value in found.items()}
-
-
-def _by(name: str, first: int, ends: Sequence[int], values: Ints, pairs: Pairs) -> dict[str, float]:
-    """Return the mean difference of each group of tokens; first: the least value, ends: the
-    greatest of each group but the last."""
-    apart, group = np.abs(pairs.difference), np.searchsorted(ends, values)
-    starts = (first, *(end + 1 for end in ends[:-1]))
-    both = zip(starts, ends, strict=True)
-    labels = [f"{low}_{high}" if low < high else f"{low}" for low, high in both]
-    labels.append(f"over_{ends[-1]}")
-    return {
-        f"logprobs_diff_mean/{name}_{label}": float(apart[group == number].mean())
-        for number, label in enumerate(labels)
-        if (group == number).any()
-    }
 
 
 def temperature_between(pairs: Pairs) -> float | None:

@@ -15,9 +15,9 @@ import numpy as np
 
 from _inf.apps.check.differences import distances
 from _inf.apps.check.token_rows import TokenRow, as_prompt, encoded, prompt_text
+from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
 from _inf.request.keywords import FILTERS, NEUTRAL
-from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -34,21 +34,12 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def rendered(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of one user message, or of its text if the model has no chat template."""
-    return encoded(tokenizer, prompt_text(tokenizer, [{"role": "user", "content": text}]))
-
-
 def sample_rows(
-    engine: InferenceEngine, sent: Sequence[list[int]], n: int, max_tokens: int
+    engine: InferenceEngine, prompts: Sequence[Any], n: int, max_tokens: int
 ) -> tuple[list[TokenRow], list[int]]:
     """Sample `n` rows of each prompt in one call; return them and their seeds."""
-    prompts = [as_prompt(ids) for ids in sent]
     output = engine.generate(prompts, n=n, seed=SEED, max_tokens=max_tokens, tools=[], **PLAIN)
-    rows = []
-    for index, answer in enumerate(output):
-        prompt, ids = sent[index // n], answer.token_ids or []
-        rows.append(TokenRow([*prompt, *ids], len(prompt), [1] * len(ids), answer.logprobs or []))
+    rows = [TokenRow.of(answer_fields(answer, None)) for answer in output]
     return rows, [answer.seed for answer in output if answer.seed is not None]
 
 
@@ -108,22 +99,18 @@ def alone(
 
 
 def conversations(
-    engine: InferenceEngine, texts: Sequence[str], rows: Sequence[TokenRow], max_tokens: int
+    engine: InferenceEngine, rows: Sequence[TokenRow], max_tokens: int
 ) -> tuple[list[TokenRow], str]:
-    """Return rows of more than one turn, and how they were made: with the config's tools, if the
-    model calls one, and otherwise with a second user message that is written here."""
-    if engine.config.rollout.multi_turn.tool_config_path:
-        tokens = engine.config.rollout.response_length
-        output = engine.generate(list(texts), max_tokens=tokens, **PLAIN)
-        rows_of_turns = [TokenRow.of(answer) for answer in output]
-        if called := [row for row in rows_of_turns if 0 in row.mask]:
-            return called, "with the config's tools"
-    limits, glue = engine.model.limits, rendered(engine.tokenizer, SECOND_TURN)
+    """Return rows of two turns, with a second user message that is written here, and how they were
+    made."""
+    limits, tokenizer = engine.model.limits, engine.tokenizer
+    glue = encoded(tokenizer, prompt_text(tokenizer, [{"role": "user", "content": SECOND_TURN}]))
     longest = min(limits.prompt, limits.total - max_tokens) - len(glue)
     first = [row for row in rows if row.rollout and len(row.ids) <= longest][:CONVERSATIONS]
     if not first:
         return [], "not compared: a second turn does not fit into rollout.prompt_length"
-    second, _ = sample_rows(engine, [row.ids + glue for row in first], 1, max_tokens)
+    prompts = [as_prompt(row.ids + glue) for row in first]
+    second, _ = sample_rows(engine, prompts, 1, max_tokens)
     return [_joined(*both) for both in zip(first, second, strict=True)], (
         "scripted: a second user message after the first answer"
     )

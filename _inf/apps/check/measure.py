@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from _inf.apps.check import engine_rows, reference
 from _inf.apps.check.differences import Pairs, comparison
 from _inf.apps.check.findings import bounds, findings
+from _inf.apps.check.reference import Measured
 from _inf.apps.check.report import CheckReport, WorstToken
 from _inf.apps.check.token_rows import read_batch
 from _inf.backends.registry import describe
@@ -62,26 +63,9 @@ def check(
     compared.
     """
     _check_call(engine, against, max_tokens, batch, threshold)
-    engines = against is None or _is_engine(against)
-    trainers = None if engines else read_batch(against)
     texts = [prompts] if isinstance(prompts, str) else list(prompts or PROMPTS)
-    sent = [engine_rows.rendered(engine.tokenizer, text) for text in texts]
-    tokens = min(max_tokens, engine.config.rollout.response_length)
-    n = max(1, batch // len(sent))
-    rows, seeds = engine_rows.sample_rows(engine, sent, n, tokens)
-    whole = [*rows, *engine_rows.two_tokens(engine)]
-    again = engine_rows.whole(engine, whole)
-    metrics = engine_rows.invariances(engine, rows, again[: len(rows)])
-    metrics |= engine_rows.alone(engine, rows[::n], seeds[::n])
-    if trainers is None:
-        measured = reference.against_engine(engine, against, texts, whole, again, tokens)
-    else:
-        measured = reference.against_batch(engine, trainers)
-    pairs, of_reference, all_pairs, note = measured
-    updated, why = engine_rows.update(engine, rows, again[: len(rows)])
-    dtype = engine.model.dtype
-    metrics = {**comparison(pairs), **of_reference, **metrics, **updated}
-    allowed = bounds(dtype, threshold)
+    (pairs, metrics, all_pairs, note), why = _measured(engine, against, texts, max_tokens, batch)
+    dtype, allowed = engine.model.dtype, bounds(engine.model.dtype, threshold)
     found = findings(metrics, allowed, pairs, all_pairs, dtype)
     return CheckReport(
         passed=not found,
@@ -101,6 +85,29 @@ def check(
         | {name: importlib.metadata.version(name) for name in STACK if find_spec(name)},
         pairs=pairs,
     )
+
+
+def _measured(
+    engine: InferenceEngine, against: Any, texts: Sequence[str], max_tokens: int, batch: int
+) -> tuple[Measured, str]:
+    """Return all numbers, and why an update of the weights was not compared, or ""."""
+    engines = against is None or _is_engine(against)
+    trainers = None if engines else read_batch(against)
+    tokens = min(max_tokens, engine.config.rollout.response_length)
+    n = max(1, batch // len(texts))
+    rows, seeds = engine_rows.sample_rows(engine, texts, n, tokens)
+    whole = [*rows, *engine_rows.two_tokens(engine)]
+    again = engine_rows.whole(engine, whole)
+    metrics = engine_rows.invariances(engine, rows, again[: len(rows)])
+    metrics |= engine_rows.alone(engine, rows[::n], seeds[::n])
+    if trainers is None:
+        measured = reference.against_engine(engine, against, texts, whole, again, tokens)
+    else:
+        measured = reference.against_batch(engine, trainers)
+    pairs, of_reference, all_pairs, note = measured
+    updated, why = engine_rows.update(engine, rows, again[: len(rows)])
+    metrics = {**comparison(pairs), **of_reference, **metrics, **updated}
+    return (pairs, metrics, all_pairs, note), why
 
 
 def _check_call(

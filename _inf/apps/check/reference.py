@@ -39,7 +39,7 @@ def against_engine(
 
     rows: the sampled ones, and others without sampled tokens, of which only `again` counts.
     """
-    turns, note = engine_rows.conversations(engine, texts, rows, max_tokens)
+    turns, note = engine_rows.conversations(engine, rows, max_tokens)
     with contextlib.ExitStack() as stack:
         if other is None:
             has_logits = "logits" in engine.supports
@@ -88,20 +88,15 @@ def _started(engine: InferenceEngine) -> InferenceEngine:
     )
 
 
-def _computed(
-    reference: InferenceEngine, rows: Sequence[TokenRow]
-) -> list[list[tuple[float, int]]]:
-    """Return the log prob and the rank of each token but the first, row by row: logits are
-    large."""
+def _computed(reference: InferenceEngine, rows: Sequence[TokenRow]) -> list[list[float]]:
+    """Return the log prob of each token but the first, row by row: logits are large."""
     import torch
 
     found = []
     for row in rows:
         [logits] = reference.get_logits(as_prompt(row.ids[:1]), [row.ids[1:]])
         chosen = logits.gather(1, torch.tensor(row.ids[1:])[:, None])
-        ranks = (logits > chosen).sum(-1) + 1
-        logprobs = chosen[:, 0] - torch.logsumexp(logits, -1)
-        found.append(list(zip(logprobs.tolist(), ranks.tolist(), strict=True)))
+        found.append((chosen[:, 0] - torch.logsumexp(logits, -1)).tolist())
     return found
 
 

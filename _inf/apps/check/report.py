@@ -1,18 +1,15 @@
-"""The report that `inf.check` returns: numbers, findings, a table and a plot."""
+"""The report that `inf.check` returns: numbers, findings and a table."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from _inf.apps.check.differences import Pairs
 from _inf.apps.check.findings import Finding
 from _inf.apps.json_lines import json_text
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.table import Table
 
 
@@ -35,7 +32,7 @@ class CheckReport:
     metrics: numbers by name; docs/parity.md explains them. Differences are in nats.
     allowed: the bounds, by the last part of a metric's name.
     tokens, rows: how many were compared with the reference. notes: how, and what was left out.
-    pairs: the tokens themselves, for the plot; not in the JSON.
+    pairs: the tokens themselves, as numpy arrays; not in the JSON.
     """
 
     passed: bool
@@ -88,26 +85,3 @@ class CheckReport:
     def _shown(self, name: str, value: float) -> str:
         most = self.allowed.get(name.rpartition("/")[2])
         return f"{value:.3g}" if most is None else f"{value:.3g} (allowed: {most:g})"
-
-    def plot(self) -> Figure:
-        """Draw both probabilities of each token, and the differences by position and by size."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(12, 4), layout="constrained")
-        figure.suptitle(
-            f"{self.model}, {self.dtype}, against {self.reference}, {self.date}: "
-            f"{'passed' if self.passed else 'FAILED'}",
-            fontsize=9,
-        )
-        pairs, finite = self.pairs, np.isfinite(self.pairs.difference)
-        both, position, size = figure.subplots(1, 3)
-        # Zero has no place on these scales.
-        apart = np.maximum(np.abs(pairs.difference[finite]), 1e-9)
-        both.plot([0, 1], [0, 1], color="0.8")
-        both.scatter(np.exp(pairs.rollout[finite]), np.exp(pairs.reference[finite]), s=4)
-        both.set(xlabel="probability, rollout", ylabel="probability, reference")
-        position.scatter(pairs.position[finite], apart, s=4)
-        position.set(xlabel="position", ylabel="difference of log probs (nats)", yscale="log")
-        size.hist(apart, bins=np.geomspace(apart.min(), apart.max() * 1.01, 30))
-        size.set(xlabel="difference of log probs (nats)", ylabel="tokens", xscale="log")
-        return figure

@@ -8,13 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from _inf.apps.rollouts.sources import rows_of_batch
 from _inf.errors import ConfigError, at_fault, error_text, shown
-from _inf.response.row import GenerationRow
 from _inf.runtime.extras import require_verl
 from _inf.types import Tokenizer
 
 ROLLOUT, TRAINER = "rollout_log_probs", "old_log_probs"
-NEEDED = ("input_ids", "attention_mask", "responses", "response_mask", TRAINER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +31,10 @@ class TokenRow:
     rollout: list[float]
 
     @classmethod
-    def of(cls, answer: GenerationRow) -> TokenRow:
-        """The row of an answer of one or more turns."""
-        prompt, (ids, mask, logprobs) = answer.prompt_token_ids or [], answer.response
-        return cls([*prompt, *ids], len(prompt), mask, logprobs or [])
+    def of(cls, row: Mapping[str, Any]) -> TokenRow:
+        """A row in the form of docs/rollouts.md."""
+        prompt, rollout = row["prompt_token_ids"], row.get("logprobs") or []
+        return cls([*prompt, *row["response_ids"]], len(prompt), row["response_mask"], rollout)
 
     @property
     def sampled(self) -> list[int]:
@@ -47,12 +46,12 @@ class TokenRow:
 class TrainerBatch:
     """A trainer's batch.
 
-    trainer: per row and token of the response its log prob, and 0 for a rank. messages, prompts:
-    the rows' conversations and prompts as messages, if the batch has such columns.
+    trainer: per row the trainer's log prob of each token of the response. messages, prompts: the
+    rows' conversations and prompts as messages; empty if the batch has no such column.
     """
 
     rows: list[TokenRow]
-    trainer: list[list[tuple[float, int]]]
+    trainer: list[list[float]]
     messages: list[list[dict[str, Any]]]
     prompts: list[list[dict[str, Any]]]
 
@@ -80,56 +79,18 @@ def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
 def read_batch(against: Any) -> TrainerBatch:
     """Read a `DataProto`, a file of one, or a .safetensors file with the same tensors."""
     batch = _opened(against)
-    columns, others, meta = batch.batch, batch.non_tensor_batch, batch.meta_info
-    if missing := [name for name in NEEDED if name not in columns]:
+    rows = rows_of_batch(batch, "against", (TRAINER,))
+    temperature = batch.meta_info.get("temperature", 1)
+    if ROLLOUT not in batch.batch and temperature != 1:
         raise ConfigError(
-            f"against: the batch has no column {missing[0]}; it needs {', '.join(NEEDED)}, as "
-            f"verl's trainer has them, and {ROLLOUT} unless the engine shall compute these."
-        )
-    _check_shapes(columns)
-    if ROLLOUT not in columns and meta.get("temperature", 1) != 1:
-        raise ConfigError(
-            f"against: the batch has temperature {meta['temperature']} and no column {ROLLOUT}; "
+            f"against: the batch has temperature {temperature} and no column {ROLLOUT}; "
             "the engine scores at temperature 1 only. Keep the rollout's own log probs in it."
         )
-    rows = read_rows(columns)
-    trainer = [[(logprob, 0) for logprob in values] for values in _of_responses(columns, TRAINER)]
-    if not any(row.sampled for row in rows):
+    if not any(any(row["response_mask"]) for row in rows):
         raise ConfigError.of("against", "the batch has no token whose response_mask is 1.")
-    listed = [_messages(others.get(name)) for name in ("messages", "raw_prompt")]
-    return TrainerBatch(rows, trainer, *listed)
-
-
-def _check_shapes(columns: Mapping[str, Any]) -> None:
-    whole, width = tuple(columns["input_ids"].shape), columns["responses"].shape[-1]
-    for name in [*NEEDED, *([ROLLOUT] if ROLLOUT in columns else [])]:
-        shape = tuple(columns[name].shape)
-        wrong = len(shape) != 2 or shape[0] != whole[0] or shape[1] < width
-        if wrong or (name == "attention_mask" and shape != whole):
-            raise ConfigError(
-                f"against: {name} has the shape {shape}, which does not fit to input_ids, {whole}, "
-                f"and responses, {tuple(columns['responses'].shape)}."
-            )
-
-
-def read_rows(columns: Mapping[str, Any]) -> list[TokenRow]:
-    masks = _of_responses(columns, "response_mask")
-    rollout = _of_responses(columns, ROLLOUT) if ROLLOUT in columns else [[] for _ in masks]
-    ids = [
-        row[seen.bool()].tolist()
-        for row, seen in zip(columns["input_ids"], columns["attention_mask"], strict=True)
-    ]
-    return [
-        TokenRow(tokens, len(tokens) - len(mask), [int(bit) for bit in mask], logprobs)
-        for tokens, mask, logprobs in zip(ids, masks, rollout, strict=True)
-    ]
-
-
-def _of_responses(columns: Mapping[str, Any], name: str) -> list[list[Any]]:
-    """Return a column's values at the responses, without padding."""
-    width = columns["responses"].shape[1]
-    seen = columns["attention_mask"][:, -width:].bool()
-    return [row[kept].tolist() for row, kept in zip(columns[name][:, -width:], seen, strict=True)]
+    named: list[list[Any]] = [[r.get(name) for r in rows] for name in ("messages", "raw_prompt")]
+    columns = [[] if None in column else column for column in named]
+    return TrainerBatch([TokenRow.of(row) for row in rows], [r[TRAINER] for r in rows], *columns)
 
 
 def _opened(against: Any) -> Any:
@@ -159,9 +120,3 @@ def _opened(against: Any) -> Any:
             f"against: {path} is not {form}, or it is damaged ({error_text(failure)}); write it "
             "again."
         ) from failure
-
-
-def _messages(column: Any) -> list[list[dict[str, Any]]]:
-    """A column of conversations, each a list of messages or verl's `{"messages": [...]}`."""
-    rows: Sequence[Any] = [] if column is None else list(column)
-    return [list(row["messages"] if isinstance(row, Mapping) else row) for row in rows]

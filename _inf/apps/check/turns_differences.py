@@ -98,13 +98,9 @@ def _stretches(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int, int, 
 def _segment_at(path: Sequence[Segment], start: int, end: int) -> Segment:
     """Return the segment with most of a stretch; where ids are missing, the one that goes on
     there."""
-    shares: list[int] = []
-    at = 0
-    for segment in path:
-        last = at + len(segment.ids)
-        shares.append(min(end, last) - max(start, at) if end > start else at <= start < last)
-        at = last
-    return path[shares.index(max(shares))] if max(shares) > 0 else path[-1]
+    owners = [segment for segment in path for _ in segment.ids]
+    here = owners[start:end] or owners[start : start + 1] or path[-1:]
+    return max(here, key=here.count)
 
 
 def _cause(segment: Segment, expected: str, got: str, paths: Paths) -> str:

@@ -42,7 +42,7 @@ class Paths:
         special = {*self.tokenizer.get_added_vocab(), *self.tokenizer.all_special_tokens}
         longest_first = sorted(special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._tail = ""  # what the template writes after the EOS of a last message
+        self._tail: list[int] = []  # what the template writes after the EOS of a last message
         self.answers = {index: self._answer(index) for index in conversation.answers}
 
     def whole(self) -> list[int]:
@@ -50,8 +50,8 @@ class Paths:
         next one."""
         messages, tools = self.conversation.messages, self.schemas
         open_ended = len(messages) - 1 not in self.answers
-        text = self._rendered(messages, open_ended, {"tools": tools} if tools else {})
-        return self._ids(text if open_ended or not self._tail else text.removesuffix(self._tail))
+        ids = self._ids(self._rendered(messages, open_ended, {"tools": tools} if tools else {}))
+        return ids if open_ended else ids[: len(ids) - len(self._tail)]
 
     def ours(self) -> list[Segment]:
         """The prompt, and each answer with the template's ids after it."""
@@ -99,19 +99,13 @@ class Paths:
             ends = [match.end() for match in self._special.finditer(before)]
             ends += [match.end() for match in re.finditer("\n", before)]
             start = max((end for end in ends if end <= start), default=start)
-        written = _with_thought(upto[start:], messages[index], before)
-        text, eos, self._tail = self._until_eos(written)
-        ids = self._ids(text) + eos
-        if not eos and index + 1 < len(messages):  # some templates write it before the next message
+        ids = self._ids(_with_thought(upto[start:], messages[index], before))
+        # The engine stops at the first EOS.
+        end = next((place for place, token in enumerate(ids, 1) if token in self._eos), 0)
+        ids, self._tail = (ids[:end], ids[end:]) if end else (ids, [])
+        if not end and index + 1 < len(messages):  # some templates write it before the next message
             ids += [token for token in self._after(index, ended=False)[:1] if token in self._eos]
         return ids
-
-    def _until_eos(self, text: str) -> tuple[str, list[int], str]:
-        """Split at the first EOS, where the engine stops."""
-        for match in self._special.finditer(text):
-            if (token := self.tokenizer.convert_tokens_to_ids(match[0])) in self._eos:
-                return text[: match.start()], [token], text[match.end() :]
-        return text, [], ""
 
     def _after(self, index: int, *, ended: bool) -> list[int]:
         """Return what our conversations append after an answer (conversation/episode.py): in them

@@ -11,7 +11,7 @@ import typer
 from _inf.apps.check.measure import BATCH, MAX_TOKENS, check
 from _inf.apps.check.turns_conversation import read_conversation
 from _inf.apps.check.turns_report import compare_paths, read_model
-from _inf.apps.cli.options import DefaultCommand, Options, check_plot, show_report, takes_options
+from _inf.apps.cli.options import DefaultCommand, Options, print_report, takes_options
 
 
 class CheckCommands(DefaultCommand):
@@ -35,14 +35,13 @@ check_app = typer.Typer(
 def check_engine(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(help="The default is four built-in prompts.", show_default=False),
+        typer.Argument(help="The default is four built-in prompts."),
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(
             help="A trainer's batch with old_log_probs: .safetensors, or a DataProto's file of "
             "your own (a pickle). The default is Transformers.",
-            show_default=False,
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Rows that are sampled in one call.")] = BATCH,
@@ -55,9 +54,6 @@ def check_engine(
             show_default="see docs/parity.md",
         ),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the differences into this file.", show_default=False)
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     *,
     call: Options,
@@ -66,11 +62,10 @@ def check_engine(
 
     The exit code is 1 if they differ.
     """
-    check_plot(plot)
     with call.start() as engine:
         size = {"max_tokens": max_tokens, "batch": batch}
         report = check(engine, prompts=prompts, against=against, threshold=threshold, **size)
-    show_report(report, plot, as_json)
+    print_report(report, as_json)
     raise typer.Exit(0 if report.passed else 1)
 
 
@@ -83,14 +78,11 @@ def turns(
             metavar="CONVERSATION.json",
             help='A list of messages, or {"messages": [...], "tools": [...]}. The default is '
             "built in: a system message, a tool and thinking.",
-            show_default=False,
         ),
     ] = None,
     template: Annotated[
         Path | None,
-        typer.Option(
-            help="A chat template (.jinja) in place of the tokenizer's.", show_default=False
-        ),
+        typer.Option(help="A chat template (.jinja) in place of the tokenizer's."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     *,

@@ -17,11 +17,12 @@ from _inf.errors import ConfigError, shown
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.token_texts import TokenTexts
-from _inf.response.trainer_batch import TENSORS
 from _inf.runtime.files import check_output, rereadable, write_text
 from _inf.types import Tokenizer
 
 LOGPROBS = "rollout_log_probs"
+# The tensors without which a `DataProto` has no rows.
+TENSORS = ("input_ids", "attention_mask", "responses", "response_mask")
 # Keys of a row with turns that the form has under the same names.
 OF_TURNS = (
     *("messages", "num_turns", "reward_scores", "limit"),
@@ -41,7 +42,7 @@ def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
     `DataProto.save_to_disk` keeps all. Raises `ConfigError` for anything else.
     """
     if hasattr(rows, "non_tensor_batch") and hasattr(rows, "batch"):
-        rows = _rows_of_batch(rows)
+        rows = rows_of_batch(rows)
     elif isinstance(rows, GenerationRow):
         rows = [rows]
     elif not isinstance(rows, Sequence | GenerationOutput) or isinstance(rows, str | bytes):
@@ -143,30 +144,31 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
     return _with_texts(fields, tokenizer)
 
 
-def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:
-    """Return the rows of a `DataProto` without padding, which its attention mask marks."""
+def rows_of_batch(
+    batch: Any, where: str = "rows", more: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the rows of a `DataProto` without padding, which its attention mask marks.
+
+    where: begins an error. more: other tensors of the responses that it must have; each is a key.
+    """
     tensors = {} if batch.batch is None else dict(batch.batch.items())
-    if missing := [name for name in TENSORS if name not in (*tensors, LOGPROBS)]:
-        raise ConfigError(f"rows: the DataProto has no {missing[0]}; give one of rollout_batch.")
-    left, right = tensors["prompts"].shape[1], tensors["responses"].shape[1]
-    seen = tensors["attention_mask"].bool()
+    _check_tensors(tensors, where, more)
+    seen, right = tensors["attention_mask"].bool(), tensors["responses"].shape[1]
+    left = seen.shape[1] - right
     widths: dict[str, Any] = {"prompt_length": left, "response_length": right}
     if pads := tensors["input_ids"][~seen].tolist()[:1]:
         widths["pad_token_id"] = pads[0]
-    unpadded = {
-        "prompt_token_ids": ("prompts", seen[:, :left]),
-        "response_ids": ("responses", seen[:, left:]),
-        "response_mask": ("response_mask", seen[:, left:]),
-        "logprobs": (LOGPROBS, seen[:, left:]),
-    }
+    of_responses = {name: name for name in ("response_mask", *more)}
+    of_responses |= {"response_ids": "responses", "logprobs": LOGPROBS}
     scores = next((tensors[name] for name in SCORES if name in tensors), None)
     samples: collections.Counter[str] = collections.Counter()
     rows = []
-    for place in range(len(seen)):
+    for place, (ids, kept) in enumerate(zip(tensors["input_ids"], seen, strict=True)):
         row = _known_columns(batch.non_tensor_batch, place) | widths
-        for key, (name, kept) in unpadded.items():
+        row["prompt_token_ids"] = ids[:left][kept[:left]].tolist()
+        for key, name in of_responses.items():
             if name in tensors:
-                row[key] = tensors[name][place][kept[place]].tolist()
+                row[key] = tensors[name][place][kept[left:]].tolist()
         prompt = str(row.get("prompt_index", place))
         row["row_id"] = f"{prompt}.{samples[prompt]}"
         samples[prompt] += 1
@@ -177,6 +179,23 @@ def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:
             row["reward"] = float(reward)
         rows.append(row)
     return rows
+
+
+def _check_tensors(tensors: Mapping[str, Any], where: str, more: Sequence[str]) -> None:
+    needed = [*TENSORS, *more]
+    if missing := [name for name in needed if name not in tensors]:
+        raise ConfigError(
+            f"{where}: the batch has no column {missing[0]}; it needs {', '.join(needed)}, as "
+            "rollout_batch and verl's trainer have them."
+        )
+    whole, answers = (tuple(tensors[name].shape) for name in ("input_ids", "responses"))
+    fitting = {name: (*whole[:1], *answers[-1:]) for name in {*needed, LOGPROBS} & tensors.keys()}
+    for name, shape in (fitting | {"input_ids": whole, "attention_mask": whole}).items():
+        if tuple(tensors[name].shape) != shape:
+            raise ConfigError(
+                f"{where}: {name} has the shape {tuple(tensors[name].shape)}, which does not fit "
+                f"to input_ids, {whole}, and responses, {answers}."
+            )
 
 
 def _known_columns(columns: Mapping[str, Any], place: int) -> dict[str, Any]:

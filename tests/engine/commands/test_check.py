@@ -31,33 +31,17 @@ def report(tiny: InferenceEngine) -> CheckReport:
     return inf.check(tiny)
 
 
-def shown(report: CheckReport) -> str:
-    from rich.console import Console
-
-    console = Console(width=250)
-    with console.capture() as capture:
-        console.print(report.table())
-    return " ".join(capture.get().split())
-
-
 @pytest.mark.verl
 def test_rollout_that_is_right_passes(report: CheckReport) -> None:
     assert report.passed and not report.findings and report.allowed == {"logprobs_diff_max": 1e-3}
     assert 0 < report.metrics["logprobs_diff_mean"] < report.metrics["logprobs_diff_max"] < 1e-3
     assert report.rows == BATCH and report.tokens > 8 * BATCH
     assert (report.device, report.dtype, report.versions["verl"]) == ("cpu", "float32", "0.6.1")
-    assert "result │ passed" in shown(report) and "(allowed: 0.001)" in shown(report)
-
-
-@pytest.mark.verl
-def test_each_group_is_measured_and_equal(report: CheckReport) -> None:
     groups = "prefill_decode prefix_reuse alone_in_batch update_weights multi_turn".split()
     assert all(report.metrics[f"{group}/logprobs_diff_max"] < 1e-3 for group in groups)
     assert report.metrics["alone_in_batch/same_tokens"] == 1
     assert report.metrics["update_weights/cached_tokens"] == 0
     assert report.metrics["training/rollout_actor_probs_pearson_corr"] > 0.999
-    ranks = {f"logprobs_diff_mean/rank_{name}" for name in ("1", "over_20")}
-    assert ranks <= report.metrics.keys()  # a reference engine knows them
     assert report.notes == ["multi_turn: scripted: a second user message after the first answer"]
 
 
@@ -160,25 +144,12 @@ def calculator(expression: str) -> str:
 CHECK = ("check", "--batch", 2, "--max-tokens", 4)
 
 
-def test_command_says_it_in_json_and_exits_with_0(
+def test_command_says_it_in_json_and_its_exit_code_is_1_past_the_threshold(
     on_tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
-    plot = tmp_path / "check.png"
-    code, out, _ = on_tiny(*CHECK, "--json", "--plot", plot, "Hi", "Count to ten.")
+    code, out, _ = on_tiny(*CHECK, "--json", "Hi", "Count to ten.")
     said = json.loads(out)
-    assert (
-        code == 0
-        and said["passed"]
-        and said["rows"] == 2
-        and "pairs" not in said
-        and plot.stat().st_size > 1000
-    )
-
-
-def test_command_beyond_its_threshold_exits_with_1_and_a_wrong_one_with_2(
-    on_tiny: Callable[..., Any], tmp_path: Path
-) -> None:
+    assert code == 0 and said["passed"] and said["rows"] == 2 and "pairs" not in said
     code, out, _ = on_tiny(*CHECK, "Hi", "--threshold", 0)
-    assert code == 1 and "FAILED" in out
-    assert on_tiny(*CHECK, "--threshold", -1)[0] == 2
+    assert code == 1 and "FAILED" in out and "(allowed: 0)" in out
     assert on_tiny(*CHECK, "--against", tmp_path / "none")[0] == 2

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM
 import inf
 from _inf.apps.check.report import CheckReport
 from _inf.backends.verl.changes import PrefixCache
+from _inf.runtime.extras import has_verl
 from inf import InferenceEngine
 from tests.support.check_references import FEW, hf, trainers_batch
 from tests.support.tiny import tiny_model
@@ -28,6 +30,13 @@ def folder(tmp_path: Path) -> Path:
 
 def said(report: CheckReport) -> dict[str, str]:
     """The findings' meanings by metric; -s shows the figures of docs/parity.md."""
+    metrics, apart = report.metrics, abs(report.pairs.difference)
+    assert metrics["logprobs_diff_max"] == apart.max() >= metrics["logprobs_diff_mean"]
+    outside = ((ratio := np.exp(report.pairs.difference)) < 0.9) | (ratio > 1.1)
+    assert metrics["ratio_outside_0.9_1.1"] == pytest.approx(outside.mean())
+    if has_verl():  # the estimates of KL(rollout, reference), as verl computes them
+        kl = metrics["rollout_corr/kl"]
+        assert kl == pytest.approx(-report.pairs.difference.mean(), abs=1e-4)
     for finding in report.findings:
         print(f"{report.metrics['logprobs_diff_mean']:.2g} {finding}")
     assert report.passed == (not report.findings)
@@ -71,12 +80,12 @@ def test_rope_scaling_left_out_points_to_positions(
     assert only(against(tiny, folder), "logprobs_diff_max").startswith("positions or attention")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_beside_float32_points_to_precision(
-    tiny: InferenceEngine, folder: Path, dtype: str
+    tiny: InferenceEngine, folder: Path
 ) -> None:
-    found = against(tiny, folder, dtype=dtype)
-    assert only(found, "logprobs_diff_max").startswith("precision")
+    for dtype in ("bfloat16", "float16"):
+        found = against(tiny, folder, dtype=dtype)
+        assert only(found, "logprobs_diff_max").startswith("precision")
 
 
 @pytest.mark.verl
@@ -121,25 +130,19 @@ def test_batch_whose_messages_were_rendered_without_thinking_is_named(
         {"role": "assistant", "content": "<think>Two and two.</think>4"},
         {"role": "user", "content": "And 3 + 3?"},
     ]
+    conversations = np.empty(2, dtype=object)
+    conversations[:] = [messages] * 2
     with hf(tiny_model()) as reference:
         batch = trainers_batch(tiny, reference, [messages], n=2)
-        batch.non_tensor_batch["messages"] = inf_column([messages] * 2)
+        batch.non_tensor_batch["messages"] = conversations
         assert inf.check(tiny, against=batch, **FEW).passed
         with monkeypatch.context() as patch:
             template = dropping_thoughts(tiny.tokenizer.chat_template)
             patch.setattr(tiny.tokenizer, "chat_template", template)
             batch = trainers_batch(tiny, reference, [messages], n=2)
-        batch.non_tensor_batch["messages"] = inf_column([messages] * 2)
+        batch.non_tensor_batch["messages"] = conversations
     found = said(inf.check(tiny, against=batch, **FEW))
     assert only(found, "prompts/messages_missing").startswith("template")
-
-
-def inf_column(values: list[Any]) -> Any:
-    import numpy
-
-    column = numpy.empty(len(values), dtype=object)
-    column[:] = values
-    return column
 
 
 @pytest.mark.verl
