@@ -8,7 +8,6 @@ import contextlib
 import functools
 import gc
 import importlib.util
-import inspect
 import logging
 import multiprocessing.context
 import os
@@ -63,7 +62,7 @@ def quick_imports(without: Collection[str] = ()) -> Iterator[None]:
     """Leave out of the block's imports what takes long and is not used. without: packages that are
     to seem not installed."""
     modules, env = {**_stand_ins(), **dict.fromkeys(without)}, not_compiled()
-    with _no_collections(), _quick_frames(), _added(sys.modules, modules), _added(os.environ, env):
+    with _no_collections(), _added(sys.modules, modules), _added(os.environ, env):
         yield
 
 
@@ -141,55 +140,6 @@ def not_compiled() -> dict[str, str]:
     `TORCH_COMPILE_DISABLE` asks for it. By itself that lets it import the whole compiler, which
     then calls them as they are (torch 2.9.1, `_dynamo/eval_frame.py`)."""
     return {"TORCHDYNAMO_DISABLE": "1"} if os.environ.get("TORCH_COMPILE_DISABLE") == "1" else {}
-
-
-@contextlib.contextmanager
-def _quick_frames() -> Iterator[None]:
-    """Let `inspect` find a frame's module by its name, instead of by the files of all modules, and
-    leave out the line's source. PyTorch (2.9.1, `library.py`) asks for them at each operator."""
-    with _inspecting:
-        _inside.append(None)
-        inspect.getframeinfo, inspect.getmodule = _describe_shortly, _module_of
-    try:
-        yield
-    finally:
-        with _inspecting:  # another thread may still be in such a block
-            _inside.pop()
-            if not _inside:
-                inspect.getframeinfo, inspect.getmodule = _describe, _search
-
-
-_inspecting, _inside = threading.Lock(), list[None]()
-_describe, _search = inspect.getframeinfo, inspect.getmodule
-
-
-def _describe_shortly(frame: Any, context: int = 1) -> Any:
-    return _describe(frame, context=0)
-
-
-def _module_of(object: object, _filename: str | None = None) -> types.ModuleType | None:
-    name = object.f_globals.get("__name__", "") if isinstance(object, FrameType) else ""
-    return sys.modules.get(name) or _search(object, _filename)
-
-
-@contextlib.contextmanager
-def models_listed_once() -> Iterator[None]:
-    """Let Transformers (4.57.1, `utils/import_utils.py`) read its 1,500 model files once: its
-    `__init__.py` and that of its `models` give one folder two names, and it keeps a list for each.
-    """
-    from transformers.utils import import_utils
-
-    list_folder: Any = import_utils.create_import_structure_from_path
-    folder = Path(import_utils.__file__).parents[1] / "models"
-
-    def list_once(path: Any) -> Any:
-        return list_folder(folder if Path(path) == folder / "__init__.py" else path)
-
-    import_utils.create_import_structure_from_path = list_once
-    try:
-        yield
-    finally:
-        import_utils.create_import_structure_from_path = list_folder
 
 
 def set_torch_variables() -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -114,35 +112,6 @@ def test_package_seems_absent_within_the_block_only(
         assert importlib.import_module("of_a_gpu").number == 1, "it was imported before"
 
 
-def test_inspect_says_the_same_of_a_frame_but_for_its_source() -> None:
-    frame: Any = inspect.currentframe()
-    plainly = inspect.getmodule(frame), inspect.getframeinfo(frame)._replace(lineno=0)
-    with quick_imports():
-        quickly = inspect.getmodule(frame), inspect.getframeinfo(frame)
-        assert inspect.getmodule(Path) is inspect.getmodule(importlib.import_module("pathlib"))
-    assert quickly[0] is plainly[0] is sys.modules[__name__]
-    assert quickly[1].filename == plainly[1].filename
-    assert quickly[1].code_context is None and inspect.getframeinfo(frame).code_context
-
-
-@pytest.mark.slow
-@pytest.mark.verl
-def test_models_of_transformers_are_listed_once_and_the_same() -> None:
-    run("""
-import transformers
-from pathlib import Path
-from transformers.utils import import_utils
-from _inf.runtime.interpreter import models_listed_once
-file = str(Path(transformers.__file__).with_name("models") / "__init__.py")
-expected = import_utils.define_import_structure(file)
-import_utils.create_import_structure_from_path.cache_clear()
-llama = import_utils.define_import_structure(file.replace("models", "models/llama"))
-with models_listed_once():
-    assert import_utils.define_import_structure.__wrapped__(file) == expected
-    assert import_utils.define_import_structure(file.replace("models", "models/llama")) == llama
-""")
-
-
 @pytest.mark.slow
 @pytest.mark.verl
 def test_fork_server_imports_no_compiler_and_no_kernels_of_a_gpu(tmp_path: Path) -> None:
@@ -157,14 +126,3 @@ names = "flashinfer", "torch._inductor.compile_fx", "torchao", "pandas"
 assert not [name for name in names if name in sys.modules]
 assert "sglang.srt.managers.tokenizer_manager" in sys.modules
 """)
-
-
-def test_inspect_is_restored_when_two_threads_leave_in_another_order() -> None:
-    before = inspect.getframeinfo, inspect.getmodule
-    first, second = quick_imports(), quick_imports()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert inspect.getframeinfo is not before[0]
-    second.__exit__(None, None, None)
-    assert (inspect.getframeinfo, inspect.getmodule) == before

@@ -31,7 +31,7 @@ from _inf.runtime import quiet
 from _inf.runtime.fork_server import ForkServer, SharedForkServer
 from _inf.runtime.free_memory import free_bytes, give_back
 from _inf.runtime.host import Host
-from _inf.runtime.interpreter import interpreter_left_alone, models_listed_once, quick_imports
+from _inf.runtime.interpreter import interpreter_left_alone, quick_imports
 from _inf.runtime.processes import Worker
 from _inf.types import Limits, ModelInfo
 
@@ -89,7 +89,7 @@ def _fork_server(config: Config, device: Device, log: Path) -> ForkServer | None
 
 def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBackend:
     """Import verl and SGLang, check what only they can check, start the engine, and check it."""
-    with quick_imports(UNUSED_ON_CPU if device == "cpu" else ()), models_listed_once():
+    with quick_imports(UNUSED_ON_CPU if device == "cpu" else ()):
         if device == "cuda":
             from _inf.backends.verl.cuda import leave_out_deep_gemm
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from _inf.backends.verl.compiled_libraries import load_stubs
 from _inf.backends.verl.environment import UNUSED_ON_CPU
-from _inf.runtime.interpreter import models_listed_once, not_compiled, quick_imports
+from _inf.runtime.interpreter import not_compiled, quick_imports
 
 if TYPE_CHECKING:
     from _inf.backends.verl.child.compiled_draws import CompiledDraws
@@ -42,7 +42,7 @@ def import_all(log: Path) -> None:
 
     load_stubs()
     setproctitle.setproctitle("inf::fork_server")
-    with quick_imports(without=UNUSED_ON_CPU), models_listed_once():
+    with quick_imports(without=UNUSED_ON_CPU):
         patches(log.parent, pack_weights=True)  # its rows import what they name
         # The scheduler imports them when it reads a model's config (`hf_transformers_utils.py`) and
         # the first request (`managers/mm_utils.py`), while the caller waits.
