@@ -34,11 +34,11 @@ def free_bytes(mounted: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
 
 def reserve(folder: Path, count: int) -> None:
     """Say that this process will write so many bytes more. folder: its engine's."""
-    pid = os.getpid()
-    file = folder / _FILE.format(pid)
+    own = psutil.Process()
+    file = folder / _FILE.format(own.pid)
     if file.exists():
         count += json.loads(file.read_text())["bytes"]
-    note = {"pid": pid, "started": _started(pid), "bytes": count, "before": _own_bytes(pid)}
+    note = {"pid": own.pid, "started": own.create_time(), "bytes": count, "before": _own_bytes(own)}
     file.write_text(json.dumps(note))
 
 
@@ -54,26 +54,22 @@ def _unwritten() -> Iterator[int]:
     # pathlib's own glob (Python 3.11) raises for a folder that its engine removes meanwhile.
     for found in glob.iglob(f"{PREFIX}*/{_FILE.format('*')}", root_dir=folder):
         # Its process may have ended, or be writing it.
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, psutil.Error):
             file = folder / found
             if file.stat().st_uid != os.geteuid():
                 continue
             note = json.loads(file.read_text())
-            if _started(note["pid"]) == note["started"]:
-                written = _own_bytes(note["pid"]) - note["before"]
+            process = psutil.Process(note["pid"])
+            # Another process may have its number later; the clock may have been set a little.
+            if abs(process.create_time() - note["started"]) < 1:
+                written = _own_bytes(process) - note["before"]
                 yield max(0, note["bytes"] - max(0, written))
 
 
-def _started(pid: int) -> str:
-    """When a process began, in the kernel's ticks: another one may have its number later."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-
-
-def _own_bytes(pid: int) -> int:
+def _own_bytes(process: psutil.Process) -> int:
     """The memory that a process has written, without what it maps from files."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    [kilobytes] = [line.split()[1] for line in lines if line.startswith("RssAnon:")]
-    return int(kilobytes) * 1024
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
 
 
 def _left_in_groups(mounted: Path, membership: Path) -> Iterator[int]:

@@ -74,17 +74,13 @@ class _NotebookLine:
     """
 
     def __init__(self) -> None:
-        self._display: Any = None
-
-    def write(self, text: str) -> None:
         from IPython import display
 
-        shown = {"text/plain": text.strip()}
-        if self._display is None:
-            show: Any = display.display
-            self._display = show(shown, raw=True, display_id=True)
-        else:
-            self._display.update(shown, raw=True)
+        show: Any = display.display
+        self._line = show({"text/plain": ""}, raw=True, display_id=True)
+
+    def write(self, text: str) -> None:
+        self._line.update({"text/plain": text.strip()}, raw=True)
 
     def flush(self) -> None:
         """Do nothing: `write` shows the line at once."""

@@ -13,7 +13,7 @@ from _inf.apps.cli.options import Options, takes_options
 
 @takes_options()
 def ask(
-    prompt: Annotated[str, typer.Argument(help="The user's message.", show_default=False)],
+    prompt: Annotated[str, typer.Argument(help="The user's message.")],
     n: Annotated[
         int | None, typer.Option("--n", "-n", help="Answers to sample.", show_default="rollout.n")
     ] = None,

@@ -25,21 +25,17 @@ def serve(
         typer.Option(
             metavar="NAME",
             help="The environment variable with the key that requests must have.",
-            show_default=False,
         ),
     ] = None,
     adapter_folder: Annotated[
         Path | None,
-        typer.Option(
-            help="Requests may load LoRA adapters from folders below it.", show_default=False
-        ),
+        typer.Option(help="Requests may load LoRA adapters from folders below it."),
     ] = None,
     traces: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.jsonl",
             help="Write the traces of sessions there, too; inf show reads it.",
-            show_default=False,
         ),
     ] = None,
     *,

@@ -183,33 +183,38 @@ def traces_to_data_proto(
             raise ConfigError.of(name, f"{len(values)} for {len(traces)} traces; give one each.")
     scores = _of_rollouts(traces, "reward") if rewards is None else _checked(rewards)
     uid = _of_rollouts(traces, "task") if uid is None else uid
-    rollouts = []
-    for index, (trace, reward) in enumerate(zip(traces, scores, strict=True)):
-        for ids, most, name in (
-            (trace.prompt_token_ids, widths[0], "rollout.prompt_length"),
-            (trace.token_ids, widths[1], "rollout.response_length"),
-        ):
-            if len(ids) > most:
-                raise ConfigError.of(
-                    f"traces[{index}]",
-                    f"its {len(ids)} tokens are above {most}, the width of a batch; raise {name}.",
-                )
-        if any(map(math.isnan, trace.logprobs)):
-            raise ConfigError.of(f"traces[{index}]", OTHER_LOGPROBS)
-        rollout = Rollout.of(row_of_trace(trace), f"traces[{index}]")
-        rollouts.append(
+    rows = enumerate(zip(traces, scores, uid, strict=True))
+    return rollouts_to_data_proto(
+        [
             dataclasses.replace(
-                rollout,
-                completion=_last_answer(trace, tokenizer),
-                messages=trace.messages,
+                _wide(trace, f"traces[{index}]", tokenizer, widths),
                 reward_scores={} if reward is None else {"reward": reward},
-                uid=uid[index],
-                prompt_length=widths[0],
-                response_length=widths[1],
-                pad_token_id=tokenizer.pad_token_id,
+                uid=group,
             )
-        )
-    return rollouts_to_data_proto(rollouts)
+            for index, (trace, reward, group) in rows
+        ]
+    )
+
+
+def _wide(trace: Trace, where: str, tokenizer: Tokenizer, widths: tuple[int, int]) -> Rollout:
+    """A trace as a row of a batch with these widths. Raises `ConfigError` if it does not fit."""
+    keys = ("rollout.prompt_length", "rollout.response_length")
+    for ids, most, key in zip((trace.prompt_token_ids, trace.token_ids), widths, keys, strict=True):
+        if len(ids) > most:
+            raise ConfigError.of(
+                where,
+                f"its {len(ids)} tokens are above {most}, the width of a batch; raise {key}.",
+            )
+    if any(map(math.isnan, trace.logprobs)):
+        raise ConfigError.of(where, OTHER_LOGPROBS)
+    return dataclasses.replace(
+        Rollout.of(row_of_trace(trace), where),
+        completion=_last_answer(trace, tokenizer),
+        messages=trace.messages,
+        prompt_length=widths[0],
+        response_length=widths[1],
+        pad_token_id=tokenizer.pad_token_id,
+    )
 
 
 def _checked(rewards: Sequence[float | None]) -> list[float | None]:
