@@ -8,11 +8,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from email.parser import BytesParser
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 import inf
 
@@ -52,21 +50,6 @@ def test_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     expected = {str(p.relative_to(ROOT)) for p in ours if "__pycache__" not in p.parts}
     assert names == {*expected, "inf.py"}
     assert {"_inf/embedded.yaml", "_inf/py.typed"} <= names
-
-
-def test_wheel_asks_for_neither_verl_nor_sglang_and_its_extra_for_both(wheel: Path) -> None:
-    archive = zipfile.ZipFile(wheel)
-    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-    lines = BytesParser().parsebytes(archive.read(name)).get_all("Requires-Dist", [])
-    asked = [Requirement(line) for line in lines]
-
-    def brought(extra: str) -> set[str]:
-        named = {"extra": extra}
-        return {each.name for each in asked if not each.marker or each.marker.evaluate(named)}
-
-    assert {"torch", "transformers", "openai"} <= brought("")
-    assert not brought("") & {"verl", "sglang", "tensordict", "ray"}
-    assert {"verl", "sglang", "tensordict"} <= brought("verl")
 
 
 def test_wheel_alone_imports_shows_its_help_and_says_what_a_start_lacks(python: Path) -> None:

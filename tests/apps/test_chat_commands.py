@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -34,10 +34,18 @@ class Stub:
     def stats(self) -> dict[str, float]:
         return {"cached_tokens": 0}
 
+    asked: ClassVar[list[tuple[Any, dict[str, Any]]]] = []
+
     def stream(self, messages: list[dict[str, str]], **params: Any) -> Iterator[StreamChunk]:
-        if messages[-1]["content"] == "bad":
+        self.asked.append((messages, params))  # when it is called: an engine begins then
+        return self._chunks(messages[-1]["content"])
+
+    def _chunks(self, text: str) -> Iterator[StreamChunk]:
+        if text == "bad":
             raise PromptError("prompt 0: it is bad")
         yield StreamChunk(ANSWER[:5], [1], None)
+        if text == "interrupt":
+            raise KeyboardInterrupt
         yield StreamChunk(ANSWER[5:], [2], "stop")
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
@@ -47,6 +55,13 @@ class Stub:
         list(self.stream(prompts))
         about: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": len(prompts)}
         return GenerationOutput([GenerationRow(ANSWER, [1, 2], [-0.5, -0.5], **about)])
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+    """The messages and the parameters of each call."""
+    monkeypatch.setattr(Stub, "asked", [])
+    return Stub.asked
 
 
 @pytest.fixture
@@ -63,10 +78,18 @@ def chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     return run
 
 
-@pytest.mark.parametrize("end", ["", "/quit\nd\n", "/exit\nd\n"])
-def test_empty_line_stands_between_piped_answers(end: str, chat: Any) -> None:
-    code, out, _ = chat(f"a\nb\nc\n{end}")
-    assert (code, out) == (0, f"{ANSWER}\n\n{ANSWER}\n\n{ANSWER}\n")
+def test_pipe_gives_the_answers_with_the_turns_before_in_mind(
+    chat: Any, asked: list[tuple[Any, dict[str, Any]]]
+) -> None:
+    text = 'Hello\n\n"""\na\n\nb\n"""\n/quit\nnever\n'
+    code, out, err = chat(text, "--system", "Be brief.")
+    assert (code, out) == (0, f"{ANSWER}\n\n{ANSWER}\n")
+    assert len(re.findall(r"2 tokens, \d+ tok/s, 0 prompt tokens cached", err)) == 2
+    said: list[dict[str, str]] = [{"role": "system", "content": "Be brief."}]
+    for (messages, _), content in zip(asked, ("Hello", "a\n\nb"), strict=True):
+        said.append({"role": "user", "content": content})
+        assert messages == said
+        said.append({"role": "assistant", "content": ANSWER})
 
 
 def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: Any) -> None:
@@ -77,8 +100,8 @@ def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: A
     assert (first["prompt_tokens"], second["prompt_tokens"]) == (1, 3)
 
 
-@pytest.mark.parametrize("text", ['a\n"""\nb\n', "a\nb \\\n", 'a\n"""'])
-def test_input_that_ends_inside_a_message_is_named_and_not_sent(text: str, chat: Any) -> None:
+def test_input_that_ends_inside_a_message_is_named_and_not_sent(chat: Any) -> None:
+    text = 'a\n"""\nb\n'
     code, out, err = chat(text)
     assert (code, out) == (1, f"{ANSWER}\n")
     assert "ended inside a message, which was not sent" in err
@@ -86,28 +109,13 @@ def test_input_that_ends_inside_a_message_is_named_and_not_sent(text: str, chat:
     assert answer["completion"] == ANSWER and "was not sent" in error["error"]
 
 
-def test_ctrl_c_in_a_piped_answer_ends_the_chat(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def interrupted(self: Stub, messages: Any, **params: Any) -> Iterator[StreamChunk]:
-        asked.append(messages[-1]["content"])
-        yield StreamChunk(ANSWER[:5], [1], None)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Stub, "stream", interrupted)
-    assert chat("a\nb\n")[0] == 130 and asked == ["a"]
+def test_ctrl_c_in_a_piped_answer_ends_the_chat(chat: Any, asked: list[Any]) -> None:
+    assert chat("interrupt\nb\n")[0] == 130 and len(asked) == 1
 
 
 def test_chat_ends_when_nobody_reads_its_answers(
-    chat: Any, monkeypatch: pytest.MonkeyPatch
+    chat: Any, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-
-    def answer(self: Stub, messages: Any, **params: Any) -> Iterator[StreamChunk]:
-        asked.append(messages[-1]["content"])  # when it is called: an engine begins then
-        return iter([StreamChunk(ANSWER, [1], "stop")])
-
-    monkeypatch.setattr(Stub, "stream", answer)
     for more in ([], ["--json"]):
         reader, writer = os.pipe()
         os.close(reader)  # as `head -c 1` does
@@ -116,7 +124,7 @@ def test_chat_ends_when_nobody_reads_its_answers(
                 piped.setattr(sys, "stdout", stdout)
                 with pytest.raises(SystemExit, match="1"):
                     chat("a\nb\nc\n", *more)
-    assert asked == ["a", "a"]
+    assert len(asked) == 2
 
 
 def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(chat: Any) -> None:
@@ -131,35 +139,22 @@ def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(cha
     ("text", "value"),
     [
         ("stop ###", "###"),
-        ("stop a: b", "a: b"),
         ("stop true", "true"),
         ('stop ["###", "\\n"]', ["###", "\n"]),
-        ("regex [ab]", "[ab]"),
         ("regex [12]", "[12]"),
         ('json_schema {"type": "null"}', '{"type": "null"}'),
         ("temperature 1e-1", 0.1),
-        ("temperature=0.1", 0.1),
         ("temperature = 0.1", 0.1),
         ("top-k 5", 5),
-        ("ignore_eos true", True),
-        ("stop_token_ids [5, 6]", [5, 6]),
         ('logit_bias {"5": 1}', {"5": 1}),
     ],
 )
 def test_set_reads_a_value_as_it_was_meant(
-    text: str, value: Any, chat: Any, monkeypatch: pytest.MonkeyPatch
+    text: str, value: Any, chat: Any, asked: list[Any]
 ) -> None:
-    asked: list[dict[str, Any]] = []
-    stream = Stub.stream
-
-    def heard(self: Stub, messages: Any, **params: Any) -> Iterator[StreamChunk]:
-        asked.append(params)
-        return stream(self, messages)
-
-    monkeypatch.setattr(Stub, "stream", heard)
     name = re.split("[ =]", text)[0]
     assert chat(f"/set {text}\na\n/set {name} none\na\n")[0] == 0
-    given, after = (params.get(name.replace("-", "_")) for params in asked)
+    given, after = (params.get(name.replace("-", "_")) for _, params in asked)
     assert (given, type(given), after) == (value, type(value), None)
 
 
@@ -168,21 +163,18 @@ def test_bare_set_shows_what_was_set_and_what_the_config_says(chat: Any) -> None
     given, others = err.splitlines()[-2:]
     assert given == "set: top_k=5"
     assert others.startswith("by default: ") and "top_k" not in others
-    for name in ("temperature=", "top_p=1.0", "min_p=0.0", "max_tokens=512", "ignore_eos=False"):
-        assert name in others
-    assert "by default: temperature=0.0, " in chat("/set\n")[2]  # greedy, as embedded.yaml says
+    assert "temperature=" in others and "max_tokens=512" in others
 
 
 @pytest.mark.parametrize(
     ("text", "says", "how"),
     [
-        *((text, f"{text.split()[0]}: ", []) for text in ("progress true", "num_beams 2")),
-        *((text, f"{text.split()[0]}: ", []) for text in ("logprobs 2", "prompt_logprobs true")),
-        *((text, f"{text.split()[0]}: ", []) for text in ("sampling_mask true", "temperature hot")),
+        ("num_beams 2", "num_beams: ", []),  # a chat's, a text chat's and a streamed chat's
+        ("logprobs 2", "logprobs: ", []),
         ("max_tokens_per_turn 5", "max_tokens_per_turn: ", []),
+        ("temperature hot", "temperature: ", []),
         ("n 3", "n: ", ["--json"]),
-        ('tools [{"type": "function", "function": {"name": "f"}}]', "tools: ", ["--json"]),
-        *((text, "/set: it needs NAME VALUE", []) for text in ("temperature", "=3")),
+        ("temperature", "/set: it needs NAME VALUE", []),
     ],
 )
 def test_set_of_what_a_chat_cannot_use_is_refused(

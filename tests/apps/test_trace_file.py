@@ -71,11 +71,8 @@ def test_traces_read_back_as_they_were(tmp_path: Path) -> None:
         torn.write('{"id": "a", "token_')
     first, second = inf.load_traces(file)
     assert math.isnan(first.logprobs[0]) and math.isnan(second.logprobs[0])
-    known = [[0.0, 0.0], [0.0]]
-    assert [
-        dataclasses.replace(trace, logprobs=logprobs)
-        for trace, logprobs in zip((first, second), known, strict=True)
-    ] == [rewarded, dataclasses.replace(other, logprobs=[0.0])]
+    assert dataclasses.replace(first, logprobs=rewarded.logprobs) == rewarded
+    assert dataclasses.replace(second, logprobs=other.logprobs) == other
     assert [row.row_id for row in inf.load_rollouts(file)] == ["a", "b"]
     again = TraceFile(file)  # continues after the last whole line
     again.write(rewarded, dataclasses.replace(rewarded, reward=1.0))
@@ -96,7 +93,6 @@ def test_file_that_another_server_writes_is_refused(tmp_path: Path) -> None:
     ("line", "says"),
     [
         ('{"row_id": "1", "completion": "x"}', "line 1: .* is no trace"),
-        ('{"id": "a"}', "line 1: prompt_token_ids"),
         ('{"id": "a", "prompt_token_ids": ["x"]}', "line 1: prompt_token_ids.0"),
         ("[", "line 1: it is not JSON"),
     ],

@@ -56,27 +56,19 @@ def test_session_that_has_a_deleted_ones_name_is_another_rollout() -> None:
     sessions.delete("worker")
     after = answered(sessions, "worker", ([2], "Another task"), ([5], "Sub-agent"))
     assert groups_of([*before, *after]) == [[0, 1], [2, 3]]
-
-
-@pytest.mark.verl
-def test_traces_that_no_session_made_are_grouped_by_their_prompts() -> None:
-    said = [{"role": "assistant", "content": "Yes"}]
-    traces = [
-        Trace(str(n), ids, [9], [1], [-0.5], said, ["stop"], [(0, 0)])
-        for n, ids in enumerate(([1], [2], [1]))
-    ]
-    assert groups_of(traces) == [[0, 2], [1]]
+    of_no_session = [trace(None, prompt=prompt) for prompt in (1, 2, 1)]  # by their prompts
+    assert groups_of(of_no_session) == [[0, 2], [1]]
 
 
 # ─── Tasks and rollouts ───
 
 
-def trace(rollout: str, task: str | None = None, reward: float | None = None) -> Trace:
+def trace(
+    rollout: str | None, task: str | None = None, reward: float | None = None, prompt: int = 1
+) -> Trace:
     said = [{"role": "assistant", "content": "Yes"}]
-    names = {"reward": reward, "task": task, "rollout": rollout}
-    return Trace(
-        f"{rollout}-{task}-{reward}", [1], [9], [1], [-0.5], said, ["stop"], [(0, 0)], **names
-    )
+    names: dict[str, Any] = {"reward": reward, "task": task, "rollout": rollout}
+    return Trace("id", [prompt], [9], [1], [-0.5], said, ["stop"], [(0, 0)], **names)
 
 
 def batch_of(traces: list[Trace], **given: Any) -> Any:
@@ -105,31 +97,8 @@ def test_trace_whose_rollout_has_two_rewards_or_tasks_is_refused(name: str) -> N
 
 
 @pytest.mark.verl
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), True, "x", [1.0]])
+@pytest.mark.parametrize("reward", [float("nan"), True, "x"])
 def test_reward_that_is_no_finite_number_is_refused_by_its_index(reward: Any) -> None:
     with pytest.raises(ConfigError, match=r"^rewards\[1\]: ") as caught:
         batch_of([trace("a"), trace("b")], rewards=[0.5, reward])
     assert caught.value.key == "rewards[1]"
-
-
-@pytest.mark.verl
-def test_advantages_of_grpo_count_each_rollout_once() -> None:
-    import numpy as np
-    import torch
-    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
-
-    traces = [
-        *(trace("a", "sums", 1.0), trace("a"), trace("a")),  # an agent with two sub-agents
-        *(trace("b", "sums", 0.0), trace("c", "sums", 0.5)),
-        *(trace("d", "games", 3.0), trace("e", "games", 1.0), trace("e")),
-    ]
-    columns = batch_of(traces)
-    rollouts, first = np.unique(columns["rollout"], return_index=True)
-    rewards = [columns["reward_scores"][row]["reward"] for row in first]
-    of_rollouts, _ = compute_grpo_outcome_advantage(
-        torch.tensor(rewards)[:, None], torch.ones(len(first), 1), columns["uid"][first]
-    )
-    advantages = of_rollouts[np.searchsorted(rollouts, columns["rollout"]), 0].tolist()
-    # sums: mean 0.5, standard deviation 0.5; games: mean 2, standard deviation sqrt(2).
-    by_hand = [1.0, 1.0, 1.0, -1.0, 0.0, 2**-0.5, -(2**-0.5), -(2**-0.5)]
-    assert advantages == pytest.approx(by_hand, abs=1e-4)

@@ -17,7 +17,6 @@ import pytest
 from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime import fork_server
 from _inf.runtime.fork_server import ForkServer
-from _inf.runtime.host import Host
 from _inf.runtime.interpreter import set_torch_variables
 from _inf.runtime.processes import check_start
 from tests.support.forks import forked, server_that, worker
@@ -81,38 +80,6 @@ def test_fork_that_the_system_refuses_leaves_the_others_alone(tmp_path: Path) ->
     server.release()
 
 
-@pytest.mark.parametrize("how", ["released", "killed"])
-def test_server_that_ends_ends_its_forks_and_refuses_users_and_forks(
-    how: str, server: ForkServer, tmp_path: Path
-) -> None:
-    process = forked(server, worker("sleep", tmp_path / "log"))
-    known = psutil.Process(process.pid)
-    assert server.acquire()
-    server.release()  # not by its last user
-    assert server.process.is_alive() and known.is_running()
-    server.release() if how == "released" else os.kill(server.pid(), signal.SIGKILL)
-    process.join(10)
-    assert process.exitcode is not None or how == "released"
-    assert until(lambda: not alive({known}), GONE_SECONDS)
-    server.process.join(10)
-    assert not server.process.is_alive() and not server.acquire()
-    with pytest.raises((EOFError, EngineDeadError)):
-        forked(server, worker("sleep", tmp_path / "log"))
-
-
-def test_start_on_a_server_that_dies_names_it() -> None:
-    host = Host()
-    host.fork_server = server_that("slow_imports", host.log)
-    assert host.fork_server.acquire()
-
-    def build() -> None:
-        threading.Timer(1, os.kill, (host.fork_server.pid(), signal.SIGKILL)).start()
-        host.process(worker("sleep", host.log)).start()
-
-    with pytest.raises(EngineDeadError, match=r"fork server \(pid \d+, exit code -9\)"):
-        host.start(build)
-
-
 CALLER = """
 import sys, time
 from pathlib import Path
@@ -143,32 +110,6 @@ def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: s
         caller.kill()
         caller.wait(10)
     assert until(lambda: not alive(family), GONE_SECONDS)
-
-
-EXIT = """
-import sys, tempfile, weakref
-folder = tempfile.TemporaryDirectory()  # registers the exit handler of weakref
-from _inf.runtime.host import Host
-from tests.support.forks import worker
-
-host = Host()
-def build():
-    host.process(worker("sleep", host.log)).start()
-host.start(build)
-class Engine: pass
-engine = Engine()
-weakref.finalize(engine, host.stop)
-print(host.folder)
-"""
-
-
-def test_exit_without_a_shutdown_stops_the_processes_whoever_registered_first() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT],
-        env=environment(**PATHS), capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert not Path(done.stdout.strip()).exists()
 
 
 def test_server_is_shared_only_by_engines_that_inherit_the_same(

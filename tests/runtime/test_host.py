@@ -11,8 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,6 @@ from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime import processes
 from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host
-from _inf.runtime.processes import Watch
 
 
 @pytest.fixture
@@ -85,25 +82,6 @@ def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host: Host) -> 
     processes.check_start()
 
 
-def test_only_the_error_of_a_started_engine_mentions_restart(host: Host) -> None:
-    def build() -> None:
-        about: dict[str, Any] = {"name": "scheduler 0", "pid": None, "exitcode": -9}
-        gone = SimpleNamespace(**about, join=lambda seconds: None, kill_tree=lambda: None)
-        starting.children.append(gone)  # type: ignore[arg-type]
-        raise EOFError
-
-    async def die() -> None:
-        host.declare_dead("The engine's process died")
-
-    starting = Host()
-    with pytest.raises(EngineDeadError, match="exit code -9") as caught:
-        starting.start(build)
-    assert "died while it started" in str(caught.value) and "restart()" not in str(caught.value)
-    host.start(lambda: None)
-    with pytest.raises(InferenceError, match=r"died\. restart\(\) brings up a new engine"):
-        host.run(die(), CancelToken())
-
-
 def test_calls_submitted_just_before_the_stop_get_its_error_and_warn_of_nothing(
     host: Host, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -146,16 +124,3 @@ def test_engine_is_dead_when_what_all_its_calls_wait_for_ends(host: Host) -> Non
     for _ in range(2):  # the one that waits, and a later one
         with pytest.raises(EngineDeadError, match="decoding ended with MemoryError: no more"):
             host.run(asyncio.sleep(60), CancelToken())
-
-
-def test_watch_that_fails_does_not_leave_calls_unwatched(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Broken(Watch):  # of this engine only: others may run in this process
-        def look(self) -> None:
-            raise PermissionError("no /proc here")
-
-    monkeypatch.setattr("_inf.runtime.host.Watch", Broken)
-    host.start(lambda: None)
-    with pytest.raises(EngineDeadError, match="watch over its processes ended with PermissionErr"):
-        host.run(asyncio.sleep(60), CancelToken())

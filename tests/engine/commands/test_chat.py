@@ -1,23 +1,17 @@
-"""`inf chat`, as one uses it: through a pseudo-terminal, and through a pipe."""
+"""`inf chat` in a pseudo-terminal; its lines are in `tests/apps/test_chat_commands.py`."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pexpect
 import psutil
-import pytest
 import yaml
 
 from _inf.runtime.extras import has_verl
-from inf import InferenceEngine
 from tests.support.scripts import (
     GONE_SECONDS,
     INF,
@@ -31,45 +25,6 @@ from tests.support.tiny import tiny_model
 
 STATS = r"(\d+) tokens, \d+ tok/s, (\d+) prompt tokens cached"
 SECONDS = 60
-
-
-@pytest.fixture
-def piped(
-    on_tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
-    """`inf chat` on the session's engine, with that text on stdin: exit code, stdout, stderr."""
-
-    def run(text: str, *arguments: str) -> Any:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-        return on_tiny("chat", *arguments)
-
-    return run
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
-
-
-def test_pipe_gives_the_answers_alone_with_the_turns_before_in_mind(
-    piped: Callable[..., Any], tiny: InferenceEngine
-) -> None:
-    greedy: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
-    asked = 'Hello\n\ntwo \\\nlines\n"""\na\n\nb\n"""\n'
-    code, out, err = piped(
-        asked, "--temperature", "0", "--max-tokens", "12", "--system", "Be brief."
-    )
-    messages = [{"role": "system", "content": "Be brief."}]
-    for text in ("Hello", "two \nlines", "a\n\nb"):
-        messages.append(user(text))
-        messages.append(assistant(tiny.generate(messages, **greedy).completions[0]))
-    answers = [each["content"] for each in messages if each["role"] == "assistant"]
-    assert code == 0
-    assert out == "\n".join(f"{answer}\n" for answer in answers)
-    assert len(re.findall(STATS, err)) == 3
 
 
 def pressed(terminal: Any, answer: str) -> bool:
@@ -106,23 +61,9 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         assert (0 < tokens <= 9) and cached == 0
         kept = int(say("And what is the capital?")[2])  # the first turn, which hf computes again
         assert (kept > 0) == has_verl()
-        say("/set max_tokens 4", "set: temperature=0.0, max_tokens=4")
-        say("/set", "by default: .*top_p=1.0")
-        assert int(say("Again")[1]) <= 4
-        say("/set temperature=hot", "temperature: 'hot' is not a number")
         say("/sve", r"no such command; did you mean 'save'\?")
         say("/help", "/save FILE")
-        say("/save talk.jsonl", "6 messages are in talk.jsonl")
-        say("/save talk.jsonl", "talk.jsonl already exists and was not changed; name another file")
-        saved = json.loads((tmp_path / "talk.jsonl").read_text())["messages"]
-        assert [each["role"] for each in saved] == ["user", "assistant"] * 3
-        assert saved[2]["content"] == "And what is the capital?"
-
-        terminal.sendline('"""')
-        terminal.expect_exact("...  ")
-        terminal.sendline("two")
-        terminal.sendline("lines")
-        say('"""')
+        say("/save talk.jsonl", "4 messages are in talk.jsonl")
         terminal.sendline("/system Be brief.")
         terminal.expect_exact("You: ")
         say("/save new.jsonl", "1 messages are in new.jsonl")
@@ -136,6 +77,7 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         assert int(terminal.match[1]) < 15000
         terminal.expect_exact("You: ")
         say("/set max_tokens=3", "max_tokens=3")
+        say("/set", "by default: .*top_p=1.0")
         assert int(say("Still there?")[1]) == 3
         terminal.send("half a line")
         terminal.expect_exact("half a line")

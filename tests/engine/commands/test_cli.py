@@ -41,15 +41,6 @@ def one_line(text: str) -> str:
 # ─── Answers ───
 
 
-@pytest.mark.parametrize("option", ["--max-tokens", "--max_tokens"])
-def test_parameters_have_their_python_name_and_the_shells(
-    option: str, on_tiny: Command, tiny: InferenceEngine
-) -> None:
-    code, out, err = on_tiny(option, "5", "--temperature", "0", "Hello")
-    wanted = tiny.generate("Hello", max_tokens=5, temperature=0)
-    assert (code, out, err) == (0, f"{wanted.completions[0]}\n", "")
-
-
 def test_every_parameter_reaches_generate(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,40 +54,19 @@ def test_every_parameter_reaches_generate(
     monkeypatch.setattr(
         inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(Recorder())
     )
-    given: dict[str, Any] = {
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": -1,
-        "min_p": 0.1,
-        "max_tokens": 5,
-        "n": 3,
-        "do_sample": True,
-        "min_tokens": 2,
-        "stop": ["x", "y"],
-        "stop_token_ids": [7, 8],
-        "seed": 9,
-        "repetition_penalty": 1.5,
-        "json_schema": '{"type": "null"}',
-        "presence_penalty": -1.5,
-        "frequency_penalty": 0.25,
-        "logit_bias": {"5": 1.5},
-        "num_beams": 1,
-        "ignore_eos": True,
-        "skip_special_tokens": False,
-        "chat_template_kwargs": {"enable_thinking": False},
-        "truncate_prompt": "left",
-        "timeout": 2.5,
-    }
-    numbers = [f"--{name}={value}" for name, value in given.items() if type(value) in (int, float)]
-    others = ["--do_sample", "--ignore_eos", "--no_skip_special_tokens"]
-    others += ["--stop_token_ids=7", "--stop_token_ids=8"]
-    others += ["--stop=x", "--stop=y", '--json_schema={"type": "null"}']
-    others += ['--chat_template_kwargs={"enable_thinking": false}', "--truncate_prompt=left"]
-    others += ['--logit_bias={"5": 1.5}']
-    assert command(*numbers, *others, "Hello")[0] == 0
-    assert calls == [{"prompt": "Hello", **given}]
-    assert command("--regex=a+", "Hello")[0] == 0
-    assert calls[1] == {"prompt": "Hello", "regex": "a+"}
+    schema = {"json_schema": '{"type": "null"}', "chat_template_kwargs": {"enable_thinking": False}}
+    given: dict[str, Any] = {"temperature": 0.5, "top_k": -1, "n": 3, "seed": 9, "timeout": 2.5}
+    given |= {"stop": ["x", "y"], "stop_token_ids": [7, 8], "logit_bias": {"5": 1.5}, **schema}
+    given |= {"do_sample": True, "skip_special_tokens": False, "truncate_prompt": "left"}
+    words = ["--max-tokens=5"]
+    for name, value in given.items():
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no_{name}")
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            words.append(f"--{name}={json.dumps(one) if isinstance(one, dict) else one}")
+    assert command(*words, "Hello")[0] == 0
+    assert calls == [{"prompt": "Hello", "max_tokens": 5, **given}]
 
 
 def test_rows_are_printed_in_order_one_json_object_each(
@@ -114,14 +84,6 @@ def test_rows_are_printed_in_order_one_json_object_each(
     assert len(out) < 4000 and tiny.tokenizer.pad_token_id not in rows[0]["token_ids"]
 
 
-def test_prompt_that_looks_like_an_option_comes_after_two_dashes(
-    on_tiny: Command, tiny: InferenceEngine
-) -> None:
-    code, out, _ = on_tiny("--temperature", "0", "--max-tokens", "5", "--", "--n")
-    wanted = tiny.generate("--n", max_tokens=5, temperature=0)
-    assert (code, out) == (0, f"{wanted.completions[0]}\n")
-
-
 def test_version_is_the_packages(command: Command) -> None:
     assert command("--version") == (0, f"inf {inf.__version__}\n", "")
 
@@ -129,24 +91,15 @@ def test_version_is_the_packages(command: Command) -> None:
 # ─── Calls that are wrong: exit code 2 ───
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["-c", "no/such.yaml", "Hello"], ["no/such.yaml", "no such config file"]),
-        (["--set", "model_path=/no/such/model", "Hello"], ["model_path", "/no/such/model"]),
-        (["Hello", "--model", "/no/such/model"], ["model_path", "/no/such/model"]),
-        (["Hello", "-m", "/no: such"], ["model_path", "/no: such"]),
-        ([""], ["prompt 0", "empty"]),
-    ],
-)
 def test_config_model_or_prompt_that_cannot_be_used_is_one_line(
-    arguments: list[str], words: list[str], command: Command, request: pytest.FixtureRequest
+    on_tiny: Command, tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not {"-c", "--set", "--model", "-m"} & {*arguments}:  # before any engine
-        request.getfixturevalue("on_tiny")
-    code, out, err = command(*arguments)
-    assert (code, out) == (2, "")
-    assert all(word in one_line(err) for word in words)
+    code, out, err = on_tiny("")
+    assert (code, out) == (2, "") and one_line(err).startswith("inf: prompt 0 is")
+    monkeypatch.undo()
+    for words, says in ((["-c", "no/such.yaml"], "no such config file"), (["-m", "/no: x"], "/no")):
+        code, out, err = on_tiny(*words, "Hello")
+        assert (code, out) == (2, "") and says in one_line(err)
 
 
 # ─── Work that fails ───

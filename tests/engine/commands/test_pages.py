@@ -9,6 +9,7 @@ import importlib.util
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,32 @@ def runs_here(block: str) -> bool:
     return has_verl() or (not needs_verl and all(map(importlib.util.find_spec, modules)))
 
 
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run(engine, *programs)` runs programs in a new folder, whose engine is this one; returns
+    their names."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(engine: object, *programs: str) -> dict[str, Any]:
+        monkeypatch.setattr(inf, "InferenceEngine", lambda **_: engine)
+        names: dict[str, Any] = {"__name__": "page"}
+        for program in programs:
+            exec(compile(program, "page", "exec"), names)
+        return names
+
+    return run
+
+
 def test_python_of_the_page_on_serving_runs(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: InferenceEngine, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
-    names: dict[str, Any] = {}
-    for block in blocks("docs/serving.md", "python"):
-        if not has_verl():
-            block = block.partition("    batch = engine.trainer_batch(")[0]
-        if runs_here(block):
-            exec(compile(block, "docs/serving.md", "exec"), names)
+    programs = blocks("docs/serving.md", "python")
+    if not has_verl():
+        programs = [each.partition("    batch = engine.trainer_batch(")[0] for each in programs]
+    names = run(contextlib.nullcontext(tiny), *filter(runs_here, programs))
     assert len(names["trace"].finish_reasons) == 2
     if has_verl():
         assert len(names["batch"]) == 4
@@ -63,21 +80,16 @@ def test_python_of_the_page_on_serving_runs(
 
 
 @pytest.mark.verl
-def test_program_of_the_page_on_agents_makes_a_batch(
-    tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_of_the_page_on_agents_makes_a_batch(tiny: InferenceEngine, run: Run) -> None:
     """Each rollout has the two answers of a process of its own. One agent asks nothing at first,
     and one does not end."""
     program, agent = blocks("docs/train_any_agent.md", "python")
     first = "import os, pathlib, sys, time\nurl = os.environ['OPENAI_BASE_URL']\n"
     first += "if 'france-0-0' in url: sys.exit()\n"
     last = "\nif 'sky-1-' in url: time.sleep(600)\n"
-    (tmp_path / "agent.py").write_text(first + agent + last)
+    Path("agent.py").write_text(first + agent + last)
     program = program.replace("SECONDS = 600", "SECONDS = 20")
-    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(program, "docs/train_any_agent.md", "exec"), names)
+    names = run(contextlib.nullcontext(tiny), program)
     columns = names["batch"].non_tensor_batch
     assert [*columns["uid"]] == ["france", "france", "sky", "sky"]
     assert len({*columns["rollout"]}) == 4 and [*columns["__num_turns__"]] == [2] * 4
@@ -86,13 +98,9 @@ def test_program_of_the_page_on_agents_makes_a_batch(
 
 @pytest.mark.verl
 def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(
-    tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: InferenceEngine, run: Run
 ) -> None:
-    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    [block] = blocks("docs/rollouts.md", "python")
-    exec(compile(block, "docs/rollouts.md", "exec"), names)
+    names = run(contextlib.nullcontext(tiny), *blocks("docs/rollouts.md", "python"))
     before, after = names["batch"].batch, names["again"].batch
     assert all(before[name].equal(after[name]) for name in before.keys())
     assert len(names["one"]) == 1 and len(names["rollouts"]) == 4
@@ -100,71 +108,73 @@ def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(
 
 def test_python_of_the_page_on_evaluation_runs(
     tiny: InferenceEngine,
-    tmp_path: Path,
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     own_reward, program, *_ = blocks("docs/evaluation.md", "python")
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(own_reward, "docs/evaluation.md", "exec"), names)
     row = {"prompt": "Hello", "data_source": "own", "reward_model": {"ground_truth": "e"}}
-    pandas.DataFrame([row]).to_parquet(tmp_path / "test.parquet")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
-    evaluate = functools.partial(inf.evaluate, reward=names["compute_score"])
-    monkeypatch.setattr(inf, "evaluate", evaluate, raising=False)
-    exec(compile(program, "docs/evaluation.md", "exec"), names)
+    pandas.DataFrame([row]).to_parquet("test.parquet")
+    reward = run(None, own_reward)["compute_score"]
+    monkeypatch.setattr(inf, "evaluate", functools.partial(inf.evaluate, reward=reward))
+    names = run(contextlib.nullcontext(tiny), program)
     assert "val-aux/own/length/mean@4" in names["report"].metrics
     assert capsys.readouterr().out.startswith("{")
 
 
-def engine_of(block: str) -> dict[str, Any]:
-    """The keywords with which a block makes its engine."""
+def engine_of(block: str) -> InferenceEngine:
+    """The engine that a block makes."""
     (call,) = [
         node
         for node in ast.walk(ast.parse(block))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "InferenceEngine"
     ]
-    return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    given = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    return InferenceEngine(**given)
 
 
-def run_page(
-    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[list[str], list[str]]:
-    """Run a page's Python; return what it printed, and what its comments say that it prints.
-
-    Blocks that begin with a file's name are that file; one engine, the last, runs the others.
-    """
-    python = blocks(page, "python")
-    for block in blocks(page, "(?:python|yaml)"):
+@pytest.mark.parametrize(
+    ("page", "lines", "without_verl"),
+    [
+        ("tools", 5, 2),
+        ("environments", 7, 6),
+        pytest.param("agent_loops", 3, 0, marks=pytest.mark.verl),
+    ],
+)
+def test_page_prints_what_its_comments_say(
+    page: str,
+    lines: int,
+    without_verl: int,
+    caller: InferenceEngine,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Blocks that begin with a file's name are that file; one engine, the last, runs the others."""
+    monkeypatch.syspath_prepend(tmp_path)
+    programs = []
+    for block in blocks(f"docs/{page}.md", "(?:python|yaml)"):
         if file := re.match(r"# ([a-z_]+\.(py|yaml))\n", block):
-            (folder / file[1]).write_text(block)
-    (folder / "tests").symlink_to(ROOT / "tests")
-    monkeypatch.chdir(folder)
-    programs = [
-        block for block in python if not re.match(r"# [a-z_]+\.py\n", block) and runs_here(block)
-    ]
+            Path(file[1]).write_text(block)
+    for block in blocks(f"docs/{page}.md", "python"):
+        if not re.match(r"# [a-z_]+\.py\n", block) and runs_here(block):
+            programs.append(block)
+    Path("tests").symlink_to(ROOT / "tests")
     path = list(sys.path)
     *_, last = (block for block in programs if "InferenceEngine(" in block)
-    with InferenceEngine(**engine_of(last)) as engine:
+    # That of environments is the session's, but for its backend.
+    with contextlib.nullcontext(caller) if page == "environments" else engine_of(last) as engine:
         assert sys.path == path
-        monkeypatch.setattr(inf, "InferenceEngine", lambda **keywords: engine)
-        names: dict[str, Any] = {}
-        for block in programs:
-            exec(compile(block, page, "exec"), names)
+        run(engine, *programs)
+    sys.modules.pop("homework", None)
     said = capsys.readouterr().out.splitlines()
     expected = re.findall(r"^print\(.*\)  # (.*)$", "".join(programs), re.M)
-    return said, expected
-
-
-def test_page_of_tools_prints_what_its_comments_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said, expected = run_page("docs/tools.md", tmp_path, monkeypatch, capsys)
-    assert len(expected) == (5 if has_verl() else 2)
+    assert len(expected) == (lines if has_verl() else without_verl)
     assert said[: len(expected)] == expected
-    turns = ["user", "assistant"] * 2 if has_verl() else []
-    assert [line.split(" | ")[0] for line in said[len(expected) :]] == turns
+    if page == "tools":  # and a conversation
+        turns = ["user", "assistant"] * 2 if has_verl() else []
+        assert [line.split(" | ")[0] for line in said[len(expected) :]] == turns
 
 
 @pytest.mark.slow
@@ -191,20 +201,3 @@ def test_file_of_an_mcp_server_on_the_page_of_tools_runs_and_nothing_but_the_ans
 
 def is_server(process: psutil.Process) -> bool:
     return "mcp_program.py" in command_line(process)
-
-
-@pytest.mark.verl
-def test_page_of_agent_loops_prints_what_its_comments_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said, expected = run_page("docs/agent_loops.md", tmp_path, monkeypatch, capsys)
-    assert len(expected) == 3 and said == expected
-
-
-def test_page_of_environments_prints_what_its_comments_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    said, expected = run_page("docs/environments.md", tmp_path, monkeypatch, capsys)
-    del sys.modules["homework"]
-    assert len(expected) == (7 if has_verl() else 6) and said == expected

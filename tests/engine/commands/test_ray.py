@@ -108,12 +108,9 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
 
 
 @pytest.mark.verl
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:port"])
-def test_address_where_no_cluster_is_is_refused_by_name(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ConfigError, match=f"RAY_ADDRESS: no cluster answers at {address}"):
+def test_address_where_no_cluster_is_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ConfigError, match="RAY_ADDRESS: no cluster answers at 127.0.0.1:1"):
         with cluster():
             pass
 
@@ -147,47 +144,31 @@ def test_other_users_can_neither_read_its_files_nor_give_it_work(tmp_path: Path)
 # ─── What an engine gets ───
 
 
-def share(
-    machines: list[dict[str, float]], workers: int, device: str = "auto", **total: float
-) -> dict[str, int]:
-    """The share on machines with that much free, of a cluster that has no more than `total`."""
-    whole = total or {name: sum(each.get(name, 0) for each in machines) for name in ("CPU", "GPU")}
-    config = load_config(None, {"device": device, "rollout": {"max_num_seqs": 1024}})
-    return share_of(whole, machines, config, workers)
-
-
 @pytest.mark.parametrize(
     ("machines", "device", "workers", "wanted"),
     [
         ([{"CPU": 16.0, "GPU": 8.0}], "auto", 8, {"num_gpus": 1}),
         ([{"CPU": 16.0, "GPU": 8.0}], "cpu", 5, {"num_cpus": 3}),
-        ([{"CPU": 2.0}], "auto", 2, {"num_cpus": 1}),
-        ([{"CPU": 8.0}, {"CPU": 8.0}], "auto", 2, {"num_cpus": 8}),
         ([{"CPU": 8.0}, {"CPU": 8.0}], "auto", 3, {"num_cpus": 4}),
         ([{"CPU": 64.0}, {"CPU": 2.0}], "auto", 2, {"num_cpus": 32}),
-        ([{"CPU": 3.0}, {"CPU": 1.0}], "auto", 3, {"num_cpus": 1}),
-        ([{"CPU": 8.0, "GPU": 1.0}, {"GPU": 1.0}], "auto", 2, {"num_gpus": 1}),
+        ([{"CPU": 7.0}, {"CPU": 4.0}], "auto", 3, {"num_cpus": 3}),
+        ([{"CPU": 2.0}], "auto", 3, "3 engines .* 2 of 2 are free; set it to 2 or less"),
+        ([{"CPU": 7.0, "GPU": 0.5}], "auto", 1, "GPUs, of which 0 of 8 are free; wait"),
+        ([{"CPU": 7.0}], "cuda", 9, "0 of 8 are free"),
     ],
 )
 def test_share_is_a_gpu_or_as_many_cores_as_each_engine_finds_on_one_machine(
-    machines: list[dict[str, float]], device: str, workers: int, wanted: dict[str, int]
+    machines: list[dict[str, float]], device: str, workers: int, wanted: Any
 ) -> None:
-    assert share(machines, workers, device) == wanted
-
-
-def test_what_other_work_uses_is_not_shared_out_and_too_many_engines_are_refused() -> None:
-    machines: list[dict[str, float]] = [{"CPU": 7.0}, {"CPU": 4.0}]
-    gpus: list[dict[str, float]] = [{"CPU": 64.0, "GPU": 1.0}, {"GPU": 1.5}]
-    assert share(machines, 3, CPU=16) == {"num_cpus": 3}
-    for wanted, says in (
-        (lambda: share([{"CPU": 2.0}], 3), "--workers: 3 engines .* set it to 2 or less"),
-        (lambda: share(gpus, 3), "--workers: 3 engines .* set it to 2 or less"),
-        (lambda: share(machines, 12, CPU=16), "of which 11 of 16 are free"),
-        (lambda: share(machines, 1, CPU=16, GPU=8), "GPUs, of which 0 of 8 are free; wait"),
-        (lambda: share(machines, 1, "cuda"), "0 of 0 are free; name another one in RAY_ADDRESS"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            wanted()
+    """Of what other work leaves, on a cluster with 8 GPUs where a machine has any."""
+    config = load_config(None, {"device": device, "rollout": {"max_num_seqs": 1024}})
+    has_gpus = device == "cuda" or any("GPU" in each for each in machines)
+    whole = {"CPU": sum(each["CPU"] for each in machines), "GPU": 8.0 * has_gpus}
+    if isinstance(wanted, dict):
+        assert share_of(whole, machines, config, workers) == wanted
+        return
+    with pytest.raises(ConfigError, match=f"--workers: .*{wanted}"):
+        share_of(whole, machines, config, workers)
 
 
 @pytest.fixture
@@ -279,13 +260,8 @@ def test_worker_answers_lines_beside_their_columns_from_several_threads(
     handle: Handle, tiny: InferenceEngine
 ) -> None:
     worker = InferenceWorker(params={"temperature": 0, "max_tokens": 9})
-    batches = [
-        {
-            "text": [json.dumps({"prompt": f"{name} {i}"}) for i in range(3)] + [b"{"],
-            "of": [name] * 4,
-        }
-        for name in "abcd"
-    ]
+    texts = [[json.dumps({"prompt": f"{name} {i}"}) for i in range(3)] for name in "abcd"]
+    batches = [{"text": [*three, b"{"], "of": [three[0]] * 4} for three in texts]
     with concurrent.futures.ThreadPoolExecutor() as threads:
         answered = list(threads.map(worker, batches))
     assert handle.starts == 1

@@ -17,10 +17,8 @@ from tests.support.tiny import tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.verl]  # a start with all its imports, twice
 PARAMETERS: tuple[dict[str, Any], ...] = (
-    {"temperature": 0},
     {"temperature": 1.0, "seed": 7, "top_p": 0.9, "repetition_penalty": 1.2},
     {"temperature": 1.0, "seed": 8, "regex": "[ab]{4}c"},
-    {"temperature": 1.0, "seed": 9, "min_tokens": 4, "stop": ["e"]},
 )
 
 
