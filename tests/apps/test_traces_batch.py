@@ -46,16 +46,10 @@ def test_all_traces_of_a_session_are_in_the_group_of_its_first_prompt() -> None:
     one = answered(sessions, "one", ([1, 2], "Task"), ([5], "Sub-agent"), ([1, 6], "Shortened"))
     two = answered(sessions, "two", ([1, 2], "Task"), ([7], "Sub-agent"))
     other = answered(sessions, "other", ([3], "Another task"), ([5], "Sub-agent"))
-    assert groups_of([*one, *two, *other]) == [[0, 1, 2, 3, 4], [5, 6]]
-
-
-@pytest.mark.verl
-def test_session_that_has_a_deleted_ones_name_is_another_rollout() -> None:
-    sessions = Sessions()
-    before = answered(sessions, "worker", ([1], "Task"), ([5], "Sub-agent"))
-    sessions.delete("worker")
-    after = answered(sessions, "worker", ([2], "Another task"), ([5], "Sub-agent"))
-    assert groups_of([*before, *after]) == [[0, 1], [2, 3]]
+    sessions.delete("other")  # another session of that name is another rollout
+    after = answered(sessions, "other", ([4], "A third task"), ([5], "Sub-agent"))
+    traces = [*one, *two, *other, *after]
+    assert groups_of(traces) == [[0, 1, 2, 3, 4], [5, 6], [7, 8]]
     of_no_session = [trace(None, prompt=prompt) for prompt in (1, 2, 1)]  # by their prompts
     assert groups_of(of_no_session) == [[0, 2], [1]]
 

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from multiprocessing import connection, forkserver
 from pathlib import Path
 
 import psutil
@@ -51,7 +53,7 @@ def test_fork_gets_its_files_the_environment_of_now_and_a_log_of_its_own(
 
 
 def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
-    server: ForkServer, tmp_path: Path
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exits = forked(server, worker("exit_with_7", tmp_path / "log"))
     sleeps = [forked(server, worker("sleep", tmp_path / "log")) for _ in range(2)]
@@ -60,7 +62,9 @@ def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
     sleeps[0].kill()
     codes: list[int | None] = []
     readers = [threading.Thread(target=lambda: codes.append(sleeps[0].exitcode)) for _ in range(4)]
-    sleeps[0].join(10)
+    assert connection.wait([sleeps[0].sentinel], 10)
+    read = forkserver.read_signed
+    monkeypatch.setattr(forkserver, "read_signed", lambda file: (time.sleep(0.1), read(file))[1])
     for reader in readers:
         reader.start()
     for reader in readers:

@@ -20,12 +20,16 @@ from _inf.runtime.free_memory import free_bytes
 
 MB = 2**20
 ENGINE = """
-import mmap, pathlib, sys
+import mmap, pathlib, sys, tempfile
 from _inf.runtime.free_memory import reserve
 folder = pathlib.Path(sys.argv[1])
 pages = mmap.mmap(-1, 300 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 reserve(folder, 100 << 20)
 reserve(folder, 200 << 20)  # of another pool
+file = tempfile.TemporaryFile()
+file.truncate(100 << 20)
+weights = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+weights[::4096]  # are read, which writes nothing
 for megabytes in (0, 100, 300):
     pages[: megabytes << 20] = bytes(megabytes << 20)
     print("written", flush=True)

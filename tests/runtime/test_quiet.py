@@ -49,8 +49,8 @@ def test_filters_that_are_put_back_after_a_start_hide_nothing() -> None:
     others.__enter__()  # keeps the filters of now
     with warnings.catch_warnings():
         hidden.__exit__(None, None, None)
-    others.__exit__(None, None, None)
     assert warned() == ["n: one", "two"]
+    others.__exit__(None, None, None)
     with quiet.no_warnings("n: "):  # only those that begin so
         assert warned() == ["two"]
 
