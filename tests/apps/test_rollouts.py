@@ -7,9 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from _inf.apps.rollouts.traces import Trace
 from inf import ConfigError, as_rollouts, load_rollouts, save_rollouts
@@ -97,26 +95,6 @@ def test_what_has_no_rows_is_refused() -> None:
 
 
 # ── Sources without an engine ────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.verl
-def test_odd_value_in_a_column_of_a_batch_costs_no_row() -> None:
-    from verl import DataProto
-
-    deep: Any = 1
-    for _ in range(5000):
-        deep = [deep]
-    ids, answers = torch.ones(2, 2, dtype=torch.int64), torch.ones(2, 1, dtype=torch.int64)
-    tensors = dict.fromkeys(("input_ids", "attention_mask"), ids)
-    tensors |= dict.fromkeys(("responses", "response_mask"), answers)
-    columns = {
-        "reward_scores": np.array([{"reward": 10**400}, {"reward": 2}], dtype=object),
-        "odd": np.fromiter([deep, 3], dtype=object),
-    }
-    batch = DataProto.from_dict(tensors, non_tensors=columns)
-    first, second = as_rollouts(batch)
-    assert first.reward is None and second.reward == 2.0
-    assert "odd" not in first.extra and second.extra["odd"] == 3
 
 
 def test_trace_of_a_session_is_a_rollout_with_its_fork(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from _inf.runtime import extras
 from _inf.tools.loading import load_tools
 from _inf.tools.parsing import parse
 from inf import InferenceEngine
+from tests.support.config_faults import at
 
 TURNS, AGENT = "rollout.multi_turn", "rollout.agent"
 VERL = r"verl is not installed in .*: it is the extra verl of inf-engine; run `.+`"
@@ -41,14 +42,11 @@ def no_verl(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
-def set_to(path: str, value: Any, **others: Any) -> Callable[[], object]:
-    tree: Any = value
-    for name in reversed(path.split(".")[1:]):
-        tree = {name: tree}
-    tree.setdefault("name", "hf")
-    if "multi_turn" in tree:
-        tree["multi_turn"]["enable"] = True
-    return lambda: read_config({"rollout": tree}, {})
+def set_to(path: str, value: Any) -> Callable[[], object]:
+    rollout = {"name": "hf"} | at(path.removeprefix("rollout."), value)
+    if "multi_turn" in rollout:
+        rollout["multi_turn"]["enable"] = True
+    return lambda: read_config({"rollout": rollout}, {})
 
 
 EXAMPLE = Example(0, "2 + 2?", "openai/gsm8k", "4", {})

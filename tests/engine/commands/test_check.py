@@ -17,7 +17,6 @@ from _inf.runtime.extras import has_verl
 from inf import ConfigError, InferenceEngine
 from tests.support.check_references import FEW, hf, trainers_batch
 from tests.support.tiny import tiny_model
-from tests.support.tool_calling import CALCULATOR, TOOL_MODEL, question
 
 
 @pytest.fixture(scope="module")
@@ -108,34 +107,6 @@ def test_batch_without_the_rollouts_log_probs_gets_the_engines(
     batch.pop(["old_log_probs"])
     with pytest.raises(ConfigError, match="^against: the batch has no column old_log_probs"):
         inf.check(tiny, against=batch, **FEW)
-
-
-@pytest.mark.slow
-def test_conversations_with_a_tool_are_compared_over_their_mask(tmp_path: Path) -> None:
-    lengths = {"prompt_length": 1024, "response_length": 512, "dtype": "float32"}
-    with (
-        InferenceEngine(model_path=str(TOOL_MODEL), rollout=lengths) as engine,
-        hf(TOOL_MODEL, **lengths) as other,
-    ):
-        batch = trainers_batch(
-            engine, other, [question("12 * 7")], n=1, temperature=0.0, max_tokens=256,
-            tools=[calculator],
-        )  # fmt: skip
-        mask = batch.batch["response_mask"][0].tolist()
-        assert "0, 1" in str(mask), "the tool was called, and its result is not sampled"
-        assert inf.check(engine, against=batch, **FEW).passed
-        batch.batch["response_mask"].fill_(1)
-        assert not inf.check(engine, against=batch, **FEW).passed
-
-
-def calculator(expression: str) -> str:
-    """Compute.
-
-    Args:
-        expression: The expression.
-    """
-    assert CALCULATOR["function"]["name"] == "calculator"
-    return str(eval(expression, {}))
 
 
 # ── The command ──────────────────────────────────────────────────────────────────────────────────
