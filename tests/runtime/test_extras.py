@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from _inf.apps.check.token_rows import read_batch
+from _inf.apps.check.turns_report import compare_paths
+from _inf.apps.cli import main
 from _inf.apps.eval.dataset import Example, check_for_verls_reward
 from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.tracking import check_tracker
@@ -28,6 +30,7 @@ from _inf.runtime import extras
 from _inf.tools.loading import load_tools
 from _inf.tools.parsing import parse
 from inf import InferenceEngine
+from tests.support.chat_templates import FAMILIES, embedded_tokenizer, model_of
 from tests.support.config_faults import at
 
 TURNS, AGENT = "rollout.multi_turn", "rollout.agent"
@@ -75,6 +78,26 @@ def test_what_needs_verl_is_refused_by_name(name: str, call: Callable[[], object
         call()
     assert str(refused.value).startswith(f"{name}: ") and refused.value.key == name
     assert extras.NEEDS_VERL[name] in str(refused.value)
+
+
+@pytest.mark.usefixtures("no_verl")
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("gsm8k", []), ("--tool", ["--tool", "--reward", "mine.py"])],
+)
+def test_gsm8k_says_what_of_it_is_verls(name: str, arguments: list[str], capfd: Any) -> None:
+    assert main(["eval", "gsm8k", "--set", "rollout.name=hf", *arguments]) == 2
+    assert capfd.readouterr().err.startswith(f"inf: {name}: {extras.NEEDS_VERL[name]}, and verl is")
+
+
+@pytest.mark.usefixtures("no_verl")
+def test_paths_of_a_conversation_are_compared_without_verls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "verl.workers.rollout.schemas", None)
+    report = compare_paths(model_of(embedded_tokenizer(), FAMILIES["Qwen2.5"]), Config(), None)
+    assert report.passed
+    assert f"verl: {extras.NEEDS_VERL['check turns']}, and verl is not" in report.text()
 
 
 @pytest.mark.usefixtures("no_verl")
