@@ -55,6 +55,7 @@ def test_another_model_has_the_librarys_defaults_in_place_of_the_embedded_ones(n
     assert not own.model_fields_set & {"prompt_length", "response_length"}  # they follow the model
     said = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 64}
     assert {key: getattr(read(**said), key) for key in said} == said
+    assert "prompt_length" in read(prompt_length=7).model_fields_set
     assert load_config(None, {"model_path": None}) == load_config(None, {})
 
 
@@ -193,7 +194,8 @@ def test_source_is_read_as_people_mean_it(tmp_path: Path) -> None:
       response_length: ${rollout.prompt_length}
       multi_turn:                # all commented out
     """
-    config = load_config(written(tmp_path, text), at("rollout.prompt_length", 700))
+    file = written(tmp_path, f"\ufeff{text}")  # as Windows' editors begin a file
+    config = load_config(file, at("rollout.prompt_length", 700))
     assert config.trust_remote_code is False and config.rollout.temperature == 0.1
     assert config.rollout.response_length == 700  # follows the override
     assert config.rollout.multi_turn == MultiTurn()
