@@ -1,4 +1,4 @@
-"""The `Backend` protocol: the methods that every engine must have, and how it lists its features.
+"""`Backend`: the methods that every engine has, and how it lists its features.
 
 Everything else (prompts, conversations, tools, timeouts, totals, a trainer's tensors) is written
 once, in the folders above. Token ids go in and out. Only for a server that has the tokenizer
@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from _inf.backends.pausing import Pausing
 from _inf.errors import InferenceError, PromptError, RequestFailure, error_text
@@ -95,125 +95,34 @@ def failed_row(request: Request, failure: Exception) -> RequestOutput:
     )
 
 
-class Backend(Protocol):
+class Backend(Pausing):
     """A running engine. Every method may be called from any thread, and from several at once.
 
-    supports: the names of its `FEATURES`; the methods of the others are never called.
+    supports: the names of its `FEATURES`; the methods of the others are never called. on_cpu:
+    whether it computes on the CPU. weight_version: of the weights in use now; 0 until they are
+    updated.
 
     Raises `EngineDeadError` after its engine died or was closed, `GenerationTimeout` when the
     call's time is over, `InferenceError` in a fork of the process that started it.
     """
 
     name: str
-    model: ModelInfo
     supports: frozenset[str]
-
-    @property
-    def weight_version(self) -> int:
-        """The version of the weights in use now; 0 until they are updated."""
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether it computes on the CPU."""
-
-    @property
-    def dead(self) -> bool:
-        """Whether it takes no more calls: it died or was closed."""
-
-    def check_process(self) -> None:
-        """Raise in a fork of the process that owns the engine; every call would hang there."""
-
-    def generate(
-        self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
-    ) -> list[RequestOutput]:
-        """Answer a batch, in order. A request whose `failure_is_row` fails alone."""
-
-    async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
-        """Answer one request; awaited inside `await_rows`. put: called with the unfinished output
-        whenever tokens have arrived."""
-
-    def await_rows(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
-        """Await `rows()` on the engine's thread, where `turn` may be awaited."""
-
-    def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
-        """Answer one request; `put` is called with the output so far, and with the whole one, on
-        the engine's thread."""
-
-    def score(
-        self,
-        sequences: Sequence[Scored],
-        cancel: CancelToken,
-        likeliest: int = 1,
-        adapter: str | None = None,
-    ) -> list[RequestOutput]:
-        """Score each `(ids, start)`: the `prompt_logprobs` and `top_prompt_logprobs` of its output,
-        with so many `likeliest` ids, begin before `ids[start]`."""
-
-    def logits(
-        self, sequences: Sequence[Scored], cancel: CancelToken, adapter: str | None = None
-    ) -> torch.Tensor:
-        """The logits of the tokens of each `(ids, start)` from `ids[start]` on: float32, sequences
-        x longest response x vocabulary, on the CPU, padded with NaN."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether calls wait for `resume`."""
-
-    def pause(self, mode: str) -> None:
-        """Hold back later calls; running rows end (`wait`), end with what they have (`abort`), or
-        stand still between two tokens (`keep`)."""
-
-    def resume(self) -> None:
-        """Let all go on; does nothing if nothing is paused."""
-
-    def reset_prefix_cache(self) -> None:
-        """Let no later row use keys and values that were computed before."""
-
-    def update_weights(
-        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
-    ) -> int:
-        """Load new weights, all of them, after the running calls have ended; return the version.
-        keep: between two tokens of the running rows instead, which keep their keys and values;
-        recompute: or compute them again."""
-
-    @property
-    def adapters(self) -> list[str]:
-        """The names of the adapters that are loaded."""
-
-    def load_adapter(
-        self, name: str, weights: object, peft_config: object, version: int | None
-    ) -> int:
-        """Load an adapter after the running calls have ended; return its version."""
-
-    def unload_adapter(self, name: str) -> None:
-        """Forget a loaded adapter after the running calls have ended."""
-
-    def sleep(self) -> SleepResult:
-        """Free the accelerator's memory after the running calls have ended."""
-
-    def wake_up(self) -> None:
-        """Take the memory again and serve the same weights."""
-
-    def clear(self) -> None:
-        """Forget the answers that `generation_cache` keeps."""
-
-    def close(self) -> None:
-        """Stop the engine and its processes; safe to call twice, and does nothing in a fork."""
-
-
-class OnHost(Pausing):
-    """The parts that all backends on a `Host` share, and the methods of features that one may lack:
-    those are never called."""
-
+    on_cpu: bool
+    weight_version: int
     loaded: LoadedAdapters | None = None  # of a backend that can have any
 
     def __init__(self, host: Host, model: ModelInfo) -> None:
         self.host, self.model = host, model
+        # Raises in a fork of the process that owns the engine; every call would hang there.
         self.check_process = host.check_process
-        self.close = host.stop  # a method of this object would be kept alive by the finalizer
+        # Stops the engine and its processes; safe to call twice, and does nothing in a fork. A
+        # method of this object would be kept alive by the finalizer.
+        self.close = host.stop
 
     @property
     def dead(self) -> bool:
+        """Whether it takes no more calls: it died or was closed."""
         return self.host.death is not None
 
     def check_alive(self) -> None:
@@ -226,10 +135,20 @@ class OnHost(Pausing):
         """The context of a call's requests, on the engine's thread."""
         return contextlib.nullcontext()
 
+    def generate(
+        self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]:
+        """Answer a batch, in order. A request whose `failure_is_row` fails alone."""
+        raise NotImplementedError
+
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
+        """Answer one request; awaited inside `await_rows`. put: called with the unfinished output
+        whenever tokens have arrived."""
         raise NotImplementedError
 
     def await_rows(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
+        """Await `rows()` on the engine's thread, where `turn` may be awaited."""
+
         async def call() -> list[RequestOutput]:
             async with self.in_call(cancel):
                 return await rows()
@@ -237,22 +156,65 @@ class OnHost(Pausing):
         return self.host.run(call(), cancel)
 
     def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
+        """Answer one request; `put` is called with the output so far, and with the whole one, on
+        the engine's thread."""
+
         async def answer() -> None:
             async with self.in_call(cancel):
                 put(await self.turn(request, put))
 
         return self.host.submit(answer(), cancel)
 
+    def score(
+        self,
+        sequences: Sequence[Scored],
+        cancel: CancelToken,
+        likeliest: int = 1,
+        adapter: str | None = None,
+    ) -> list[RequestOutput]:
+        """Score each `(ids, start)`: the `prompt_logprobs` and `top_prompt_logprobs` of its output,
+        with so many `likeliest` ids, begin before `ids[start]`."""
+        raise NotImplementedError
+
+    def logits(
+        self, sequences: Sequence[Scored], cancel: CancelToken, adapter: str | None = None
+    ) -> torch.Tensor:
+        """The logits of the tokens of each `(ids, start)` from `ids[start]` on: float32, sequences
+        x longest response x vocabulary, on the CPU, padded with NaN."""
+        raise NotImplementedError
+
+    def reset_prefix_cache(self) -> None:
+        """Let no later row use keys and values that were computed before."""
+        raise NotImplementedError
+
+    def update_weights(
+        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
+    ) -> int:
+        """Load new weights, all of them, after the running calls have ended; return the version.
+        keep: between two tokens of the running rows instead, which keep their keys and values;
+        recompute: or compute them again."""
+        raise NotImplementedError
+
+    def sleep(self) -> SleepResult:
+        """Free the accelerator's memory after the running calls have ended."""
+        raise NotImplementedError
+
+    def wake_up(self) -> None:
+        """Take the memory again and serve the same weights."""
+        raise NotImplementedError
+
     def clear(self) -> None:
-        """Nothing: only a `CachedBackend` keeps answers."""
+        """Forget the answers that `generation_cache` keeps: only a `CachedBackend` keeps any."""
 
     @property
     def adapters(self) -> list[str]:
+        """The names of the adapters that are loaded."""
         return self.loaded.names if self.loaded else []
 
     def load_adapter(
         self, name: str, weights: object, peft_config: object, version: int | None
     ) -> int:
+        """Load an adapter after the running calls have ended; return its version."""
         assert self.loaded is not None
         self.check_alive()
         with quiet.third_party():
@@ -261,6 +223,7 @@ class OnHost(Pausing):
         return self.host.run_alone(self._of_adapter(name, lambda: loaded.load(name, new, version)))
 
     def unload_adapter(self, name: str) -> None:
+        """Forget a loaded adapter after the running calls have ended."""
         assert self.loaded is not None
         loaded = self.loaded
         self.host.run_alone(self._of_adapter(name, lambda: loaded.unload(name)))
@@ -273,8 +236,3 @@ class OnHost(Pausing):
                 "or end them with pause('abort')."
             )
         return await change()
-
-    def score(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-    logits = update_weights = sleep = wake_up = reset_prefix_cache = score

@@ -14,10 +14,7 @@ import numpy
 import torch
 
 LIKELIEST = 1024  # tokens that are sorted first: as a rule the filters exclude all others
-# Numbers that are hashed at once. On a CPU so few that PyTorch (2.9) uses one thread: a dozen short
-# operators that each wait for the other threads take several times as long on busy cores.
-AT_ONCE = {"cpu": 32_000}
-AT_ONCE_ELSEWHERE = 2**25
+AT_ONCE = 2**25  # numbers that are hashed at once, for their memory
 # Odd numbers that mix 32 and 64 bits well: those of lowbias32 and splitmix64, public domain.
 STEP, FIRST, SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
 MIXERS = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)
@@ -27,35 +24,17 @@ def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch
     """One token of each row; probs: rows x vocabulary, of any positive sum. A row of NaN
     gets a token like any other.
 
-    `torch.multinomial` draws a random number for each token of the vocabulary, on one core: for 32
-    rows of 49,152 tokens that is a quarter of a decoding step. Here a row takes one random number,
-    which chooses a block of tokens by the blocks' sums, and then a token of that block.
+    `torch.multinomial` draws a random number for each token of the vocabulary, on one core. Here a
+    row takes one random number.
     """
     if probs.device.type != "cpu":
         # As `torch.multinomial`, which reads all of it three more times, and ends the process at a
         # NaN.
         noise = torch.empty_like(probs).exponential_(generator=generator)
         return torch.div(probs, noise, out=noise).argmax(-1)
-    rows, width = probs.shape
-    size = _block_size(width)
-    if missing := -width % size:
-        probs = torch.nn.functional.pad(probs, (0, missing))
-    blocks = probs.reshape(rows, -1, size)
-    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    target = torch.rand(rows, 1, dtype=torch.float64, generator=generator) * sums[:, -1:]
-    block = _first_above(sums, target)
-    before = torch.nn.functional.pad(sums, (1, 0)).gather(1, block)
-    chosen = blocks[torch.arange(rows), block[:, 0]].cumsum(-1, dtype=torch.float64)
-    tokens = block * size + _first_above(chosen, target - before)
-    return tokens[:, 0].clamp_(max=width - 1)  # a row of NaN may come to the padding
-
-
-@functools.cache
-def _block_size(width: int) -> int:
-    """Near the root of the width; where there is one, so that no row needs padding, which copies
-    all of them."""
-    root = math.isqrt(width) + 1
-    return next((size for size in range(root, 4 * root) if width % size == 0), root)
+    sums = probs.cumsum(-1, dtype=torch.float64)
+    target = torch.rand(len(probs), 1, dtype=torch.float64, generator=generator) * sums[:, -1:]
+    return _first_above(sums, target)[:, 0]
 
 
 def _first_above(sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -72,7 +51,7 @@ def draw_by_seed(
     """One token of each row, which depends on its probabilities, its seed and its position only;
     probs: rows x vocabulary, of any positive sum."""
     keys = keys_of(seeds, positions).to(probs.device, non_blocking=True)
-    rows = _at_once(probs) // probs.shape[1] or 1
+    rows = AT_ONCE // probs.shape[1] or 1
     parts = zip(probs.split(rows), keys.split(rows), strict=True)
     return torch.cat(
         [(part / _negative_noise(key, part.shape[1])).argmin(-1) for part, key in parts]
@@ -109,26 +88,19 @@ def keys_of(seeds: Sequence[int | None], positions: Sequence[int]) -> torch.Tens
 
 
 def _negative_noise(keys: torch.Tensor, width: int) -> torch.Tensor:
-    """Exponential noise below 0, rows x width, float32: argmax(probs / -noise) samples probs."""
-    parts = [_hashed(keys, part) for part in _steps(width, keys.device).split(_at_once(keys))]
-    return (torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]).log1p_()
+    """Exponential noise below 0, rows x width, float32: argmax(probs / -noise) samples probs.
 
-
-def _hashed(keys: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Hash each token's number with its row's key. 31 bits of the hash are a number below 0 and
-    above -1, the finest near 0, where the noise is that decides."""
-    hashed = steps + keys[:, :1]
+    Each token's number is hashed with its row's key. 31 bits of the hash are a number below 0 and
+    above -1, the finest near 0, where the noise is that decides.
+    """
+    hashed = _steps(width, keys.device) + keys[:, :1]
     hashed ^= hashed >> 16
     hashed *= FIRST
     hashed += keys[:, 1:]
     hashed ^= hashed >> 15
     hashed *= SECOND
     hashed ^= hashed >> 16
-    return hashed.float().abs_().mul_(2**-31 * (2**-24 - 1)).sub_(2**-32)
-
-
-def _at_once(like: torch.Tensor) -> int:
-    return AT_ONCE.get(like.device.type, AT_ONCE_ELSEWHERE)
+    return hashed.float().abs_().mul_(2**-31 * (2**-24 - 1)).sub_(2**-32).log1p_()
 
 
 @functools.lru_cache(maxsize=4)

@@ -33,9 +33,12 @@ class Pausing:
 
     @property
     def paused(self) -> bool:
+        """Whether calls wait for `resume`."""
         return self.host.lock.paused
 
     def pause(self, mode: str) -> None:
+        """Hold back later calls; running rows end (`wait`), end with what they have (`abort`), or
+        stand still between two tokens (`keep`)."""
         self.host.run_beside(self._pause(mode))
 
     async def _pause(self, mode: str) -> None:
@@ -54,6 +57,7 @@ class Pausing:
                 raise
 
     def resume(self) -> None:
+        """Let all go on; does nothing if nothing is paused."""
         self.host.run_beside(self._resume())
 
     async def _resume(self) -> None:

@@ -280,6 +280,9 @@ class Config(Section):
     tokenizer_path: Text | None = key(
         None, "For openai: the tokenizer (a folder or a Hub id), to use the server with token ids."
     )
+    server_kind: Literal["vllm", "sglang", "inf"] | None = key(
+        None, "For openai with tokenizer_path: which server it is; null: what its /models says."
+    )
     adapter_path: Text | None = key(None, "The folder of a PEFT adapter to merge into the model.")
     trust_remote_code: bool = key(False, "Whether to run Python code that comes with the model.")
     device: Literal["auto", "cuda", "cpu"] = key("auto", "auto: a GPU if there is one.")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("inf.models")
 _reading = threading.Lock()  # one file at a time
 
-_LONGEST_ARRAY = 4_000_000  # entries; a damaged length would keep the reader busy for hours
 _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 
 _LLAMA3_SPLIT = (
@@ -89,46 +88,14 @@ def _read(gguf: Path) -> tuple[Any, Mapping[str, Any]]:
     if not head or not b"GGUF".startswith(head[:4]):
         what = "it is empty" if not head else "it does not begin with GGUF, so it is another file"
         raise ValueError(f"{what}; download it again")
+    import gguf as package
+
     try:
-        reader = _bounded_reader(gguf)
+        reader = package.GGUFReader(gguf)
         return reader, {name: field.contents() for name, field in reader.fields.items()}
-    except CutShort:
-        raise
     except Exception as error:  # gguf's own sentences say little
-        why = f"damaged, or of a version that is not known here ({error_text(error)})"
+        why = f"cut short, damaged, or of a version that is not known here ({error_text(error)})"
         raise ValueError(f"{why}; download it again") from error
-
-
-class CutShort(ValueError):
-    """A file that ends before what its header says."""
-
-
-def _bounded_reader(gguf: Path) -> Any:
-    """A reader of the file, which raises where the file is cut short or damaged."""
-    import numpy
-    from gguf import GGUFReader, GGUFValueType
-
-    class BoundedReader(GGUFReader):  # type: ignore[misc]
-        # gguf 0.19's own reader silently slices past the end of a short file.
-        def _get(self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
-            # Slices of a memmap take ten times as long.
-            self.data = self.data.view(numpy.ndarray)  # type: ignore[has-type]
-            end = int(offset) + numpy.dtype(dtype).itemsize * int(count)
-            if end > (size := len(self.data)):
-                raise CutShort(
-                    f"cut short or damaged: it refers to byte {end:,} and has {size:,}; "
-                    "download it again"
-                )
-            return super()._get(offset, dtype, count, override_order)
-
-        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
-            if raw_type == GGUFValueType.ARRAY:
-                length = int(self._get(orig_offs + 4, "uint64")[0])
-                if length > _LONGEST_ARRAY:
-                    raise ValueError(f"damaged: its header names an array of {length:,} entries")
-            return super()._get_field_parts(orig_offs, raw_type)
-
-    return BoundedReader(gguf)
 
 
 def _check_metadata(gguf: Path, reader: Any, meta: Mapping[str, Any]) -> None:
@@ -138,9 +105,6 @@ def _check_metadata(gguf: Path, reader: Any, meta: Mapping[str, Any]) -> None:
             raise ValueError(f"its metadata has no {key}: not a language model")
     if meta.get("split.count", 1) > 1:
         raise ValueError("one part of several; join them with `llama-gguf-split --merge`")
-    layers = int(meta.get(f"{meta['general.architecture']}.block_count", 0))
-    if layers > (weights := len(reader.tensors)):  # Transformers would process each for hours
-        raise ValueError(f"damaged: it declares {layers:,} layers and has {weights:,} weights")
     tokens = len(meta["tokenizer.ggml.tokens"])
     for role in ("bos", "eos", "eot", "padding", "unknown"):
         if not 0 <= meta.get(f"tokenizer.ggml.{role}_token_id", 0) < tokens:

@@ -114,7 +114,7 @@ def _converted(kind: str, digest: str, write: Callable[[Path], None], fault: str
         except ConfigError:
             raise
         except Exception as error:
-            said = error_text(error).removeprefix("ValueError: ").removeprefix("CutShort: ")
+            said = error_text(error).removeprefix("ValueError: ")
             why = " ".join(said.split())[:320]
             raise ConfigError(f"{fault}: {why}") from error
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from _inf.backends.hf.forward import _MAP, _UPSTREAM, Forward, broadcast, quick_masks
+from _inf.backends.hf.forward import Forward
 from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.prompts import as_ids
 from tests.support.shrunk_configs import CONTEXT, known, shrunk
@@ -34,27 +34,6 @@ def saved(kind: str, folder: Path, auto: Any = transformers.AutoModelForCausalLM
     save_tokenizer(folder, CONTEXT)
     model.save_pretrained(folder)
     return model
-
-
-@pytest.mark.skipif(_UPSTREAM is None, reason="this Transformers broadcasts by itself")
-def test_broadcast_masks_are_those_that_transformers_maps() -> None:
-    from transformers import masking_utils as of
-
-    padding = torch.tensor([[False, True, True, True, True], [True] * 5])
-    kinds = [
-        of.causal_mask_function,
-        of.sliding_window_causal_mask_function(2),
-        of.chunked_causal_mask_function(2, torch.tensor([1, 0])),
-    ]
-    kinds += [of.and_masks(kind, of.padding_mask_function(padding)) for kind in kinds]
-    indices = torch.arange(2), torch.arange(1), torch.arange(3, 5), torch.arange(5)
-    for kind in kinds:
-        with of.TransformGetItemToIndex():
-            mapped, ours = (how(kind)(*indices) for how in (_UPSTREAM, broadcast))
-        assert ours.shape == (2, 1, 2, 5) and torch.equal(ours, mapped)
-    with quick_masks():
-        assert getattr(of, _MAP) is broadcast
-    assert getattr(of, _MAP) is _UPSTREAM, "it is left as it was"
 
 
 @pytest.mark.engine

@@ -129,10 +129,8 @@ def test_what_a_server_cannot_load_is_refused_by_the_adapters_name(
     assert server.seen == [] and engine.adapters == []
 
 
-def test_server_without_the_routes_takes_no_adapters(tokenizer: Any) -> None:
-    with scripted(Vllm(tokenizer)) as server:
-        with connected(server) as engine:
-            words = "does not offer it; .*hf or openai on vLLM or inf serve.*adapter_path merges"
-            with refused(ConfigError, words, key="load_adapter()"):
-                engine.load_adapter("first", "/one")
-            assert engine.adapters == []
+def test_server_without_the_routes_says_what_it_needs(tokenizer: Any) -> None:
+    with scripted(Vllm(tokenizer)) as server, connected(server) as engine:
+        with refused(ConfigError, "Not Found.*vLLM needs --enable-lora", key="adapters.first"):
+            engine.load_adapter("first", "/one")
+        assert engine.adapters == []

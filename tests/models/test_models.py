@@ -163,45 +163,12 @@ def test_gguf_cut_short_is_refused_by_name(gguf: Path, tmp_path: Path, kept: int
     assert any(why in message for why in ("cut short", "empty"))
 
 
-def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
-    gguf: Path, tmp_path: Path
-) -> None:
-    assert resolve_model(str(gguf)).is_dir()  # undamaged
-    whole = gguf.read_bytes()
-    chance = random.Random(0)
-    places = [*range(4, 24), *(chance.randrange(24, 10_000) for _ in range(10))]
-    outcomes = []
-    for place in places:
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << chance.randrange(8)
-        file = tmp_path / "damaged.gguf"
-        file.write_bytes(damaged)
-        began = time.monotonic()
-        try:
-            shutil.rmtree(resolve_model(str(file)))
-            outcomes.append("harmless")
-        except ConfigError as error:
-            assert str(file) in str(error)
-            outcomes.append("refused")
-        assert time.monotonic() - began < 20
-    assert outcomes.count("refused") > 12  # the version and both counts at the least
-
-
-def more_layers(gguf: bytes) -> bytes:
-    changed = bytearray(gguf)
-    place = changed.index(b"qwen3.block_count") + len(b"qwen3.block_count") + 4
-    assert changed[place : place + 4] == b"\2\0\0\0"
-    changed[place + 3] ^= 1 << 6
-    return bytes(changed)
-
-
 @pytest.mark.parametrize(
     ("how", "says"),
     [
         ({"architecture": "nonesuch"}, "nonesuch"),
         ({"eos_token_id": 384}, "its eos token"),
-        (more_layers, "it declares 1,073,741,826 layers and has 25 weights"),
-        (lambda _: b"GGUF" + random.Random(0).randbytes(4_000), "damaged, or of a version"),
+        (lambda _: b"GGUF" + random.Random(0).randbytes(4_000), "cut short, damaged, or of a ver"),
         (lambda _: b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS; `git"),
         (lambda _: b"<html>Not found</html>", "it does not begin with GGUF"),
     ],

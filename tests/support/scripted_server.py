@@ -132,7 +132,7 @@ def scripted(script: Script) -> Iterator[ScriptedServer]:
         server.close()
 
 
-def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
+def connected(server: ScriptedServer, /, **config: Any) -> InferenceEngine:
     """An engine on this server."""
     rollout = {"name": "openai", **config.pop("rollout", {})}
     return InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import torch
-from safetensors.torch import load_file
 
 from inf import InferenceEngine
 from tests.support import scripted_server
@@ -16,10 +12,10 @@ from tests.support.tiny import tiny_model
 
 IM_END = 2
 ANSWER = [40, 41, 42, IM_END]
-BEST, SECOND, OWN, SAMPLED = -1.6, -2.0, -3.5, -1.5  # log probs
+BEST, SECOND, OWN, SAMPLED = -1.6, -2.0, -3.5, -2.5  # log probs
 
 
-def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
+def connected(server: ScriptedServer, /, **config: Any) -> InferenceEngine:
     """An engine that sends token ids."""
     given = {"tokenizer_path": str(tiny_model()), **config}
     return scripted_server.connected(server, **given)
@@ -44,13 +40,16 @@ class Vllm:
         self.adapters: dict[str, str] | None = None
         self.ever: list[str] = []
         self.unloads = 200
+        self.version = "0.32.1.dev3"
 
     def __call__(self, path: str, body: Any) -> Reply:
         if path == "/v1/completions":
             return self._completion(body)
         if path == "/v1/models":
             loaded = [{"id": name, "parent": MODEL} for name in self.adapters or ()]
-            return Reply({"data": [{"id": MODEL, "parent": None}, *loaded]})
+            return Reply({"data": [{"id": MODEL, "parent": None, "owned_by": "vllm"}, *loaded]})
+        if path == "/version":
+            return Reply({"version": self.version})
         if self.adapters is None or not path.endswith("_lora_adapter"):
             return _refusal(404, "Not Found")
         name = body["lora_name"]
@@ -67,7 +66,8 @@ class Vllm:
         else:
             self.ever.append(name)
             self.adapters[name] = body["lora_path"]
-        return Reply(b"Success: LoRA adapter changed successfully.")
+        text = {"content-type": "text/plain"}
+        return Reply(b"Success: LoRA adapter changed successfully.", headers=text)
 
     def _completion(self, body: Any) -> Reply:
         for lacked in self.lacks & set(body):
@@ -106,6 +106,7 @@ class Vllm:
         rest = -10 if own > -0.1 else 0  # beside a token that is certain
         tops = [
             {f"token_id:{each}": value + rest for each, value in _tops(i, body["logprobs"]).items()}
+            | {f"token_id:{i}": own}
             for i in ids
         ]
         for top in tops if "logprob_token_ids" in body else ():
@@ -131,35 +132,18 @@ def _refusal(status: int, message: str, **about: Any) -> Reply:
 
 
 class Sglang:
-    """SGLang's own server, whose /completions gives no ids.
+    """SGLang's own server. version: of its weights. aborts: it answers no request."""
 
-    busy: so many requests to empty its cache are refused. fails: it loads no weights. aborts: it
-    answers no request. loaded: the weights that it was given.
-    """
-
-    def __init__(self) -> None:
-        self.path, self.version = str(tiny_model()), "default"
-        self.busy, self.fails, self.aborts = 0, False, False
-        self.loaded: dict[str, torch.Tensor] = {}
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.version, self.aborts = "default", False
 
     def __call__(self, path: str, body: Any) -> Reply:
-        if path == "/v1/completions":
-            return Reply({"choices": [{"text": "?", "finish_reason": "stop"}]})
+        if path == "/v1/models":
+            return Reply({"data": [{"id": MODEL, "owned_by": "sglang"}]})
         if path == "/generate":
             return self._generated(body)
-        if path == "/model_info":
-            return Reply({"model_path": self.path, "weight_version": self.version})
-        if path == "/flush_cache":
-            self.busy -= 1
-            text = {"content-type": "text/plain"}
-            return Reply(b"Cache flushed.", 200 if self.busy < 0 else 400, headers=text)
-        if path != "/update_weights_from_disk":
-            return _refusal(404, "Not Found")
-        if self.fails:
-            return Reply({"success": False, "message": "Failed to load"}, status=400)
-        self.loaded = load_file(Path(body["model_path"]) / "model.safetensors")
-        self.path, self.version = body["model_path"], body["weight_version"]
-        return Reply({"success": True, "message": "Succeeded"})
+        return _refusal(404, "Not Found")
 
     def _generated(self, body: Any) -> Reply:
         ids = ANSWER[: body["sampling_params"]["max_new_tokens"]]
@@ -169,6 +153,7 @@ class Sglang:
 
         def state(count: int) -> dict[str, Any]:
             about: dict[str, Any] = {"finish_reason": None, "cached_tokens": 4}
+            about["prompt_tokens"] = len(self.tokenizer(body.get("text", ""))["input_ids"])
             about |= {"weight_version": self.version}
             about["output_token_logprobs"] = [[-0.5, each, None] for each in ids[:count]]
             if count == len(ids):

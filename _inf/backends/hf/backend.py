@@ -1,4 +1,4 @@
-"""Implements the `Backend` protocol with a Transformers model.
+"""Implements `Backend` with a Transformers model.
 
 Everything is computed on the event loop of the engine's own thread, between two tokens of which
 calls begin, end and are cancelled.
@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import OnHost, check_finite, row_or_failure
+from _inf.backends.base import Backend, check_finite, row_or_failure
 from _inf.backends.hf import HF_MODE
 from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.decoding import Decoder, failing
@@ -35,7 +35,7 @@ T = TypeVar("T")
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
 
 
-class HfBackend(OnHost):
+class HfBackend(Backend):
     """A Transformers model in this process."""
 
     name, supports = "hf", HF_MODE.supports

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from _inf.backends.hf.forward import PAD, Forward, quick_masks
+from _inf.backends.hf.forward import PAD, Forward
 from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import ConfigError, at_fault
 from _inf.types import Request
@@ -100,7 +100,7 @@ class BeamSearch:
 
         ids = torch.tensor([[PAD] * (width - len(ids)) + ids for ids in prompts])
         mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts])
-        with self.forward.adapters.using(params.adapter), quick_masks():
+        with self.forward.adapters.using(params.adapter):
             found = self.forward.model.generate(
                 ids.to(self.forward.device),
                 attention_mask=mask.to(self.forward.device),

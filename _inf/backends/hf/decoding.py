@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from transformers import DynamicCache
 
@@ -91,7 +91,7 @@ class Decoder:
 
     def forget_prompts(self) -> None:
         """Compute the prompts of waiting rows again, with other weights than until now."""
-        self._prompts.clear()
+        self._prompts.kept.clear()
 
     def compute_again(self) -> None:
         """Compute the keys and values of all running rows again, while they stand still."""
@@ -125,8 +125,8 @@ class Decoder:
         if self._ending:
             row.abort()
             return
+        row.prompt = self._prompts.name(row)
         self._waiting.setdefault(row.call, deque()).append(row)
-        self._prompts.add(row)
         self._work.set()
 
     async def serve(self) -> None:
@@ -136,12 +136,13 @@ class Decoder:
                 await self._work.wait()
             await self.going.wait()
             self._taken = self._admitted()
+            wanted = {row.prompt for rows in self._waiting.values() for row in rows}
             for rows in self._prompts.grouped(self._taken, self.most_new_tokens):
                 if begun := [row for row in rows if not row.done.done()]:
-                    self._begin(begun)
+                    self._begin(begun, wanted)
                 await self.between_steps()
             self._taken = []
-            self._prompts.forget()
+            self._prompts.keep(wanted)
             for batch in self._batches:
                 self._step(batch)
                 await self.between_steps()
@@ -165,16 +166,16 @@ class Decoder:
                 taken.append(row)
                 prompts.add(row.prompt)
                 counts[call] += 1
-            self._prompts.remove(self._waiting[call].popleft())
+            self._waiting[call].popleft()
             if not self._waiting[call]:
                 del self._waiting[call]
         return taken
 
-    def _begin(self, rows: list[Row]) -> None:
+    def _begin(self, rows: list[Row], wanted: Collection[Hashable]) -> None:
         """Compute the rows' prompts, and choose each row's first token."""
         cache = None
         with failing(rows):
-            logits, cache = self._prompts.compute(rows)
+            logits, cache = self._prompts.compute(rows, wanted)
             self.chooser.choose(logits, rows)
         batch = Batch(rows, cache)
         batch.leave()

@@ -6,48 +6,22 @@ a row's first real token.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import DynamicCache, masking_utils
+from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from _inf.backends.hf.adapters import PeftAdapters
 from _inf.backends.model_info import fixed_factors_length
 
 PAD = 0  # any id: it is masked
-_MAP = "_vmap_for_bhqkv"  # of Transformers 4.57
-_UPSTREAM = getattr(masking_utils, _MAP, None)
 # How far a token's logits may differ by rounding alone, as a part of the largest one. In float32 it
 # is some 1e-6; in half precision it may send a token to another expert.
 SAME, SAME_IN_HALF = 1e-3, 0.1
-
-
-@contextlib.contextmanager
-def quick_masks() -> Iterator[None]:
-    """Makes attention masks from broadcast indices, as Transformers 5 does: `masking_utils.py` of
-    4.57 maps over them with four `vmap`, which took half of a tiny model's step."""
-    if _UPSTREAM is None:
-        yield
-        return
-    setattr(masking_utils, _MAP, broadcast)
-    try:
-        yield
-    finally:
-        setattr(masking_utils, _MAP, _UPSTREAM)
-
-
-def broadcast(mask_function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def mask(*indices: torch.Tensor) -> torch.Tensor:
-        rows, heads, queries, keys = indices
-        apart = rows[:, None, None, None], heads[:, None, None], queries[:, None], keys
-        return mask_function(*apart).expand(*map(len, indices))
-
-    return mask
 
 
 class Forward:
@@ -100,7 +74,7 @@ class Forward:
         }
         for rope in self._dynamic:
             rope.max_seq_len_cached = 0  # it computes them again, for these rows
-        with torch.no_grad(), self.adapters.using(adapter), quick_masks():
+        with torch.no_grad(), self.adapters.using(adapter):
             output = self.model(
                 input_ids=ids.to(self.device),
                 attention_mask=mask.to(self.device),

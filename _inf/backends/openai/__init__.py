@@ -1,8 +1,8 @@
 """The backend on an OpenAI-compatible server: a cloud API, vLLM, SGLang's server, or `inf serve`.
 
 Requests and answers have three forms: OpenAI's (`text.py`), and with token ids vLLM's (`tokens.py`)
-and SGLang's `/generate` (`sglang_server.py`). `findings.py` finds out at the start what a server of
-token ids offers.
+and SGLang's `/generate` (`sglang_server.py`). `servers.py` finds out at the start which server it
+is, and so what it offers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _TEXT = frozenset({"stream", "turn", "json_schema", "seed", "logit_bias"})
 _READS = frozenset({"base_url", "api_key_env", "tokenizer_path", "hang_timeout"})
 TEXT_MODE = Mode("openai", _TEXT, _READS)
 _TOKENS = _TEXT | {"token_ids", "agent_loop", "more_sampling"}
-# Every server of vLLM's form has these; a server that answers the probes of the others, those too.
+# What every server of token ids has but SGLang's; `inf serve` and vLLM from 0.32 on have more.
 TOKEN_MODE = Mode(
     "openai with tokenizer_path",
     supports=_TOKENS | {"repetition_penalty"},
-    reads=_READS | OF_TOKENS,
+    reads=_READS | OF_TOKENS | {"server_kind"},
 )
 SCORES = frozenset({"score", "top_logprobs", "prompt_logprobs"})
 VLLM_MODE = Mode(
@@ -34,11 +34,10 @@ VLLM_MODE = Mode(
     | {"thinking_token_budget", "repetition_detection"},
     reads=TOKEN_MODE.reads,
 )
-# SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them. It updates
-# weights from a folder, so it must be on this machine.
+# SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them.
 SGLANG_SERVER_MODE = Mode(
-    "openai on SGLang's server of this machine",
-    supports=_TOKENS - {"seed"} | {"regex", "update_weights"},
+    "openai on SGLang's server",
+    supports=_TOKENS - {"seed"} | {"regex"},
     reads=TOKEN_MODE.reads,
 )
 

@@ -14,7 +14,6 @@ from _inf.backends.openai.client import Server
 from _inf.errors import ConfigError, PromptError, RequestFailure, strip_punctuation
 from _inf.types import Request
 
-LOAD, UNLOAD = "/load_lora_adapter", "/unload_lora_adapter"
 END_SECONDS = 3.0
 
 
@@ -35,7 +34,7 @@ class ServerAdapters(LoadedAdapters):
 
     async def listed(self) -> list[str]:
         """The adapters that can be asked for, also those that another client loaded."""
-        models = (await self._server.look("/models"))["data"]
+        models = (await self._server.control("/models"))["data"]
         there = [str(model["id"]) for model in models if model.get("parent")]
         ours = {adapter.key: name for name, adapter in self._loaded.items()}
         return list(dict.fromkeys(ours.get(name, name) for name in there))
@@ -64,19 +63,21 @@ class ServerAdapters(LoadedAdapters):
         key = f"{name}@{next(self._endings)}"
         self._there.add(key)
         try:
-            await self._server.post_text(LOAD, {"lora_name": key, "lora_path": new.folder})
+            about = {"lora_name": key, "lora_path": new.folder}
+            await self._server.control("/load_lora_adapter", about)
         except (ConfigError, PromptError, RequestFailure) as refusal:
             if not isinstance(refusal, RequestFailure):  # after one it may be there
                 self._there.discard(key)
             raise ConfigError.of(
                 f"adapters.{name}",
                 f"the server did not load {new.folder}, which must be a folder on its machine "
-                f"({strip_punctuation(refusal)}).",
+                f"({strip_punctuation(refusal)}). vLLM needs --enable-lora and the variable "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, inf serve --adapter-folder.",
             ) from refusal
         return key
 
     async def _unload(self, key: str) -> None:
-        await self._server.post_text(UNLOAD, {"lora_name": key})
+        await self._server.control("/unload_lora_adapter", {"lora_name": key})
         self._there.discard(key)
 
     async def unload_all(self) -> None:

@@ -1,4 +1,4 @@
-"""Implements the `Backend` protocol with a server: one HTTP request for each row.
+"""Implements `Backend` with a server: one HTTP request for each row.
 
 A cancelled call closes its connections, at which a server aborts their rows.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _inf.backends.base import OnHost, check_finite, row_or_failure
+from _inf.backends.base import Backend, check_finite, row_or_failure
 from _inf.backends.openai.adapters import ServerAdapters
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
-from _inf.backends.openai.findings import IS_PAUSED, Findings
+from _inf.backends.openai.servers import IS_PAUSED, Found
 from _inf.backends.openai.text import Answer, TextForm
 from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, shown
 from _inf.runtime.calls import CancelToken
@@ -23,26 +23,23 @@ from _inf.runtime.side_by_side import run_rows
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, SamplingParams, Scored
 
 
-class OpenAIBackend(OnHost):
+class OpenAIBackend(Backend):
     """A server that answers requests over HTTP."""
 
-    name, on_cpu = "openai", False
+    name, on_cpu, weight_version = "openai", False, 0
     loaded: ServerAdapters
 
     def __init__(
         self,
         server: Server,
-        found: Findings,
+        found: Found,
         adapters: ServerAdapters,
         host: Host,
         model: ModelInfo,
     ) -> None:
         super().__init__(host, model)
         self.server, self.form, self.supports = server, found.form, found.supports
-        self._weights = found.weights
-        self.weight_version = found.weights.version if found.weights else 0  # others do not tell
         self.loaded = adapters
-        self._root = server.access.base_url.removesuffix("/v1")
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -53,11 +50,8 @@ class OpenAIBackend(OnHost):
 
         async def answered(row: int, request: Request) -> RequestOutput:
             output = await self.turn(request)
-            tokens[row] = output.completion_tokens
-            return output
-
-        async def finite(output: RequestOutput, request: Request) -> RequestOutput:
             check_finite(output.prompt_logprobs, request.row)
+            tokens[row] = output.completion_tokens
             return output
 
         async def all_rows() -> list[RequestOutput]:
@@ -65,9 +59,7 @@ class OpenAIBackend(OnHost):
                 row_or_failure(request, answered(row, request))
                 for row, request in enumerate(requests)
             )
-            outputs = await run_rows(rows, report, lambda: sum(tokens))
-            pairs = zip(outputs, requests, strict=True)
-            return [await row_or_failure(each, finite(output, each)) for output, each in pairs]
+            return await run_rows(rows, report, lambda: sum(tokens))
 
         return self.await_rows(all_rows, cancel)
 
@@ -107,41 +99,26 @@ class OpenAIBackend(OnHost):
             )
         ]
 
-    def update_weights(
-        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
-    ) -> int:
-        from _inf.backends import new_weights  # PyTorch
-
-        self.check_process()
-        if self._weights is None:
-            raise NotImplementedError  # `supports` lacks it
-        tensors = new_weights.checked(weights, self._weights.expected)
-        new = self.weight_version + 1 if version is None else version
-        self.host.run_alone(self._weights.load(self.server, tensors, new))
-        self.weight_version = new
-        return new
-
     @property
     def paused(self) -> bool:
-        if "pause" not in self.supports:
-            return False
-        return bool(self.host.run_beside(self.server.control(self._root + IS_PAUSED))["is_paused"])
+        return "pause" in self.supports and bool(self._control(IS_PAUSED, None)["is_paused"])
 
     def pause(self, mode: str) -> None:
-        asked = f"{self._root}/pause?mode={mode}&clear_cache=false"
-        self.host.run_beside(self.server.control(asked, {}))
+        self._control(f"/pause?mode={mode}&clear_cache=false", {})
 
     def resume(self) -> None:
-        self.host.run_beside(self.server.control(f"{self._root}/resume", {}))
+        self._control("/resume", {})
 
     def reset_prefix_cache(self) -> None:
         """Raises `InferenceError` if the server refuses, as vLLM does while rows run."""
-        asked = self.server.control(f"{self._root}/reset_prefix_cache", {})
-        if not self.host.run_beside(asked)["success"]:
+        if not self._control("/reset_prefix_cache", {})["success"]:
             raise InferenceError(
-                f"{self._root} did not empty its prefix cache, because rows run; wait for them, or "
-                "end them with pause('abort')."
+                f"{self.server.root} did not empty its prefix cache, because rows run; wait for "
+                "them, or end them with pause('abort')."
             )
+
+    def _control(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        return self.host.run_beside(self.server.control(self.server.root + path, body))
 
     @property
     def adapters(self) -> list[str]:

@@ -1,6 +1,5 @@
 """Sends requests to a server with the `openai` client, which repeats them after a refusal for load,
-and limits by that server's answers how many are under way. Used on one event loop; raises
-exceptions of ours only."""
+and limits how many are under way. Used on one event loop; raises exceptions of ours only."""
 
 from __future__ import annotations
 
@@ -17,10 +16,8 @@ from _inf.backends.openai.http import httpx
 from _inf.runtime.calls import current_call
 
 # Between them the client waits for 0.5 to 8 s, or for what Retry-After says, at most a minute.
-RETRIES = 5
+RETRIES = 10
 CONNECT_SECONDS = 10.0
-TOO_MANY, SERVER_ERRORS = 429, 500
-CUTS = "inf_cuts"  # of a request: how often the limit had been halved when it was sent
 
 
 class Server:
@@ -28,7 +25,8 @@ class Server:
 
     def __init__(self, access: Access, silence: float | None, most: int) -> None:
         self.access = access
-        self.pace = Pace(most)
+        self.root = access.base_url.removesuffix("/v1")
+        self.turns = Turns(most)
         timeout = httpx.Timeout(silence, connect=CONNECT_SECONDS, pool=None)
         self.client = openai.AsyncOpenAI(
             base_url=access.base_url,
@@ -38,34 +36,21 @@ class Server:
             http_client=openai.DefaultAsyncHttpxClient(
                 timeout=timeout,
                 limits=httpx.Limits(max_keepalive_connections=most),
-                event_hooks={"request": [self.pace.sent], "response": [self.pace.answered]},
             ),
         )
-
-    async def look(self, path: str) -> Any:
-        """Raise if the server is not there or refuses; return its answer, of any form."""
-        async with self._turn(None):
-            options = self._options(max_retries=1)
-            return await self.client.get(path, cast_to=object, options=options)
 
     async def ask(self, path: str, body: Mapping[str, Any], prompt_index: int | None = None) -> Any:
         async with self._turn(prompt_index):
             return await self.client.post(path, cast_to=object, body=body, options=self._options())
 
     async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask for something, by GET without a body, while rows under way may wait for it: it is not
-        one of those that `pace` limits."""
+        """Ask for something once, by GET without a body. Rows under way may wait for it, so it is
+        not one of those that `turns` limits."""
         with self._failures(None):
             options: dict[str, Any] = {"cast_to": object, "options": self._options(max_retries=0)}
             if body is None:
                 return await self.client.get(path, **options)
             return await self.client.post(path, body=body, **options)
-
-    async def post_text(self, path: str, body: Mapping[str, Any]) -> None:
-        """Ask for something whose answer is a sentence."""
-        async with self._turn(None):
-            options = self._options(max_retries=0)
-            await self.client.post(path, cast_to=str, body=body, options=options)
 
     async def chunks(
         self, path: str, body: Mapping[str, Any], prompt_index: int | None = None
@@ -86,7 +71,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _turn(self, prompt_index: int | None) -> AsyncIterator[None]:
-        async with self.pace.turn(current_call.get()):
+        async with self.turns.turn(current_call.get()):
             with self._failures(prompt_index):
                 yield
 
@@ -98,19 +83,11 @@ class Server:
             raise self.access.failure(failure, prompt_index) from failure
 
 
-class Pace:
-    """The limit, and the requests that wait. Waiting calls take turns, whatever their size.
-
-    A refusal for load (429 or 5xx) halves the limit, and as many successes as the limit raise it by
-    one, up to the configured number.
-    """
+class Turns:
+    """At most so many requests are under way. Waiting calls take turns, whatever their size."""
 
     def __init__(self, most: int) -> None:
-        self.limit = most
-        self._most = most
-        self._running = 0
-        self._successes = 0
-        self._cuts = 0
+        self._free = most
         self._waiting: dict[object, collections.deque[asyncio.Future[None]]] = {}
 
     @contextlib.asynccontextmanager
@@ -124,11 +101,11 @@ class Pace:
             yield
         finally:
             if admitted.done() and not admitted.cancelled():
-                self._running -= 1
+                self._free += 1
             self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self._running < self.limit:
+        while self._waiting and self._free > 0:
             call = next(iter(self._waiting))
             waiting = self._waiting.pop(call)
             admitted = waiting.popleft()
@@ -136,21 +113,4 @@ class Pace:
                 self._waiting[call] = waiting  # after the other calls
             if not admitted.done():  # its row may have been cancelled
                 admitted.set_result(None)
-                self._running += 1
-
-    async def sent(self, request: httpx.Request) -> None:
-        request.extensions[CUTS] = self._cuts
-
-    async def answered(self, response: httpx.Response) -> None:
-        """Change the limit; of the refusals of requests sent together only the first halves it."""
-        status = response.status_code
-        if status == TOO_MANY or status >= SERVER_ERRORS:
-            self._successes = 0
-            if response.request.extensions.get(CUTS) == self._cuts:
-                self._cuts += 1
-                self.limit = max(1, self.limit // 2)
-        elif response.is_success:
-            self._successes += 1
-            if self._successes >= self.limit:
-                self._successes, self.limit = 0, min(self._most, self.limit + 1)
-                self._admit()
+                self._free -= 1

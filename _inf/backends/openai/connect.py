@@ -10,7 +10,7 @@ from _inf.backends.openai.adapters import ServerAdapters
 from _inf.backends.openai.backend import OpenAIBackend
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import Access
-from _inf.backends.openai.findings import find
+from _inf.backends.openai.servers import find
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.values import MAX_INT32

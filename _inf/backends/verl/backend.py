@@ -1,4 +1,4 @@
-"""Implements the `Backend` protocol with verl's rollout: a batch is one `DataProto` into
+"""Implements `Backend` with verl's rollout: a batch is one `DataProto` into
 `SGLangRollout.generate_sequences`."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import OnHost
+from _inf.backends.base import Backend
 from _inf.backends.verl import SGLANG_MODE, WITH_ADAPTERS, changes
 from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
@@ -26,7 +26,7 @@ from _inf.runtime.host import Host
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored, SleepResult
 
 
-class VerlBackend(OnHost):
+class VerlBackend(Backend):
     """verl's `SGLangRollout` with SGLang, in this process and a child process."""
 
     name = "sglang"
@@ -39,11 +39,11 @@ class VerlBackend(OnHost):
         self.supports = mode.supports.difference(lacks)
 
     @property
-    def weight_version(self) -> int:
+    def weight_version(self) -> int:  # type: ignore[override]
         return self.rollout.weight_version
 
     @property
-    def on_cpu(self) -> bool:
+    def on_cpu(self) -> bool:  # type: ignore[override]
         return self.rollout.on_cpu
 
     def generate(
