@@ -42,7 +42,6 @@ def saved(kind: str, folder: Path, auto: Any = transformers.AutoModelForCausalLM
     [
         ("llama", True),
         ("qwen3_next", False),
-        ("qwen3_5_text", False),
         ("lfm2_moe", False),
         ("olmo_hybrid", False),
     ],
@@ -74,32 +73,25 @@ def test_rows_of_half_precision_share_a_cache_as_those_of_float32_do(
     assert (forward.cached, forward.causal) == (True, True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_model_that_sees_padding_is_computed_alone(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("lacks", "dtype"),
+    [
+        ("attention_mask", torch.float32),
+        ("attention_mask", torch.bfloat16),
+        ("position_ids", torch.float32),
+    ],
+)
+def test_model_that_sees_padding_or_counts_it_is_computed_alone(
+    lacks: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_of("llama").to(dtype)
-    blind = model.forward
-
-    @functools.wraps(blind)
-    def without_a_mask(**given: Any) -> Any:
-        return blind(**{**given, "attention_mask": None})
-
-    monkeypatch.setattr(model, "forward", without_a_mask)
-    assert not Forward(model, 200).cached
-
-
-def test_model_whose_positions_count_padding_is_computed_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = model_of("llama")
     own = model.forward
 
     @functools.wraps(own)
-    def without_positions(**given: Any) -> Any:
-        return own(**{**given, "position_ids": None})
+    def without(**given: Any) -> Any:
+        return own(**{**given, lacks: None})
 
-    monkeypatch.setattr(model, "forward", without_positions)
+    monkeypatch.setattr(model, "forward", without)
     assert not Forward(model, 200).cached
 
 
@@ -111,7 +103,7 @@ def test_model_that_needs_another_ones_states_is_refused_by_name(tmp_path: Path)
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("kind", ["mistral3", "gemma4", "qwen3_5", "qwen3_5_moe"])
+@pytest.mark.parametrize("kind", ["mistral3", "gemma4", "qwen3_5_moe"])
 def test_model_of_several_modalities_answers_text_and_refuses_an_image(
     kind: str, tmp_path: Path
 ) -> None:

@@ -53,6 +53,10 @@ def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) ->
         server.seen.clear()
         output = engine.generate(["Hi", {"prompt_token_ids": [5, 6]}], max_tokens=9)
         chunks = list(engine.stream("Hi"))
+        [grammar] = engine.generate("Hi", regex="7{3}", ignore_eos=True)
+        server.script = lambda path, body: Reply({"choices": [{"token_ids": ANSWER} | CUT]})
+        with pytest.raises(RequestFailure, match="unknown form"):
+            engine.generate("Hi", temperature=1.0)
     assert output.token_ids == [ANSWER] * 2
     assert output.completions == [tokenizer.decode(ANSWER[:-1])] * 2
     assert output.logprobs == [[SAMPLED] * 4] * 2
@@ -67,6 +71,36 @@ def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) ->
     assert [token for chunk in chunks for token in chunk.token_ids] == output.token_ids[0]
     assert "".join(chunk.text for chunk in chunks) == output.completions[0]
     assert chunks[-1].finish_reason == "stop"
+    # The grammar ends its row, also beside ignore_eos.
+    assert grammar.completion == "777" and grammar.metadata["matched_stop"] == IM_END
+    assert grammar.logprobs is None
+    [sent] = [body for body in server.bodies if "structured_outputs" in body]
+    assert sent["structured_outputs"] == {"regex": "7{3}"} and sent["ignore_eos"] is False
+
+
+CUT = {"logprobs": {"token_logprobs": [-1]}, "finish_reason": "stop"}  # not one for each token
+
+
+def test_scores_and_likeliest_tokens_are_read_in_vllms_form(
+    server: ScriptedServer, vllm: Vllm
+) -> None:
+    """The likeliest come first, and the given one is among them."""
+    prompts: Any = [{"prompt_token_ids": [5, 6]}, {"prompt_token_ids": [7]}]
+    with connected(server) as engine:
+        [row] = engine.generate(prompts[0], logprobs=2, prompt_logprobs=1, temperature=1.0)
+        assert [list(top.items()) for top in row.top_logprobs or ()] == [
+            [(10, BEST), (11, SECOND), (i, SAMPLED)] for i in ANSWER
+        ]
+        assert row.top_prompt_logprobs == [None, {10: BEST, 6: OWN}]
+        server.seen.clear()
+        first, empty = engine.score(prompts, [[8, 9], []], top_logprobs=2)
+        assert first.logprobs == [OWN, OWN] and not first.is_greedy and empty.is_greedy
+        assert [list(top) for top in first.top_logprobs] == [[10, 11, 8], [10, 11, 9]]
+        [sent] = [body for body in server.bodies if body["prompt"] == [5, 6, 8, 9]]
+        assert (sent["max_tokens"], sent["temperature"], sent["prompt_logprobs"]) == (1, 0, 2)
+        vllm.own = -9999.0  # vLLM's minus infinity
+        with refused(RequestFailure, "log prob -inf", row=0):
+            engine.score(prompts[:1], [[8]])
 
 
 def test_tokenizer_of_an_unknown_model_and_class_is_read_from_its_files(
@@ -109,49 +143,6 @@ def test_server_may_end_thoughts_if_it_does_so_by_the_marks_of_the_config(
         [row] = engine.generate({"prompt_token_ids": start}, thinking_token_budget=1, max_tokens=9)
         assert row.forced_at == [1, 2][: len(end)]
         assert row.logprobs == [0.0 if place in row.forced_at else SAMPLED for place in range(4)]
-
-
-def test_grammar_ends_its_row_beside_ignore_eos_too(server: ScriptedServer) -> None:
-    with connected(server) as engine:
-        server.seen.clear()
-        [row] = engine.generate("Hi", regex="7{3}", ignore_eos=True)
-    assert row.completion == "777" and row.metadata["matched_stop"] == IM_END
-    assert row.logprobs is None  # a grammar's
-    [sent] = server.bodies
-    assert sent["structured_outputs"] == {"regex": "7{3}"} and sent["ignore_eos"] is False
-
-
-def test_score_is_read_from_the_log_probs_of_a_prompt(server: ScriptedServer, vllm: Vllm) -> None:
-    prompts: Any = [{"prompt_token_ids": [5, 6]}, {"prompt_token_ids": [7]}]
-    with connected(server) as engine:
-        server.seen.clear()
-        first, empty = engine.score(prompts, [[8, 9], []], top_logprobs=2)
-        assert first.logprobs == [OWN, OWN] and not first.is_greedy
-        assert [list(top) for top in first.top_logprobs] == [[10, 11, 8], [10, 11, 9]]
-        assert empty.is_greedy and empty.top_logprobs == []
-        [sent] = [body for body in server.bodies if body["prompt"] == [5, 6, 8, 9]]
-        assert (sent["max_tokens"], sent["temperature"], sent["prompt_logprobs"]) == (1, 0, 2)
-        vllm.own = BEST  # as likely as the likeliest
-        assert engine.score(prompts, [[8], [9]])[1].is_greedy
-        vllm.own = -9999.0  # vLLM's minus infinity
-        with refused(RequestFailure, "log prob -inf", row=0):
-            engine.score(prompts[:1], [[8]])
-
-
-def test_likeliest_tokens_are_in_their_order_and_the_sampled_one_is_among_them(
-    server: ScriptedServer,
-) -> None:
-    with connected(server) as engine:
-        server.seen.clear()
-        prompt: Any = {"prompt_token_ids": [5, 6]}
-        [row] = engine.generate(prompt, logprobs=2, prompt_logprobs=1, temperature=1.0)
-        assert [list(top.items()) for top in row.top_logprobs or ()] == [
-            [(10, BEST), (11, SECOND), (i, SAMPLED)] for i in ANSWER
-        ]
-        assert row.top_prompt_logprobs == [None, {10: BEST, 6: OWN}]
-        [sent] = server.bodies
-        assert (sent["logprobs"], sent["prompt_logprobs"]) == (2, 1)
-        assert sent["return_tokens_as_token_ids"] is True
 
 
 @pytest.mark.parametrize(
@@ -213,14 +204,6 @@ def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(
     vllm.sampled = vllm.hot = sampled
     with refused(ConfigError, "do not come from a softmax", key="base_url"):
         connected(server)
-
-
-def test_answer_without_a_log_prob_for_each_token_is_a_failure(server: ScriptedServer) -> None:
-    with connected(server) as engine:
-        cut = {"token_ids": ANSWER, "logprobs": {"token_logprobs": [-1]}, "finish_reason": "stop"}
-        server.script = lambda path, body: Reply({"choices": [cut]})
-        with pytest.raises(RequestFailure, match="unknown form"):
-            engine.generate("Hi", temperature=1.0)
 
 
 # What the start finds out.

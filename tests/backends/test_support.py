@@ -55,6 +55,7 @@ def test_config_without_a_context_is_refused_by_name() -> None:
             check_support(named(f"{kind}Config", name), "cpu", 100, CPU)
 
 
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 HALF_YARN = {"rope_scaling": {**YARN, "attention_factor": 0.5}}
 BARE_YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
 
@@ -63,9 +64,8 @@ BARE_YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
     ("kind", "name", "own", "said"),
     [
         ("GPT2", "GPT2LMHeadModel", {"activation_function": "relu"}, "'relu': .* 'gelu_new'"),
-        ("GPT2", "GPT2LMHeadModel", {"scale_attn_by_inverse_layer_idx": True}, "idx True"),
         ("Olmoe", "OlmoeForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
-        ("StableLm", "StableLmForCausalLM", {"use_parallel_residual": True}, "residual True"),
+        ("Phi", "PhiForCausalLM", HEADS, "num_key_value_heads 2 and 4 heads"),
         ("Mixtral", "MixtralForCausalLM", {"hidden_act": "gelu"}, "'gelu': .* 'silu'"),
         ("Llama", "LlamaForCausalLM", HALF_YARN, "rope_scaling.attention_factor 0.5: SGLang 0.5.9"),
         ("Llama", "LlamaForCausalLM", BARE_YARN, "yarn without original_max_position_embeddings"),
@@ -75,16 +75,8 @@ def test_value_that_sglang_would_ignore_is_refused(
     kind: str, name: str, own: dict[str, Any], said: str
 ) -> None:
     check_support(named(f"{kind}Config", name), "cpu", 100, CPU)
-    with pytest.raises(ConfigError, match=f"^model_path: {name} with .*{said}"):
+    with pytest.raises(ConfigError, match=f"^model_path: .*{name} with .*{said}"):
         check_support(named(f"{kind}Config", name, **own), "cpu", 100, CPU)
-
-
-@pytest.mark.parametrize("kind", ["Olmo", "Olmoe", "Phi"])
-def test_grouped_heads_that_sglang_has_not_are_refused(kind: str) -> None:
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    about = named(f"{kind}Config", f"{kind}ForCausalLM", **heads)
-    with pytest.raises(ConfigError, match="num_key_value_heads 2 and 4 heads"):
-        check_support(about, "cuda", 100, None)
 
 
 def test_experts_of_a_model_without_them_cannot_be_returned() -> None:
@@ -138,12 +130,6 @@ def test_windows_that_are_computed_limit_nothing(name: str) -> None:
     check_support(about, "cpu", 1000, CPU)
     with pytest.raises(ConfigError, match="torch_native|which SGLang ignores"):
         check_support(about, "cpu", 1000, "torch_native")
-
-
-def test_models_without_a_window_have_no_limit() -> None:
-    check_support(named("Qwen2Config", "Qwen2ForCausalLM"), "cuda", 30_000, None)
-    mistral = named("MistralConfig", "MistralForCausalLM", sliding_window=None)
-    check_support(mistral, "cuda", 30_000, None)
 
 
 def test_page_shows_the_whole_table() -> None:

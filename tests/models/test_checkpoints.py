@@ -14,7 +14,6 @@ import torch
 from transformers import AutoTokenizer
 
 from _inf.errors import ConfigError
-from _inf.models import merging
 from _inf.models.resolve import resolve_model
 from tests.support.refusals import refused
 from tests.support.tiny import tiny_model
@@ -154,20 +153,6 @@ def test_adapter_is_merged_into_its_base_once(
     monkeypatch.setattr("_inf.models.merging.write_adapted", None)
     assert resolve_model(str(base), adapter_path=str(peft)) == folder
     assert resolve_model(str(base)) == base
-
-
-def test_shards_are_listed_in_one_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system may list a folder in any; another one would merge the checkpoint again."""
-    inside = tmp_path / "huggingface"
-    inside.mkdir()
-    for name in ("tokenizer_config.json", "config.json", "merges.txt"):
-        (inside / name).touch()
-    there = sorted(inside.iterdir())
-    orders = []
-    for listed in (there, there[::-1]):
-        monkeypatch.setattr(Path, "iterdir", lambda _, listed=listed: iter(listed))
-        orders.append(merging.shards(tmp_path))
-    assert orders[0] == orders[1] and len(orders[0]) == 4
 
 
 def mismatched(base: Path, folder: Path, how: str) -> Path:

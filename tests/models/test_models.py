@@ -84,13 +84,19 @@ def test_missing_wheel_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPat
 # GGUF files
 
 
-def test_converted_gguf_is_the_model_it_was_made_of(gguf: Path) -> None:
+def test_converted_gguf_is_the_model_it_was_made_of(
+    gguf: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     text = "<|im_start|>user\nIf she buys 12 apples: 你好<|im_end|>\n"
     ids, logits = [], []
-    for folder in (tiny_model("qwen3"), resolve_model(str(gguf))):
+    tiny = tiny_model("qwen3")
+    capfd.readouterr()
+    converted = resolve_model(str(gguf))
+    assert capfd.readouterr() == ("", "")
+    for folder in (tiny, converted):
         batch = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
         ids.append(batch["input_ids"].tolist())
         with torch.no_grad():
@@ -127,34 +133,20 @@ def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it
     assert tokenizer.eos_token_id == 1
 
 
-def test_cached_model_is_found_without_importing_torch(gguf: Path) -> None:
-    out, err = python(RESOLVE, gguf).communicate(timeout=60)
-    assert out.splitlines() == [str(resolve_model(str(gguf))), "[]"] and err == ""
-
-
-def test_cached_folder_that_lost_its_weights_is_made_again(gguf: Path, tmp_path: Path) -> None:
+def test_converted_folder_is_found_quickly_and_made_again_if_it_lost_its_weights(
+    gguf: Path, tmp_path: Path
+) -> None:
     folder = resolve_model(str(gguf))
+    out, err = python(RESOLVE, gguf).communicate(timeout=60)
+    assert out.splitlines() == [str(folder), "[]"] and err == ""  # without importing torch
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
-    weights.unlink()
-    assert resolve_model(str(gguf)) == folder and weights.read_bytes() == whole
     weights.write_bytes(whole[:100])
     copy = shutil.copy(gguf, tmp_path / "a copy with spaces.gguf")  # has the same folder
     assert resolve_model(str(copy)) == folder and weights.read_bytes() == whole
 
 
-def test_conversion_prints_nothing_and_leaves_the_callers_logging_alone(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from transformers.utils import logging as switches
-
-    before = switches.get_verbosity(), switches.is_progress_bar_enabled()
-    resolve_model(str(write_gguf(tmp_path / "quiet.gguf", name="quiet")))
-    assert capfd.readouterr() == ("", "")
-    assert (switches.get_verbosity(), switches.is_progress_bar_enabled()) == before
-
-
-@pytest.mark.parametrize("kept", [0, 3, 4, 20, 100, 2_000, 9_000, -200_000, -1])
+@pytest.mark.parametrize("kept", [0, 3, 20, 2_000, 9_000, -1])
 def test_gguf_cut_short_is_refused_by_name(gguf: Path, tmp_path: Path, kept: int) -> None:
     file = tmp_path / "cut.gguf"
     file.write_bytes(gguf.read_bytes()[:kept])
@@ -199,51 +191,29 @@ build_once(sys.argv[1], build)
 """
 
 
-def start_half_a_build(key: str, seconds: float = 60) -> subprocess.Popen[str]:
+def half(key: str, seconds: float) -> subprocess.Popen[str]:
+    """A process that has half of a build, and will have it for so many seconds."""
     process = python(HALF, key, seconds)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "writing\n"
+    assert process.stdout is not None and process.stdout.readline() == "writing\n"
     return process
 
 
-def drafts() -> list[str]:
-    return [draft.name for draft in cache_root().glob(".*.draft")]
-
-
-def whole(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"whole")
-
-
-def test_build_that_is_killed_or_raises_leaves_nothing_and_the_next_one_works() -> None:
-    process = start_half_a_build("broken")
+def test_build_that_is_killed_or_raises_leaves_nothing_and_a_second_one_waits() -> None:
+    process = half("shared", 60)
     process.kill()
     process.wait(30)
-    assert not (cache_root() / "broken").exists()
 
     def fail(folder: Path) -> None:
-        whole(folder)
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        build_once("broken", fail)
-    assert not (cache_root() / "broken").exists() and drafts() == []
-    assert (build_once("broken", whole) / "model.safetensors").read_bytes() == b"whole"
-
-
-def test_second_process_or_thread_waits_for_the_first_and_builds_nothing() -> None:
-    first = start_half_a_build("shared", 0.5)
-    second = python(HALF, "shared", 0.5)
+        build_once("shared", fail)
+    assert not (cache_root() / "shared").exists() and not [*cache_root().glob(".*.draft")]
+    first, second = half("shared", 0.5), python(HALF, "shared", 0.5)
+    with ThreadPoolExecutor(2) as pool:
+        folders = set(pool.map(build_once, ["shared"] * 2, [fail] * 2))
     assert [process.communicate(timeout=30) for process in (first, second)] == [("", "")] * 2
-    assert (cache_root() / "shared" / "model.safetensors").read_bytes() == b"half"
-    builds: list[Path] = []
-
-    def slow(folder: Path) -> None:
-        builds.append(folder)
-        time.sleep(0.3)
-        whole(folder)
-
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(build_once, ["threads"] * 4, [slow] * 4))) == len(builds) == 1
+    assert (folders.pop() / "model.safetensors").read_bytes() == b"half" and not folders
 
 
 def test_full_disk_is_an_error_that_names_the_folder(
@@ -265,7 +235,7 @@ def test_full_disk_is_an_error_that_names_the_folder(
 
 
 def test_cache_is_private_to_the_user_and_at_an_absolute_path(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gguf: Path
 ) -> None:
     assert cache_root() == cache
     cache.chmod(0o755)
@@ -273,15 +243,9 @@ def test_cache_is_private_to_the_user_and_at_an_absolute_path(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
     assert cache_root() == tmp_path / ".cache" / "inf"
-
-
-def test_cache_that_cannot_be_made_is_an_error_with_its_path(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gguf: Path
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(gguf))  # a file
     message = refused(gguf)
-    assert f"{tmp_path}/file/inf" in message and "XDG_CACHE_HOME" in message
+    assert f"{gguf}/inf" in message and "XDG_CACHE_HOME" in message
 
 
 # Folders
@@ -336,7 +300,7 @@ def test_folder_that_is_not_complete_is_refused(folder: Path, how: Any, says: st
 def test_weights_cut_short_are_refused(folder: Path) -> None:
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
-    for kept in (0, 5, 50, len(whole) - 1):
+    for kept in (0, len(whole) - 1):
         weights.write_bytes(whole[:kept])
         assert "the end of model.safetensors" in refused(folder)
 
@@ -527,14 +491,13 @@ def test_code_comes_from_the_hub_only_where_it_is_trusted(
     assert {file.name for file in trusted.iterdir()} - plain == {"modeling_x.py"}
 
 
-@pytest.mark.parametrize("where", ["org/code--x.X", ["org/code--x.X", None]])
 def test_cached_model_whose_code_is_in_another_repository_is_complete(
-    folder: Path, endpoint: Callable[..., None], where: object
+    folder: Path, endpoint: Callable[..., None]
 ) -> None:
-    with_code(folder, where)
+    with_code(folder, ["org/code--x.X", None])
     with hub(folder, endpoint):
         cached = resolve_model("org/model", trust_remote_code=True)
-    endpoint("http://127.0.0.1:9")  # nobody is there any more
+    endpoint()  # nobody is there any more
     assert resolve_model("org/model", trust_remote_code=True) == cached
 
 
@@ -558,17 +521,3 @@ def test_hub_models_without_safetensors_are_pickles_or_refused_with_the_way_out(
     with hub(folder, endpoint):
         message = refused("org/model")
     assert "lacks config.json" in message and "download model-q4.gguf from it" in message
-
-
-# The tests' own tiny model
-
-
-def test_tiny_model_is_the_same_wherever_it_is_built(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    here = tiny_model("qwen3")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    there = tiny_model("qwen3")
-    assert here != there
-    for name in ("model.safetensors", "tokenizer.json", "config.json", "generation_config.json"):
-        assert (here / name).read_bytes() == (there / name).read_bytes()

@@ -14,9 +14,7 @@ import dataclasses
 import inspect
 import json
 import math
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -46,6 +44,9 @@ ADJUSTED: list[dict[str, Any]] = [
     {"min_tokens": 24},
     {"allowed_token_ids": [*range(40, 90), 2]},
     {"bad_words": ["a", "e", "th"]},
+    {"ignore_eos": True, "stop": ["zzzz", "e"]},
+    {"ignore_eos": True, "stop": "e", "min_tokens": 9, "stop_token_ids": [40]},
+    {"ignore_eos": True, "stop_token_ids": [*range(40, 60)]},
 ]
 SAMPLED: list[dict[str, Any]] = [
     {"temperature": 1.0},
@@ -166,128 +167,102 @@ def test_seed_gives_the_same_tokens_on_all(
 
 
 def test_likeliest_tokens_of_prompts_are_transformers(
-    tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine, transformers: Transformers
+    backend: InferenceEngine, transformers: Transformers
 ) -> None:
     """Prompts from the cache too; SGLang names the last id of a vocabulary 0 in its answers."""
     prompts = [[*ids, VOCABULARY - 1, 7] for ids in token_prompts(4, 60, seed=87)]
     tables = [torch.log_softmax(transformers.logits(ids[:1], ids[1:]), -1) for ids in prompts]
     params: dict[str, Any] = {"temperature": 0.7, "max_tokens": 3, "ignore_eos": True, "n": 2}
-    for engine in (tiny, hf, remote):
-        engine.generate(as_ids(prompts), max_tokens=1)
-        output = engine.generate(as_ids(prompts), logprobs=2, prompt_logprobs=4, **params)
-        for number, row in enumerate(output):
-            ids = prompts[number // 2]
-            assert row.top_prompt_logprobs and row.prompt_logprobs and row.top_logprobs
-            assert row.top_prompt_logprobs[0] is row.prompt_logprobs[0] is None
-            assert_likeliest(tables[number // 2], ids[1:], 4, row.top_prompt_logprobs[1:])
-            for place, token in enumerate(ids[1:], 1):
-                own = row.top_prompt_logprobs[place]
-                assert own and own[token] == row.prompt_logprobs[place]
-            for token, top in zip(row.token_ids or [], row.top_logprobs, strict=True):
-                assert token in top and 2 <= len(top) <= 3
-        more = engine.generate(as_ids(prompts[:1]), logprobs=6, prompt_logprobs=1, max_tokens=1)[0]
-        assert {len(top or []) for top in (more.top_prompt_logprobs or [])[1:]} <= {1, 2}
-        assert [len(top) for top in more.top_logprobs or []] == [6]
-        assert engine.generate("a", max_tokens=1, prompt_logprobs=True).top_prompt_logprobs is None
+    backend.generate(as_ids(prompts), max_tokens=1)
+    output = backend.generate(as_ids(prompts), logprobs=2, prompt_logprobs=4, **params)
+    for number, row in enumerate(output):
+        ids = prompts[number // 2]
+        assert row.top_prompt_logprobs and row.prompt_logprobs and row.top_logprobs
+        assert row.top_prompt_logprobs[0] is row.prompt_logprobs[0] is None
+        assert_likeliest(tables[number // 2], ids[1:], 4, row.top_prompt_logprobs[1:])
+        for token, logprob, top in zip(
+            ids[1:], row.prompt_logprobs[1:], row.top_prompt_logprobs[1:], strict=True
+        ):
+            assert top and top[token] == logprob
+        for token, top in zip(row.token_ids or [], row.top_logprobs, strict=True):
+            assert token in top and 2 <= len(top) <= 3
+    assert backend.generate("a", max_tokens=1, prompt_logprobs=True).top_prompt_logprobs is None
 
 
 def test_log_probs_of_named_ids_are_the_models_beside_rows_without(
-    tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine
+    backend: InferenceEngine, transformers: Transformers
 ) -> None:
     named = [[9, 300, 9 + VOCABULARY // 2], None, [300]]
-    for engine in (tiny, hf, remote):
-        output = engine.generate(
-            as_ids(PROMPTS[:3]), logprob_token_ids=named, temperature=1.0, seed=5, max_tokens=6
-        )
-        logits = hf.get_logits(as_ids(PROMPTS[:3]), output.token_ids)
-        for row, ids, scores in zip(output, named, logits.log_softmax(-1), strict=True):
-            if ids is None:
-                assert not row.top_logprobs
-                continue
-            assert row.token_ids and row.logprobs and row.top_logprobs
-            for token, logprob, table, top in zip(
-                row.token_ids, row.logprobs, scores, row.top_logprobs, strict=False
-            ):
-                assert list(top) == list(dict.fromkeys([*ids, token])) and top[token] == logprob
-                assert [*top.values()] == pytest.approx(table[[*top]].tolist(), abs=WITHIN)
+    output = backend.generate(
+        as_ids(PROMPTS[:3]), logprob_token_ids=named, temperature=1.0, seed=5, max_tokens=6
+    )
+    for prompt, row, ids in zip(PROMPTS, output, named, strict=False):
+        if ids is None:
+            assert not row.top_logprobs
+            continue
+        assert row.token_ids and row.logprobs and row.top_logprobs
+        tables = transformers.logits(prompt, row.token_ids).log_softmax(-1)
+        for token, logprob, table, top in zip(
+            row.token_ids, row.logprobs, tables, row.top_logprobs, strict=True
+        ):
+            assert list(top) == list(dict.fromkeys([*ids, token])) and top[token] == logprob
+            assert [*top.values()] == pytest.approx(table[[*top]].tolist(), abs=WITHIN)
 
 
 def test_only_allowed_tokens_come_and_have_the_whole_probability(
     backend: InferenceEngine,
 ) -> None:
     allowed = [5, 6, 300]
-    sampled = {"temperature": 1.3, "seed": 2, "max_tokens": 9}
-    ids = {"allowed_token_ids": [allowed, None, allowed]}
-    row, free, same = backend.generate(as_ids([PROMPTS[0], *PROMPTS[:2]]), **ids, **sampled)
+    ids = {"allowed_token_ids": [allowed, None, allowed], "logprobs": 8}
+    row, free, same = backend.generate(as_ids([PROMPTS[0], *PROMPTS[:2]]), **ids, max_tokens=9)
     assert set(row.token_ids or ()) <= set(allowed) and not {*free.token_ids} <= {*allowed}
-    for top in (
-        backend.generate(
-            as_ids(PROMPTS[:2]), allowed_token_ids=allowed, logprobs=8, max_tokens=4
-        ).top_logprobs
-        or []
-    ):
-        for each in top:
-            assert set(each) == set(allowed)
-            assert math.fsum(map(math.exp, each.values())) == pytest.approx(1, abs=WITHIN)
+    for top in [*(row.top_logprobs or ()), *(same.top_logprobs or ())]:
+        assert set(top) == set(allowed)
+        assert math.fsum(map(math.exp, top.values())) == pytest.approx(1, abs=WITHIN)
 
 
+@pytest.mark.parametrize("name", ["tiny", "hf"])
 def test_row_without_a_token_left_fails_by_the_name_of_what_rules_them_out(
-    tiny: InferenceEngine, hf: InferenceEngine
+    name: str, request: pytest.FixtureRequest
 ) -> None:
-    [ids] = [tiny.tokenizer("aa", add_special_tokens=False)["input_ids"]]
+    engine: InferenceEngine = request.getfixturevalue(name)
+    ids = engine.tokenizer("aa", add_special_tokens=False)["input_ids"]
     assert len(ids) == 2 and ids[0] == ids[1]
-    for engine in (tiny, hf):
-        with refused(RequestFailure, "no token left for token 1: allowed_token_ids, bad_words"):
-            engine.generate("x", allowed_token_ids=ids[:1], bad_words=["aa"], max_tokens=5)
-        asked: dict[str, Any] = {"max_tokens": 5, "prompt_logprobs": 2, "logprobs": 2}
-        words = {"allowed_token_ids": [ids[:1], None], "bad_words": [["aa"], None]}
-        with pytest.warns(UserWarning, match="rows: 1 of 2 failed; the first is row 0: .* left"):
-            failed, other = engine.generate(["x", "y"], on_error="row", **words, **asked)
-        assert (failed.finish_reason, failed.token_ids, failed.top_logprobs) == ("abort", [], None)
-        assert "no token left" in failed.metadata["error"] and failed.prompt_tokens > 0
-        [alone] = engine.generate("y", **asked)
-        assert other.token_ids == alone.token_ids
-        assert other.logprobs == pytest.approx(alone.logprobs, abs=WITHIN)
-        assert other.prompt_logprobs == pytest.approx(alone.prompt_logprobs, abs=WITHIN)
+    with refused(RequestFailure, "no token left for token 1: allowed_token_ids, bad_words"):
+        engine.generate("x", allowed_token_ids=ids[:1], bad_words=["aa"], max_tokens=5)
+    asked: dict[str, Any] = {"max_tokens": 5, "prompt_logprobs": 2, "logprobs": 2}
+    words = {"allowed_token_ids": [ids[:1], None], "bad_words": [["aa"], None]}
+    with pytest.warns(UserWarning, match="rows: 1 of 2 failed; the first is row 0: .* left"):
+        failed, other = engine.generate(["x", "y"], on_error="row", **words, **asked)
+    assert (failed.finish_reason, failed.token_ids, failed.top_logprobs) == ("abort", [], None)
+    assert "no token left" in failed.metadata["error"] and failed.prompt_tokens > 0
+    [alone] = engine.generate("y", **asked)
+    assert other.token_ids == alone.token_ids
+    assert other.logprobs == pytest.approx(alone.logprobs, abs=WITHIN)
 
 
 def test_refused_prompts_are_rows_and_the_others_are_as_without_them(
     backend: InferenceEngine,
 ) -> None:
     good, wrong = as_ids(PROMPTS[:2]), {"prompt_token_ids": [VOCABULARY]}
-    how: dict[str, Any] = {"max_tokens": 6, "n": 2}
-    per_prompt = {"seed": [1, 2, 3, 4, 5], "temperature": [1.0, 1.0, 1.0, 1.0, -1.0]}
-    with refused(PromptError, "prompt 1:"):
-        backend.generate([good[0], wrong], **how)
-    with pytest.warns(UserWarning, match="rows: 6 of 10 failed; the first is row 2: PromptError"):
+    how: dict[str, Any] = {"max_tokens": 6, "n": 2, "temperature": 1.0}
+    for prompt in (wrong, {"prompt_token_ids": [5] * 600}):
+        with refused(PromptError, "^prompt 1", index=1):
+            backend.generate([good[0], prompt], **how)
+    with pytest.warns(UserWarning, match="rows: 4 of 8 failed; the first is row 2: PromptError"):
         output = backend.generate(
-            [good[0], wrong, good[1], 7, good[1]], on_error="row", **per_prompt, **how
+            [good[0], wrong, good[1], 7], on_error="row", seed=[1, 2, 3, 4], **how
         )
-    for index in (1, 3, 4):
+    for index in (1, 3):
         for row in output[2 * index : 2 * index + 2]:
             assert (row.finish_reason, row.token_ids, row.logprobs) == ("abort", [], [])
             assert row.prompt_index == index and f"prompt {index}" in row.metadata["error"]
-    alone = backend.generate(good, seed=[1, 3], temperature=1.0, **how)
-    answered = [*output[:2], *output[4:6]]
-    assert [row.token_ids for row in answered] == alone.token_ids
+    alone = backend.generate(good, seed=[1, 3], **how)
+    assert [row.token_ids for row in [*output[:2], *output[4:6]]] == alone.token_ids
     assert json.dumps(output.to_dict())
-    with pytest.warns(UserWarning, match="rows: 1 of 1 failed"):
-        assert backend.generate(wrong, on_error="row").completions == [""]
-
-
-def test_refused_prompt_beside_conversations_is_a_row(hf: InferenceEngine) -> None:
-    def look(place: str) -> str:
-        """Look somewhere.
-
-        Args:
-            place: Where.
-        """
-        return place
-
-    prompts = ["a", {"prompt_token_ids": [5]}]
     with pytest.warns(UserWarning, match="rows: 1 of 2 failed; the first is row 1"):
-        answered, failed = hf.generate(prompts, tools=[look], on_error="row", max_tokens=4)
-    assert answered.token_ids == hf.generate("a", tools=[look], max_tokens=4).token_ids[0]
+        asked = ["a", {"prompt_token_ids": [5]}]
+        _, failed = backend.generate(asked, tools=[CALCULATOR], on_error="row", max_tokens=4)
     assert failed.messages == [] and "tools and interactions add" in failed.metadata["error"]
 
 
@@ -356,34 +331,28 @@ def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any) -> 
 
 
 def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
-    tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine
+    backend: InferenceEngine, transformers: Transformers
 ) -> None:
     prompts, answers = as_ids(PROMPTS[:5]), [[VOCABULARY - 1, 5], PROMPTS[6][:30], [], [9]]
-    answers += hf.generate(prompts[4:], **GREEDY).token_ids
-    logits = hf.get_logits(prompts, answers)
-    for engine in (tiny, hf, remote):
-        plain = engine.score(prompts, answers)
-        scored = engine.score(prompts, answers, top_logprobs=3)
-        for own, score, ids, row in zip(plain, scored, answers, logits, strict=True):
-            table = row[: len(ids)].log_softmax(-1)
-            assert own.top_logprobs is None and own.token_ids == score.token_ids == ids
-            assert score.is_greedy == own.is_greedy == (table.argmax(-1).tolist() == ids)
-            expected = [
-                logprobs[token] for logprobs, token in zip(table.tolist(), ids, strict=True)
-            ]
-            for each in (own, score):
-                assert each.logprobs == pytest.approx(expected, abs=WITHIN)
-            assert_likeliest(table, ids, 3, score.top_logprobs)
-        if engine is remote:  # a server lists fewer
-            with refused(ConfigError, key="prompt_logprobs"):
-                engine.score(prompts[0], [[5]], top_logprobs=VOCABULARY)
-            continue
-        [whole] = engine.score(prompts[0], [[5]], top_logprobs=VOCABULARY)
-        assert whole.top_logprobs and len(whole.top_logprobs[0]) == VOCABULARY
-        assert sum(map(math.exp, whole.top_logprobs[0].values())) == pytest.approx(1, abs=WITHIN)
-        for value in (VOCABULARY + 1, 0, True):
-            with refused(ConfigError, key="top_logprobs"):
-                engine.score([], [], top_logprobs=value)
+    answers += transformers.greedy(PROMPTS[4:5], 32)
+    plain, scored = (backend.score(prompts, answers, top_logprobs=k) for k in (None, 3))
+    for prompt, ids, own, score in zip(PROMPTS, answers, plain, scored, strict=False):
+        table = transformers.logits(prompt, ids).log_softmax(-1) if ids else torch.zeros(0, 1)
+        assert own.top_logprobs is None and own.token_ids == score.token_ids == ids
+        assert score.is_greedy == own.is_greedy == (table.argmax(-1).tolist() == ids)
+        expected = table[torch.arange(len(ids)), torch.tensor(ids, dtype=torch.long)].tolist()
+        for each in (own, score):
+            assert each.logprobs == pytest.approx(expected, abs=WITHIN)
+        assert_likeliest(table, ids, 3, score.top_logprobs)
+    if backend.config.rollout.name == "openai":  # a server lists fewer
+        with refused(ConfigError, key="prompt_logprobs"):
+            backend.score(prompts[0], [[5]], top_logprobs=VOCABULARY)
+        return
+    [whole] = backend.score(prompts[0], [[5]], top_logprobs=VOCABULARY)
+    assert whole.top_logprobs and len(whole.top_logprobs[0]) == VOCABULARY
+    for value in (VOCABULARY + 1, 0, True):
+        with refused(ConfigError, key="top_logprobs"):
+            backend.score([], [], top_logprobs=value)
 
 
 @pytest.mark.verl
@@ -412,53 +381,6 @@ def test_row_is_the_same_alone_and_in_any_batch(backend: InferenceEngine) -> Non
         assert alone.token_ids[0] == together.token_ids[row]
 
 
-def test_samples_are_next_to_each_other_and_differ(backend: InferenceEngine) -> None:
-    sampled: dict[str, Any] = {"temperature": 1.0, "max_tokens": 16, "ignore_eos": True}
-    output = backend.generate(as_ids(PROMPTS[:3]), n=4, **sampled)
-    about = [(row["prompt_index"], row["sample_index"]) for row in output.metadata]
-    assert about == [(prompt, sample) for prompt in range(3) for sample in range(4)]
-    assert len({tuple(ids) for ids in output.token_ids}) == 12
-
-
-def test_stop_string_ends_the_row_with_its_last_token_and_is_cut_from_the_text(
-    backend: InferenceEngine,
-) -> None:
-    [free] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True)
-    stop = free.completion[9:12]
-    [row] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True, stop=["zzzz", stop])
-    assert row.completion == free.completion[: free.completion.find(stop)]
-    assert row.token_ids == free.token_ids[: len(row.token_ids)]
-    decoded = backend.tokenizer.decode(row.token_ids)
-    assert stop in decoded and stop not in backend.tokenizer.decode(row.token_ids[:-1])
-    assert row.metadata["finish_reason"] == "stop" and row.metadata["matched_stop"] == stop
-
-
-def test_nothing_ends_a_row_before_min_tokens(backend: InferenceEngine) -> None:
-    [free] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True)
-    early = backend.tokenizer.decode(free.token_ids[2])
-    [row] = backend.generate(
-        as_ids(PROMPTS[:1]), **GREEDY, stop=early, min_tokens=20, stop_token_ids=[free.token_ids[4]]
-    )
-    assert len(row.token_ids) >= 20
-    assert free.token_ids[4] not in row.token_ids[:19]
-
-
-def test_stop_id_is_the_last_token_also_beside_ignore_eos(backend: InferenceEngine) -> None:
-    [free] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True)
-    stop = free.token_ids[6]
-    first = free.token_ids.index(stop)
-    [row] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True, stop_token_ids=[stop])
-    assert row.token_ids == free.token_ids[: first + 1]
-    assert row.metadata["matched_stop"] == stop and row.metadata["finish_reason"] == "stop"
-
-
-def test_row_at_its_limit_ends_by_length(backend: InferenceEngine) -> None:
-    rows = backend.generate(as_ids(PROMPTS[:3]), temperature=0, max_tokens=[1, 5, 9], min_tokens=1)
-    for row, most in zip(rows, (1, 5, 9), strict=True):
-        cut = row.metadata["finish_reason"] == "length"
-        assert len(row.token_ids) == most if cut else row.metadata["matched_stop"] is not None
-
-
 def test_answers_follow_their_grammar_beside_free_rows(backend: InferenceEngine) -> None:
     output = backend.generate(
         ["a", "b", "c"], json_schema=[CITY, None, CITY], temperature=1.0, seed=5, max_tokens=60
@@ -483,26 +405,9 @@ def test_chunks_of_a_stream_are_the_call(backend: InferenceEngine) -> None:
         assert chunks[-1].finish_reason == row.metadata["finish_reason"]
 
 
-def test_greedy_answer_scores_as_greedy_with_its_own_logprobs(backend: InferenceEngine) -> None:
-    if refuses(backend, "score", lambda: backend.score("a", "b")):
-        return
-    output = backend.generate(as_ids(PROMPTS[:6]), **GREEDY)
-    for row, score in zip(
-        output, backend.score(as_ids(PROMPTS[:6]), output.token_ids), strict=True
-    ):
-        assert score.is_greedy and score.logprobs == pytest.approx(row.logprobs, abs=WITHIN)
-    other = backend.score(as_ids(PROMPTS[:1]), [[output.token_ids[0][0] ^ 1]])
-    assert not other[0].is_greedy
-
-
 def test_empty_batch_is_an_empty_output(backend: InferenceEngine) -> None:
     assert len(backend.generate([])) == 0
     assert "score" not in backend.supports or backend.score([], []) == []
-
-
-def test_prompt_that_does_not_fit_is_refused_with_its_index(backend: InferenceEngine) -> None:
-    with refused(PromptError, index=1):
-        backend.generate(as_ids([[5], [5] * 600]))
 
 
 def test_timeout_ends_a_call_and_the_engine_goes_on(backend: InferenceEngine) -> None:
@@ -529,20 +434,6 @@ def test_async_calls_run_together_and_can_be_cancelled(backend: InferenceEngine)
         return [output.token_ids[0] for output in outputs]
 
     assert asyncio.run(calls()) == alone
-
-
-def test_threads_get_their_own_answers(backend: InferenceEngine) -> None:
-    alone = backend.generate(as_ids(PROMPTS[:6]), **GREEDY).token_ids
-    with ThreadPoolExecutor(6) as pool:
-        calls = [pool.submit(backend.generate, each, **GREEDY) for each in as_ids(PROMPTS[:6])]
-        assert [call.result(120).token_ids[0] for call in calls] == alone
-
-
-@pytest.mark.verl
-def test_sglang_and_transformers_offer_the_same_but_for_these(
-    tiny: InferenceEngine, hf: InferenceEngine
-) -> None:
-    assert tiny.supports ^ hf.supports == {"logits", "sleep", "beams", "adapters"}
 
 
 # On Transformers alone.
@@ -620,17 +511,6 @@ class Unreadable(torch.Tensor):
         raise RuntimeError("out of memory")
 
 
-def test_calls_after_shutdown_say_so() -> None:
-    engine = started(tiny_model())
-    stream = engine.stream("a", max_tokens=500, ignore_eos=True)
-    next(stream)
-    engine.shutdown()
-    with pytest.raises(EngineDeadError, match="shut down"):
-        list(stream)
-    with pytest.raises(EngineDeadError, match="shut down"):
-        engine.generate("a")
-
-
 def test_failure_of_one_step_is_an_error_of_its_calls_only(
     hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -669,20 +549,9 @@ def test_stream_that_is_closed_leaves_no_row_behind(hf: InferenceEngine) -> None
     assert until(lambda: not decoder._batches and not decoder._waiting, 20)
 
 
-def test_short_call_does_not_wait_for_the_rows_of_a_long_one() -> None:
-    with started(tiny_model(), max_num_seqs=8) as engine:
-        decoder = engine._backend.decoder  # type: ignore
-        many = {"max_tokens": 64, "ignore_eos": True, "temperature": 0.0}
-        thread = threading.Thread(target=engine.generate, args=(as_ids(PROMPTS * 5),), kwargs=many)
-        thread.start()
-        assert until(lambda: bool(decoder._batches), 30)
-        engine.generate("Hi", max_tokens=4, temperature=0)
-        assert decoder._waiting  # rows of the first call
-        thread.join(120)
-        assert not thread.is_alive()
+def test_tools_run_between_turns() -> None:
+    """Through a server too: by token ids, the server knowing of no tools, and by text."""
 
-
-def test_tools_run_between_turns(tmp_path: Any) -> None:
     def calculator(expression: str) -> str:
         """
         Calculates.
@@ -693,31 +562,23 @@ def test_tools_run_between_turns(tmp_path: Any) -> None:
         return str(eval(expression, {"__builtins__": {}}))
 
     asked = [question("12 * 7"), question("3 + 4", "9 - 2"), question("30 - 41")]
-    with started(TOOL_MODEL, prompt_length=1024, response_length=512) as engine:
-        output = engine.generate(asked, tools=[calculator], temperature=0)
-        said = ["The answer is 84.", "The answers are 7 and 7.", "The answer is -11."]
-        assert output.completions == said
-        assert [len(row["tool_calls"]) for row in output.metadata] == [1, 2, 1]
-        for row in output:
-            ids, mask = row.metadata["response_ids"], row.metadata["response_mask"]
-            assert [i for i, own in zip(ids, mask, strict=True) if own] == row.token_ids
-        schema_only = engine.generate(asked[0], tools=[CALCULATOR], temperature=0)
-        assert schema_only.metadata[0]["finish_reason"] == "tool_calls"
-        # The same through a server: by token ids, the server knowing of no tools, and by text.
-        long = {"prompt_length": 1024, "response_length": 512}
+    said = ["The answer is 84.", "The answers are 7 and 7.", "The answer is -11."]
+    long = {"prompt_length": 1024, "response_length": 512}
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(started(TOOL_MODEL, **long))
+        engines = [engine]
         for own in ({"tokenizer_path": str(TOOL_MODEL), "rollout": long}, {}):
-            with engine.serve() as server, connected(server, TOOL_MODEL, **own) as remote:
-                served = remote.generate(asked, tools=[calculator], temperature=0)
-                assert served.completions == said
-                results = [row["tool_calls"] for row in output.metadata]
-                for ours, theirs in zip(results, served.metadata, strict=True):
-                    assert [each["result"] for each in ours] == [
-                        each["result"] for each in theirs["tool_calls"]
-                    ]
-                if own:
-                    assert served.token_ids == output.token_ids
-                schema_only = remote.generate(asked[0], tools=[CALCULATOR], temperature=0)
-                assert schema_only.metadata[0]["finish_reason"] == "tool_calls"
+            server = stack.enter_context(engine.serve())
+            engines.append(stack.enter_context(connected(server, TOOL_MODEL, **own)))
+        outputs = [each.generate(asked, tools=[calculator], temperature=0) for each in engines]
+        for output in outputs:
+            assert output.completions == said
+            results = [[c["result"] for c in row["tool_calls"]] for row in output.metadata]
+            assert results == [["84"], ["7", "7"], ["-11"]]
+        assert outputs[1].token_ids == outputs[0].token_ids
+        for each in engines:
+            [row] = each.generate(asked[0], tools=[CALCULATOR], temperature=0)
+            assert row.metadata["finish_reason"] == "tool_calls"
 
 
 def test_longer_rows_than_the_models_context_are_refused() -> None:
