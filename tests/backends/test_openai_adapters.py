@@ -61,32 +61,24 @@ def test_rows_ask_for_their_adapters_as_models(
 def test_no_name_at_the_server_is_used_twice_for_its_prefix_cache_keeps_what_it_computed(
     engine: InferenceEngine, server: ScriptedServer, vllm: Vllm
 ) -> None:
+    """Not by an engine beside this one or after it, either."""
     for version, folder in enumerate(("/one", "/two")):
         engine.load_adapter("first", folder)
         assert engine.generate(PROMPTS[0], adapter="first")[0].weight_version == version
     assert vllm.adapters == {vllm.ever[1]: "/two"} and asked(server) == vllm.ever
     engine.unload_adapter("first")
     assert vllm.adapters == {} and engine.adapters == []
-    engine.load_adapter("first", "/two")
-    assert vllm.adapters == {vllm.ever[2]: "/two"} and len(set(vllm.ever)) == 3
-    assert all(name.startswith("first@") for name in vllm.ever)
-
-
-def test_an_engine_beside_or_after_another_loads_the_same_name_and_folder(
-    engine: InferenceEngine, server: ScriptedServer, vllm: Vllm
-) -> None:
-    """The second would be refused, or answer with what the prefix cache has of the first."""
-    engine.load_adapter("first", "/one")
     with connected(server) as beside:
-        beside.load_adapter("first", "/one")
+        for each in (beside, engine):
+            each.load_adapter("first", "/two")
         server.seen.clear()
-        beside.generate(PROMPTS[0], adapter="first")
-        engine.generate(PROMPTS[0], adapter="first")
-        assert [seen.body["model"] for seen in server.seen if seen.body] == vllm.ever[::-1]
+        for each in (beside, engine):
+            each.generate(PROMPTS[0], adapter="first")
+        assert asked(server) == vllm.ever[2:]
     engine.restart()
     assert engine.adapters == []
-    engine.load_adapter("first", "/one")
-    assert list(vllm.adapters) == vllm.ever[2:] and len(set(vllm.ever)) == 3
+    engine.load_adapter("first", "/two")
+    assert len(set(vllm.ever)) == 5 and all(name.startswith("first@") for name in vllm.ever)
 
 
 def test_engine_that_ends_unloads_what_it_has_loaded_and_nothing_else(
@@ -105,32 +97,22 @@ def test_engine_that_ends_unloads_what_it_has_loaded_and_nothing_else(
         ):
             assert engine.load_adapter("second", "/three") == 1
         vllm.unloads = 200
-        server.seen.clear()
     assert vllm.adapters == {"first": "/of/another/client"}
-    unloaded = [seen.body["lora_name"] for seen in server.seen if seen.body]
-    assert sorted(unloaded) == sorted(vllm.ever)
-
-
-def test_engine_ends_though_the_server_does_not_unload(server: ScriptedServer, vllm: Vllm) -> None:
     with connected(server) as engine:
         engine.load_adapter("first", "/one")
         vllm.unloads = 500
-    assert engine.dead and list(vllm.adapters) == vllm.ever
+    assert engine.dead and len(vllm.adapters) == 2
 
 
 def test_what_a_server_cannot_load_is_refused_by_the_adapters_name(
-    engine: InferenceEngine, server: ScriptedServer
+    engine: InferenceEngine, server: ScriptedServer, vllm: Vllm
 ) -> None:
     with refused(ConfigError, "a folder on its machine .*No adapter found", key="adapters.new"):
         engine.load_adapter("new", "/nowhere")
+    vllm.adapters = None  # it was started without them
+    with refused(ConfigError, "Not Found.*vLLM needs --enable-lora", key="adapters.new"):
+        engine.load_adapter("new", "/one")
     server.seen.clear()
     with refused(ConfigError, "save the adapter with PEFT's", key="adapters.new"):
         engine.load_adapter("new", {})
     assert server.seen == [] and engine.adapters == []
-
-
-def test_server_without_the_routes_says_what_it_needs(tokenizer: Any) -> None:
-    with scripted(Vllm(tokenizer)) as server, connected(server) as engine:
-        with refused(ConfigError, "Not Found.*vLLM needs --enable-lora", key="adapters.first"):
-            engine.load_adapter("first", "/one")
-        assert engine.adapters == []

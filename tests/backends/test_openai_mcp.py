@@ -46,20 +46,6 @@ def test_a_servers_tool_runs_and_ends_with_the_engine(tmp_path: Path) -> None:
         assert not psutil.pid_exists(pid)
 
 
-def test_time_limit_of_an_entry_holds_for_its_calls(tmp_path: Path) -> None:
-    def answers(path: str, body: Any) -> Any:
-        last = body["messages"][-1]
-        if last["role"] == "tool":
-            return chat(last["content"])
-        return chat(None, [call("hang", "{}")], "tool_calls")
-
-    with scripted(answers) as server:
-        rollout = turns(tmp_path, include=["hang"], timeout=0.5)
-        with connected(server, rollout=rollout) as engine:
-            [row] = engine.generate("Wait.")
-    assert row.completion == "Error: hang failed: it did not answer within 0.5 seconds"
-
-
 def test_an_engine_that_does_not_start_leaves_no_server(tmp_path: Path) -> None:
     with scripted(lambda path, body: chat("")) as server:
         rollout = turns(tmp_path, include=["pid"])

@@ -95,7 +95,6 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda actor: (actor / "fsdp_config.json").write_text(RANKS),
         "cannot be merged: FileNotFoundError: .*model_world_size_2_rank_0.pt",
     ),
-    "config": (lambda actor: (actor / "fsdp_config.json").write_text("{}"), "cannot be merged"),
     "cut": (lambda actor: os.truncate(actor / SHARD, 5000), "cannot be merged"),
     "adapter": (
         lambda actor: (actor / "lora_adapter").mkdir(),
@@ -108,10 +107,6 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 OTHER_WEIGHTS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "weight": (lambda state: state.pop(DOWN), "cannot be merged: 1 missing keys, " + DOWN),
-    "shape": (
-        lambda state: state.update({DOWN: torch.zeros(3, 3)}),
-        "cannot be merged: .*(mismatch|size)",
-    ),
     "extra": (lambda state: state.update(EXTRA), "cannot be merged: .*model.layers.9"),
     "lora": (lambda state: state.update(LORA), "LoRA actor's"),
 }
