@@ -92,7 +92,8 @@ def checked(weights: object, model: ExpectedWeights, key: str = "weights") -> Na
             faults.append(fault)
         tensors[name] = tensor
     if not faults:
-        faults += [f"{name} holds NaN or infinite values" for name in _not_finite(tensors)]
+        broken = (name for name, tensor in tensors.items() if not _is_finite(tensor))
+        faults += [f"{name} holds NaN or infinite values" for name in broken]
     for alias, owner in model.tied.items():
         tensor = tensors.pop(alias, None)
         if tensor is None or faults:
@@ -157,20 +158,9 @@ def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
     return None
 
 
-def _not_finite(tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """The names of tensors with NaN or infinite values. Unlike `isfinite`, the extremes take no
-    memory of a tensor's size; and each device is waited for once."""
-    extremes: dict[torch.device, tuple[list[str], list[torch.Tensor]]] = {}
-    for name, tensor in tensors.items():
-        here = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach()
-        if here.numel():  # a rank may have no part of a tensor
-            here = here.float() if here.itemsize == 1 else here  # PyTorch 2.9 has none of float8
-            names, ends = extremes.setdefault(here.device, ([], []))
-            names.append(name)
-            ends.append(torch.stack(here.aminmax()).double())
-    return [
-        name
-        for names, ends in extremes.values()
-        for name, finite in zip(names, torch.stack(ends).isfinite().all(1).tolist(), strict=True)
-        if not finite
-    ]
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Unlike `isfinite`, the extremes take no memory of a tensor's size."""
+    here = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach()
+    here = here.float() if here.itemsize == 1 else here  # PyTorch 2.9 has none of float8
+    # A rank may have no part of a tensor.
+    return not here.numel() or bool(torch.stack(here.aminmax()).isfinite().all())

@@ -38,7 +38,7 @@ class OpenAIBackend(Backend):
         model: ModelInfo,
     ) -> None:
         super().__init__(host, model)
-        self.server, self.form, self.supports = server, found.form, found.supports
+        self.server, (self.form, self.supports) = server, found
         self.loaded = adapters
 
     def generate(

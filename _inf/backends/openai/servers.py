@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from typing import Any, TypeAlias
@@ -19,6 +18,8 @@ from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure
 from _inf.types import ModelInfo, Request, SamplingParams, ThoughtMarks
 
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
+# The form of a server's requests and answers, and the names of `base.FEATURES` that it has.
+Found: TypeAlias = "tuple[Form, frozenset[str]]"
 
 IS_PAUSED = "/is_paused"  # vLLM's, and of `inf serve`
 VLLM = 0, 32  # the version whose fields `VLLM_MODE` has; an older one drops unknown fields silently
@@ -29,25 +30,17 @@ LIKELIEST = 20  # as many as vLLM lists
 ROUNDING = 1e-2  # of a sum of probabilities, computed in bfloat16
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """form: of its requests and answers. supports: names of `base.FEATURES`."""
-
-    form: Form
-    supports: frozenset[str]
-
-
 async def find(server: Server, config: Config, model: ModelInfo) -> Found:
     """Ask for the list of models, which finds a server that is not there and a wrong key, and says
     which server it is if the config does not. One of token ids is asked for a token, to compare its
     tokenizer with the one here."""
     models = await _or_none(server.control("/models"))  # a server of texts may lack the route
     if model.tokenizer is None:
-        return Found(TextForm(str(config.model_path)), TEXT_MODE.supports)
+        return TextForm(str(config.model_path)), TEXT_MODE.supports
     ids, kind = list(model.tokenizer(PROBE)["input_ids"]), config.server_kind
     try:
         kind = kind or models["data"][0]["owned_by"]
-        found, read = await FINDERS[str(kind)](server, config, model, ids)
+        form, supports, read = await FINDERS[str(kind)](server, config, model, ids)
     except InferenceError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
@@ -64,8 +57,8 @@ async def find(server: Server, config: Config, model: ModelInfo) -> Found:
             "tokenizer of the server's model.",
         )
     if kind == "vllm" and await _is_old(server):
-        return dataclasses.replace(found, supports=TOKEN_MODE.supports | SCORES)
-    return found
+        supports = TOKEN_MODE.supports | SCORES
+    return form, supports
 
 
 async def _or_none(asked: Any) -> Any:
@@ -86,7 +79,7 @@ async def _is_old(server: Server) -> bool:
 
 async def _vllm(
     server: Server, config: Config, model: ModelInfo, ids: list[int]
-) -> tuple[Found, Any]:
+) -> tuple[Form, frozenset[str], Any]:
     """Compare two answers, to know which log probs vLLM or `inf serve` gives."""
     name = str(config.model_path)
     one = {"model": name, "max_tokens": 1, "logprobs": LIKELIEST, "return_token_ids": True}
@@ -102,7 +95,7 @@ async def _vllm(
         supports -= {"thinking_token_budget"}
     if await _or_none(server.control(server.root + IS_PAUSED)) is None:
         supports -= {"pause"}
-    return Found(form, supports), answer.get("prompt_token_ids") or choices[0]["prompt_token_ids"]
+    return form, supports, answer.get("prompt_token_ids") or choices[0]["prompt_token_ids"]
 
 
 def _server_logprobs(cold: float, heated: float) -> ServerLogprobs:
@@ -146,11 +139,11 @@ async def _ends_thoughts(server: Server, form: TokenForm, marks: ThoughtMarks | 
 
 async def _sglang(
     server: Server, config: Config, model: ModelInfo, ids: list[int]
-) -> tuple[Found, Any]:
+) -> tuple[Form, frozenset[str], Any]:
     path = f"{server.root}/generate"
     one = {"text": PROBE, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
     read = (await server.ask(path, one))["meta_info"]["prompt_tokens"]
-    return Found(GenerateForm(path), SGLANG_SERVER_MODE.supports), read
+    return GenerateForm(path), SGLANG_SERVER_MODE.supports, read
 
 
 FINDERS = {"vllm": _vllm, "inf": _vllm, "sglang": _sglang}
