@@ -155,6 +155,7 @@ def test_server_may_end_thoughts_if_it_does_so_by_the_marks_of_the_config(
         (-1.5, -2.5, {"temperature": 0.7, "top_k": 3}, None),
         (-1.5, 0.0, {"temperature": 0.7}, {"temperature": 0.7, "min_p": 0.1}),
         (0.0, 0.0, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}),
+        (0.0, 0.0, {"temperature": 1.0}, {"temperature": 0.7}),
     ],
     ids=str,
 )
