@@ -85,9 +85,11 @@ def assert_by_hand(
 ) -> None:
     """Each row is computed by the models of its weight versions, each from its first token on."""
     for row, prompt in zip(rows, prompts, strict=True):
-        ids, versions = row.token_ids, row.weight_versions
-        models = [of[version] for version, _ in versions]
-        logits = by_hand(models, prompt, ids, [first for _, first in versions], again)
+        ids = row.token_ids
+        versions, firsts = zip(*row.weight_versions, strict=True)
+        assert firsts[0] == 0 and max(firsts) < len(ids)
+        assert all([*values] == sorted(set(values)) for values in (versions, firsts))
+        logits = by_hand([of[version] for version in versions], prompt, ids, firsts, again)
         assert row.logprobs == pytest.approx(logprobs(logits, ids), abs=1e-3)
         if greedy:
             chosen = logits[torch.arange(len(ids)), ids]

@@ -178,9 +178,11 @@ def test_row_that_was_ended_is_continued_with_the_new_weights(
     running(updated, IDS[:1], 3, **GREEDY)
     last = updated.update_weights(models[2], running="keep", recompute=True)
     rows = later.result(60)
-    for row in rows:
+    for row, told in zip(rows, rows.to_dict(), strict=True):
         assert row.finish_reason == "length" and len(row.token_ids) == 120
         assert new in dict(row.weight_versions)
+        assert row.weight_version == row.weight_versions[-1][0]  # that of its last token
+        assert told["weight_versions"] == [[*each] for each in row.weight_versions]
     assert_by_hand(rows, PROMPTS, dict(zip([old, new, last], models, strict=True)), again=True)
     assert clock[0].end().finish_reason == "abort"
 
@@ -202,22 +204,6 @@ def test_rows_that_are_to_be_computed_again_end_with_all_they_have(
     for row, prompt in whole:
         if row.token_ids:
             assert_by_hand([row], [prompt], of, again=True)
-
-
-def test_version_of_a_batch_is_that_of_its_last_token(
-    updated: InferenceEngine, models: list[Any], old: int
-) -> None:
-    clock = running(updated, IDS[:1], 3, **GREEDY)
-    call = begun(lambda: updated.generate(IDS, n=2, **SEEDED))
-    for _ in range(3):
-        new = updated.update_weights(models[1], running="keep")
-    clock[0].end()
-    for row, told in zip(call.result(120), call.result().to_dict(), strict=True):
-        assert told["weight_versions"] == [[*each] for each in row.weight_versions]
-        versions, places = zip(*row.weight_versions, strict=True)
-        assert row.weight_version == versions[-1] <= new and places[0] == 0 and places[-1] < 120
-        for values in (versions, places):
-            assert [*values] == sorted(set(values))
 
 
 @pytest.mark.verl
