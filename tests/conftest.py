@@ -28,12 +28,10 @@ from _inf.config.tool_formats import ALIASES, SGLANG
 from _inf.runtime.extras import has_verl
 from _inf.runtime.interpreter import quick_imports
 from inf import InferenceEngine
-from tests.support.scripts import HANG_SECONDS, SETTINGS
+from tests.support.scripts import HANG_SECONDS, SETTINGS, TINY
 from tests.support.tiny import tiny_model
 from tests.support.tool_calling import TOOL_MODEL
 
-TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
-TINY |= {"max_num_seqs": 64}
 WITH_ENGINES = {"engine", "soak"}  # folders here
 HEAVY = {"engine", "tiny", "mortal"}  # fixtures
 ALONE = {"soak", "architectures"}  # one file, or figures of a machine that does nothing else
@@ -205,7 +203,7 @@ def mortal(
         asked: dict[str, Any] = {"model_path": str(tiny_model()), "rollout": SETTINGS}
         if has_verl():
             asked["hang_timeout"] = HANG_SECONDS
-            asked["rollout"] = {**SETTINGS, "free_cache_engine": True}
+            asked["rollout"] = SETTINGS | {"free_cache_engine": True}
         _mortal.append(InferenceEngine(**asked))
     [engine] = _mortal
     if engine.dead:

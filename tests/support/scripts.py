@@ -29,14 +29,9 @@ from tests.support.tiny import tiny_model
 START_SECONDS = 300.0  # for one engine, on a machine that does other things too
 GONE_SECONDS = 10.0
 HANG_SECONDS = 5.0  # the `mortal` engine's hang_timeout
-SETTINGS: dict[str, Any] = {
-    "dtype": "float32",
-    "prompt_length": 512,
-    "response_length": 128,
-    "max_model_len": 4096,  # the tiny model's whole context
-    "enforce_eager": True,
-    "max_num_seqs": 64,
-}
+TINY: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
+TINY |= {"enforce_eager": True, "max_num_seqs": 64}
+SETTINGS = TINY | {"max_model_len": 4096}  # the tiny model's whole context
 LONG: dict[str, Any] = {"max_tokens": 3900, "ignore_eos": True}
 QUESTION: dict[str, Any] = {
     "prompts": "What is the capital of France?",

@@ -18,9 +18,9 @@ import yaml
 
 import inf
 from inf import ConfigError, InferenceEngine
-from tests.conftest import TINY
 from tests.support import agent_loops_for_eval as loops
 from tests.support.json_lines import read, write
+from tests.support.scripts import TINY
 from tests.support.tiny import tiny_model
 from tests.support.verl_rows import verl_rows
 
