@@ -150,15 +150,16 @@ def test_seeds_penalties_grammars_and_biases_go_on(
     assert any(len(row.weight_versions) == 2 for row in rows)
 
 
+@pytest.mark.parametrize("how", ["wait", "keep"])
 def test_weights_change_under_rows_that_a_pause_keeps(
-    updated: InferenceEngine, models: list[Any], old: int
+    updated: InferenceEngine, models: list[Any], old: int, how: str
 ) -> None:
     rows = running(updated, IDS, 3, **GREEDY)
     updated.pause("keep")
     counts = [len(row.token_ids) for row in rows]
-    new = updated.update_weights(models[1])
-    assert updated.paused and stand_still(rows, 0.1)
+    new = updated.update_weights(models[1], running=how)
     updated.reset_prefix_cache()
+    assert updated.paused and stand_still(rows, 0.1)
     updated.resume()
     for row, count in zip(rows, counts, strict=True):
         (first, _), (second, place) = row.end().weight_versions
