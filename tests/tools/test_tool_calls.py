@@ -341,7 +341,7 @@ def test_a_pythonic_call_stands_in_a_list_that_may_be_left_open() -> None:
     assert parsed.content == "Sure:  there."
     assert parse("Then print(end='') and f(x=1).", "pythonic", TOOLS).calls == []
     assert only("[search(query='a'), see note(a=1)]", "pythonic").arguments == {"query": "a"}
-    assert only("[search(query='a')", "pythonic").arguments == {"query": "a"}
+    assert only("[\n  search(query='a')", "pythonic").arguments == {"query": "a"}
 
 
 @pytest.mark.parametrize("beside", ["\0", "\0\1\2", "[\0]", "```\0```"])
