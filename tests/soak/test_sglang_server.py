@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from inf import InferenceEngine
+from inf import ConfigError, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
-from tests.support.reference import WITHIN
+from tests.support.reference import WITHIN, Transformers, assert_greedy
+from tests.support.refusals import refused
 from tests.support.servers import serving
 from tests.support.tiny import tiny_model
 
@@ -123,3 +124,28 @@ def test_text_goes_in_and_out(address: str, local: InferenceEngine) -> None:
         for name in ("finish_reason", "prompt_tokens", "completion_tokens"):
             assert [row[name] for row in ours.metadata] == [row[name] for row in theirs.metadata]
         assert "".join(chunk.text for chunk in engine.stream("Hi", **params)) == ours.completions[0]
+
+
+def test_new_weights_are_served_with_their_version(address: str) -> None:
+    other = Transformers.of(tiny_model(seed=5))
+    with connected(address, tokenizer_path=str(tiny_model())) as engine:
+        assert "update_weights" in engine.supports and engine.weight_version == 0
+        before = engine.generate(as_ids(PROMPTS), temperature=0, max_tokens=16)
+        broken = {**other.model.state_dict(), "lm_head.weight": torch.zeros(3)}
+        with refused(ConfigError, "lm_head.weight", key="weights"):
+            engine.update_weights(broken)
+        stream = engine.stream("a", max_tokens=400, ignore_eos=True)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]  # the server may be ending it yet
+        assert engine.update_weights(other.model) == 1
+        assert engine.update_weights(other.model, version=9) == engine.weight_version == 9
+        output = engine.generate(as_ids(PROMPTS), temperature=0, max_tokens=16)
+        assert output.token_ids != before.token_ids
+        assert_greedy(other, PROMPTS, output, 16)
+        assert {row["weight_version"] for row in output.metadata} == {9}
+        with connected(address, tokenizer_path=str(tiny_model())) as second:
+            assert second.weight_version == 9
+            assert second.update_weights(Transformers.of(tiny_model()).model) == 10
+        output = engine.generate(as_ids(PROMPTS), temperature=0, max_tokens=16)
+        assert output.token_ids == before.token_ids
+        assert {row["weight_version"] for row in output.metadata} == {10}

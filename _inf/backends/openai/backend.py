@@ -26,7 +26,7 @@ from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, SamplingP
 class OpenAIBackend(Backend):
     """A server that answers requests over HTTP."""
 
-    name, on_cpu, weight_version = "openai", False, 0
+    name, on_cpu = "openai", False
     loaded: ServerAdapters
 
     def __init__(
@@ -38,7 +38,9 @@ class OpenAIBackend(Backend):
         model: ModelInfo,
     ) -> None:
         super().__init__(host, model)
-        self.server, (self.form, self.supports) = server, found
+        self.server, self.form, self.supports = server, found.form, found.supports
+        self._weights = found.weights
+        self.weight_version = found.weights.version if found.weights else 0  # others do not tell
         self.loaded = adapters
 
     def generate(
@@ -98,6 +100,19 @@ class OpenAIBackend(Backend):
                 self.generate(requests, cancel, None), sequences, strict=True
             )
         ]
+
+    def update_weights(
+        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
+    ) -> int:
+        from _inf.backends import new_weights  # PyTorch
+
+        self.check_process()
+        assert self._weights is not None  # `supports` lacks it
+        tensors = new_weights.checked(weights, self._weights.expected)
+        new = self.weight_version + 1 if version is None else version
+        self.host.run_alone(self._weights.load(self.server, tensors, new))
+        self.weight_version = new
+        return new
 
     @property
     def paused(self) -> bool:

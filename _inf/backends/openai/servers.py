@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import ipaddress
 import math
 import re
+from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from _inf.backends.model_info import with_thought_marks
 from _inf.backends.openai import SCORES, SGLANG_SERVER_MODE, TEXT_MODE, TOKEN_MODE, VLLM_MODE
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import AccessRefused
-from _inf.backends.openai.sglang_server import GenerateForm
+from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder, weight_version
 from _inf.backends.openai.text import TextForm
 from _inf.backends.openai.tokens import ServerLogprobs, TokenForm
 from _inf.config import Config
@@ -18,8 +22,6 @@ from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure
 from _inf.types import ModelInfo, Request, SamplingParams, ThoughtMarks
 
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
-# The form of a server's requests and answers, and the names of `base.FEATURES` that it has.
-Found: TypeAlias = "tuple[Form, frozenset[str]]"
 
 IS_PAUSED = "/is_paused"  # vLLM's, and of `inf serve`
 VLLM = 0, 32  # the version whose fields `VLLM_MODE` has; an older one drops unknown fields silently
@@ -30,17 +32,27 @@ LIKELIEST = 20  # as many as vLLM lists
 ROUNDING = 1e-2  # of a sum of probabilities, computed in bfloat16
 
 
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """form: of the server's requests and answers. supports: names of `base.FEATURES`. weights: how
+    it is given new ones; None: it is not."""
+
+    form: Form
+    supports: frozenset[str]
+    weights: WeightsFolder | None = None
+
+
 async def find(server: Server, config: Config, model: ModelInfo) -> Found:
     """Ask for the list of models, which finds a server that is not there and a wrong key, and says
     which server it is if the config does not. One of token ids is asked for a token, to compare its
     tokenizer with the one here."""
     models = await _or_none(server.control("/models"))  # a server of texts may lack the route
     if model.tokenizer is None:
-        return TextForm(str(config.model_path)), TEXT_MODE.supports
+        return Found(TextForm(str(config.model_path)), TEXT_MODE.supports)
     ids, kind = list(model.tokenizer(PROBE)["input_ids"]), config.server_kind
     try:
         kind = kind or models["data"][0]["owned_by"]
-        form, supports, read = await FINDERS[str(kind)](server, config, model, ids)
+        found, read = await FINDERS[str(kind)](server, config, model, ids)
     except InferenceError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
@@ -57,8 +69,8 @@ async def find(server: Server, config: Config, model: ModelInfo) -> Found:
             "tokenizer of the server's model.",
         )
     if kind == "vllm" and await _is_old(server):
-        supports = TOKEN_MODE.supports | SCORES
-    return form, supports
+        return dataclasses.replace(found, supports=TOKEN_MODE.supports | SCORES)
+    return found
 
 
 async def _or_none(asked: Any) -> Any:
@@ -79,7 +91,7 @@ async def _is_old(server: Server) -> bool:
 
 async def _vllm(
     server: Server, config: Config, model: ModelInfo, ids: list[int]
-) -> tuple[Form, frozenset[str], Any]:
+) -> tuple[Found, Any]:
     """Compare two answers, to know which log probs vLLM or `inf serve` gives."""
     name = str(config.model_path)
     one = {"model": name, "max_tokens": 1, "logprobs": LIKELIEST, "return_token_ids": True}
@@ -95,7 +107,8 @@ async def _vllm(
         supports -= {"thinking_token_budget"}
     if await _or_none(server.control(server.root + IS_PAUSED)) is None:
         supports -= {"pause"}
-    return form, supports, answer.get("prompt_token_ids") or choices[0]["prompt_token_ids"]
+    read = answer.get("prompt_token_ids") or choices[0]["prompt_token_ids"]
+    return Found(form, supports), read
 
 
 def _server_logprobs(cold: float, heated: float) -> ServerLogprobs:
@@ -139,11 +152,28 @@ async def _ends_thoughts(server: Server, form: TokenForm, marks: ThoughtMarks | 
 
 async def _sglang(
     server: Server, config: Config, model: ModelInfo, ids: list[int]
-) -> tuple[Form, frozenset[str], Any]:
+) -> tuple[Found, Any]:
     path = f"{server.root}/generate"
     one = {"text": PROBE, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
     read = (await server.ask(path, one))["meta_info"]["prompt_tokens"]
-    return GenerateForm(path), SGLANG_SERVER_MODE.supports, read
+    weights = await _weights_folder(server, config) if on_this_machine(server.root) else None
+    supports = SGLANG_SERVER_MODE.supports - (set() if weights else {"update_weights"})
+    return Found(GenerateForm(path), supports, weights), read
+
+
+async def _weights_folder(server: Server, config: Config) -> WeightsFolder:
+    about = await server.control(f"{server.root}/model_info")
+    path = str(about["model_path"])
+    folder = path if Path(path).is_dir() else str(config.tokenizer_path)
+    return WeightsFolder(folder, config.trust_remote_code, weight_version(about))
+
+
+def on_this_machine(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 FINDERS = {"vllm": _vllm, "inf": _vllm, "sglang": _sglang}
