@@ -88,12 +88,14 @@ def test_evaluation_scores_each_problem(
     assert said.startswith("A kiosk sells 18 newspapers")
 
 
-# A cell before the notebook's last one: it awaits, Jupyter's stop button sends SIGINT to the
-# kernel's process group, and the last line is shown as a table.
-CELL = """
-import os, signal, threading
+# Cells before the notebook's last one. One awaits. In the other, which does not, Jupyter's stop
+# button sends SIGINT to the kernel's process group, and the first one's output is shown as a table.
+AWAITED = """
 question = dict(prompts=["Is 1 < 2?", "Two"], temperature=0, max_tokens=8)
 awaited = await engine.agenerate(**question)
+"""
+STOPPED = """
+import os, signal, threading
 threading.Timer(1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
 try:
     engine.generate("One", max_tokens=2000, ignore_eos=True)
@@ -111,7 +113,7 @@ def test_notebook_of_the_evaluation_runs_stops_and_shows_its_answers_alone(
     notebook = nbformat.read(EXAMPLES / "gsm8k_eval.ipynb", as_version=4)
     for cell in notebook.cells:
         cell.source = cell.source.replace("max_tokens=128", "max_tokens=24")
-    notebook.cells[-1:-1] = [nbformat.v4.new_code_cell(CELL)]
+    notebook.cells[-1:-1] = map(nbformat.v4.new_code_cell, (AWAITED, STOPPED))
     shutil.copy(EXAMPLES / "problems.jsonl", tmp_path)
     # Without folders of kernels there is one: the interpreter that runs this.
     kernels = KernelSpecManager(kernel_dirs=[])
@@ -126,5 +128,5 @@ def test_notebook_of_the_evaluation_runs_stops_and_shows_its_answers_alone(
     assert re.search(r"^strict: \d of 2$", said, re.M) and "stopped" in said
     [start] = [source for source in cells if "engine = InferenceEngine()" in source]
     assert cells[start] == [] == cells["engine.shutdown()"]
-    [shown] = [out.data for out in cells[CELL] if out.output_type == "execute_result"]
+    [shown] = [out.data for out in cells[STOPPED] if out.output_type == "execute_result"]
     assert shown["text/html"].count("<tr>") == 3  # a head and two rows
