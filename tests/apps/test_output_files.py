@@ -184,6 +184,7 @@ def test_what_is_no_regular_file_is_refused_before_any_work(
         "batch x.meta.json x.jsonl",  # whose settings would be written into the input
         "eval rows.jsonl --reward reward.py --out rows",
         "eval rows.jsonl --reward reward.py --plot plot",
+        "check --plot none/plot.png",
         "serve --traces rows.jsonl",
         "show rows.jsonl --out link.jsonl",
     ],

@@ -1,15 +1,18 @@
-"""The report that `inf.check` returns: numbers, findings and a table."""
+"""The report that `inf.check` returns: numbers, findings, a table and a plot."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from _inf.apps.check.differences import Pairs
 from _inf.apps.check.findings import Finding
 from _inf.apps.json_lines import json_text
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.table import Table
 
 
@@ -85,3 +88,27 @@ class CheckReport:
     def _shown(self, name: str, value: float) -> str:
         most = self.allowed.get(name.rpartition("/")[2])
         return f"{value:.3g}" if most is None else f"{value:.3g} (allowed: {most:g})"
+
+    def plot(self) -> Figure:
+        """Draw both probabilities of each token, and the differences by position and by size."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(12, 4), layout="constrained")
+        figure.suptitle(
+            f"{self.model}, {self.dtype}, against {self.reference}, {self.date}: "
+            f"{'passed' if self.passed else 'FAILED'}",
+            fontsize=9,
+            parse_math=False,
+        )
+        pairs, apart = self.pairs, np.abs(self.pairs.difference)
+        finite = np.isfinite(apart)
+        apart = np.maximum(apart[finite], 1e-9)  # zero has no logarithm
+        both, position, size = figure.subplots(1, 3)
+        both.plot([0, 1], [0, 1], color="0.8")
+        both.scatter(np.exp(pairs.rollout[finite]), np.exp(pairs.reference[finite]), s=4)
+        both.set(xlabel="probability, rollout", ylabel="probability, reference")
+        position.scatter(pairs.position[finite], apart, s=4)
+        position.set(xlabel="position", ylabel="difference of log probs (nats)", yscale="log")
+        size.hist(np.log10(apart), bins=30)
+        size.set(xlabel="log10 of the difference of log probs (nats)", ylabel="tokens")
+        return figure

@@ -190,15 +190,11 @@ def _plot_format(plot: Path) -> str:
     return plot.suffix.lower().removeprefix(".")
 
 
-def show_report(report: EvalReport, plot: Path | None, as_json: bool) -> None:
+def show_report(report: CheckReport | EvalReport, plot: Path | None, as_json: bool) -> None:
     """Print a report, and draw it into the file `plot`."""
     if plot is not None:
         with replaced(plot, "--plot") as file:
             report.plot().savefig(file, format=_plot_format(plot), dpi=120)
-    print_report(report, as_json)
-
-
-def print_report(report: CheckReport | EvalReport, as_json: bool) -> None:
     text = report.json() if as_json else report.table()
     if isinstance(text, str):
         typer.echo(text)
