@@ -81,12 +81,12 @@ def chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 def test_pipe_gives_the_answers_with_the_turns_before_in_mind(
     chat: Any, asked: list[tuple[Any, dict[str, Any]]]
 ) -> None:
-    text = 'Hello\n\n"""\na\n\nb\n"""\n/quit\nnever\n'
+    text = 'Hello\n\ntwo \\\nlines\n"""\na\n\nb\n"""\n/quit\nnever\n'
     code, out, err = chat(text, "--system", "Be brief.")
-    assert (code, out) == (0, f"{ANSWER}\n\n{ANSWER}\n")
-    assert len(re.findall(r"2 tokens, \d+ tok/s, 0 prompt tokens cached", err)) == 2
+    assert (code, out) == (0, "\n".join([f"{ANSWER}\n"] * 3))
+    assert len(re.findall(r"2 tokens, \d+ tok/s, 0 prompt tokens cached", err)) == 3
     said: list[dict[str, str]] = [{"role": "system", "content": "Be brief."}]
-    for (messages, _), content in zip(asked, ("Hello", "a\n\nb"), strict=True):
+    for (messages, _), content in zip(asked, ("Hello", "two \nlines", "a\n\nb"), strict=True):
         said.append({"role": "user", "content": content})
         assert messages == said
         said.append({"role": "assistant", "content": ANSWER})
@@ -100,8 +100,8 @@ def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: A
     assert (first["prompt_tokens"], second["prompt_tokens"]) == (1, 3)
 
 
-def test_input_that_ends_inside_a_message_is_named_and_not_sent(chat: Any) -> None:
-    text = 'a\n"""\nb\n'
+@pytest.mark.parametrize("text", ['a\n"""\nb\n', "a\nb \\\n"])
+def test_input_that_ends_inside_a_message_is_named_and_not_sent(text: str, chat: Any) -> None:
     code, out, err = chat(text)
     assert (code, out) == (1, f"{ANSWER}\n")
     assert "ended inside a message, which was not sent" in err

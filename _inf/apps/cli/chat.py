@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # For the embedded model: a conversation needs more tokens than a question.
 LIMITS = ("rollout.prompt_length=3072", "rollout.response_length=1024")
 COMMANDS = ("help", "reset", "system", "save", "set", "quit", "exit")
-QUOTES = '"""'  # alone on a line, before and after a message of several lines
 HELP = """/system TEXT   start again with that system prompt; without TEXT, with none
 /set NAME VALUE   a sampling parameter, such as temperature 0.2; none restores the default
    text is written as it is; several stop strings, or one with a newline: stop ["a", "\\n"]
@@ -42,7 +41,7 @@ HELP = """/system TEXT   start again with that system prompt; without TEXT, with
 /quit, /exit   leave
 /help   this
 A message that begins with / is written with a space before it.
-All between two lines of \"\"\" is one message.
+A line that ends with \\ continues in the next; so does all between two lines of \"\"\".
 Ctrl-C stops an answer, Ctrl-D leaves."""
 # Values of these are text; values of all others are parsed as JSON if possible.
 TEXTS = [name for name, keyword in SAMPLING.items() if keyword.value_type is str]
@@ -258,18 +257,21 @@ def _read(prompt: str, more: str) -> str:
     """Read one message; raise `EOFError` at the end of the input, and `InferenceError` if it ends
     inside the message."""
     line = input(prompt)
-    if line.strip() != QUOTES:
-        return line
-    lines = []
+    lines, end = [], line.strip()
     try:
-        while (line := input(more)).strip() != QUOTES:
-            lines.append(line)
+        if end == '"""':
+            while (line := input(more)).strip() != end:
+                lines.append(line)
+            return "\n".join(lines)
+        while line.endswith("\\"):
+            lines.append(line[:-1])
+            line = input(more)
     except EOFError:
+        what = 'the line """ that ends it' if end == '"""' else "the line that \\ continues"
         raise InferenceError(
-            "the input ended inside a message, which was not sent: the line "
-            f"{QUOTES} that ends it is missing."
+            f"the input ended inside a message, which was not sent: {what} is missing."
         ) from None
-    return "\n".join(lines)
+    return "\n".join([*lines, line])
 
 
 def _streams(config: Config, as_json: bool) -> bool:
