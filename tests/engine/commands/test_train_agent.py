@@ -48,3 +48,20 @@ def test_agent_and_its_sub_agent_are_rows_of_one_rollout(
     assert [*columns["uid"]] == ["pen"] * rows and len({*columns["rollout"]}) == 1
     masked = batch.batch["response_mask"].sum(dim=1)
     assert masked.tolist()[-1] <= masked.tolist()[0]
+
+
+def test_advantages_count_each_rollout_once(program: dict[str, Any]) -> None:
+    """By hand: three rollouts of one task, of rewards 1, 0 and 0, the first of three rows. Their
+    mean is 1/3 and their spread the square root of 1/3, whatever the number of rows."""
+    from verl import DataProto
+
+    names, rewards = ["a", "a", "a", "b", "c"], torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0])
+    mask = torch.tensor([[1, 0, 1], [1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 1]])
+    batch: Any = DataProto.from_dict(
+        tensors={"response_mask": mask},
+        non_tensors={"rollout": names, "uid": ["task"] * 5},
+    )
+    found = program["advantages"](batch, rewards)
+    spread = (1 / 3) ** 0.5
+    by_hand = torch.tensor([2 / 3, 2 / 3, 2 / 3, -1 / 3, -1 / 3]) / spread
+    torch.testing.assert_close(found, by_hand[:, None] * mask, atol=1e-4, rtol=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +44,27 @@ def test_three_steps_move_the_served_model_with_the_trained_one(
     assert last - first == 3 and len(curve) == 3 and all(0 <= reward <= 1 for reward in curve)
     grpo["draw"](curve, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.verl
+def test_adapter_that_learns_is_the_one_that_is_served() -> None:
+    grpo = runpy.run_path(str(EXAMPLES / "grpo.py"))
+    model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
+    learning = grpo["with_lora"](model)
+    rollout = {"name": "hf", "dtype": "float32", "prompt_length": 64, "response_length": 24}
+    prompt: Any = {"prompt_token_ids": PROMPT}
+    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
+        (base,) = engine.get_logprobs(prompt, [ANSWER])
+        curve = grpo["train"](engine, learning, 3, 1e-2)
+        (row,) = engine.get_logprobs(prompt, [ANSWER], adapter=grpo["ADAPTER"])
+        assert engine.get_logprobs(prompt, [ANSWER]) == [base]  # its own weights stay
+        assert engine.generate("Hi", adapter=grpo["ADAPTER"])[0].weight_version == 3
+    merged = learning.merge_and_unload().eval()
+    with torch.no_grad():
+        logits = merged(torch.tensor([PROMPT + ANSWER])).logits[0, len(PROMPT) - 1 : -1]
+    assert row == pytest.approx(logprobs(logits, ANSWER, 1.0), abs=1e-4)
+    assert row != pytest.approx(base, abs=1e-2) and len(curve) == 3
 
 
 @pytest.mark.verl
