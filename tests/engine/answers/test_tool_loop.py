@@ -52,6 +52,7 @@ from tests.support.tool_calling import (
     WRONG_KEY,
     WRONG_TYPE,
     answer,
+    calculator,
     grade,
     question,
 )
@@ -96,22 +97,6 @@ def with_config(engine: InferenceEngine, patch: pytest.MonkeyPatch, **over: Any)
 
 def with_turns(engine: InferenceEngine, patch: pytest.MonkeyPatch, **keys: Any) -> None:
     with_config(engine, patch, rollout={"multi_turn": keys})
-
-
-def calculator(result: Any) -> Callable[..., Any]:
-    """A tool by that name which says `result`, or raises it, or calls it."""
-
-    def calculator(expression: str) -> str:
-        """Calculates.
-
-        Args:
-            expression: The expression.
-        """
-        if isinstance(result, Exception):
-            raise result
-        return result(expression) if callable(result) else result
-
-    return calculator
 
 
 # ─── The loop ───
