@@ -140,12 +140,15 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-def check_unicode(text: str, where: str, kind: type[Exception] = ConfigError) -> str:
+def check_unicode(
+    text: str, where: str, kind: type[Exception] = ConfigError, *, key: str | None = None
+) -> str:
     """Return the text, or raise if it contains a lone surrogate, which no tokenizer takes."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise kind(f"{where} contains a lone surrogate, which is not valid Unicode.") from None
+        with at_fault(key=key):
+            raise kind(f"{where} contains a lone surrogate, which is not valid Unicode.") from None
     return text
 
 

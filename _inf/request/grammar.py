@@ -78,7 +78,7 @@ def regex_text(pattern: object) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _checked_regex(pattern: str) -> str:
-    check_unicode(pattern, "regex: it")
+    check_unicode(pattern, "regex: it", key="regex")
     check_length(pattern, "regex")
     check_operators([pattern], "regex")
     _check_pattern(pattern, "regex")

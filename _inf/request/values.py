@@ -76,7 +76,7 @@ def top_k(name: str, value: Any) -> int:
 def text(name: str, value: Any) -> str:
     if not typed(name, value, str, "a name; give it as text"):
         raise ConfigError.of(name, "an empty text is no name.")
-    return check_unicode(value, f"{name}: {shown(value)}")
+    return check_unicode(value, f"{name}: {shown(value)}", key=name)
 
 
 def flag(name: str, value: Any) -> bool:
@@ -172,7 +172,7 @@ def _strings(name: str, value: Any) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
         raise ConfigError.of(name, f"{shown(value)} is neither a string nor a list of strings.")
-    return [check_unicode(string, f"{name}: {shown(string)}") for string in strings]
+    return [check_unicode(each, f"{name}: {shown(each)}", key=name) for each in strings]
 
 
 def token_ids(

@@ -102,7 +102,7 @@ def test_wrong_option_is_refused_before_an_engine_starts(
     def start(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("an engine was started")
 
-    monkeypatch.setattr("_inf.apps.eval.gsm8k.load_problems", start)
+    monkeypatch.setattr("_inf.apps.eval.gsm8k.benchmark_rows", start)
     monkeypatch.setattr("_inf.backends.registry.launch", start)
     assert main([*command, *arguments]) == 2
     err = capsys.readouterr().err

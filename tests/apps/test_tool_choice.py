@@ -89,11 +89,3 @@ def test_forced_call_replaces_the_format_of_an_answer_without_one() -> None:
     assert call_schema("required", tools, given, several=False) == plain
     with pytest.raises(ConfigError, match="tool_choice: .* one grammar only; remove regex"):
         call_schema("required", tools, {"regex": "a"}, several=False)
-
-
-def test_references_into_a_property_that_a_pattern_adds_to_still_lead_there() -> None:
-    properties = {"x": {"$ref": "#/properties/y/items"}, "y": {"type": "array", "items": NUMBER}}
-    schema = {"properties": properties, "patternProperties": {"^y": {"minItems": 2}}}
-    assert takes({"type": "object", **schema}, {"x": 1, "y": [1, 2]})
-    assert not takes({"type": "object", **schema}, {"x": "a", "y": [1, 2]})
-    assert not takes({"type": "object", **schema}, {"x": 1, "y": [1]})

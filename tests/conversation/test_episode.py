@@ -118,12 +118,11 @@ def test_row_is_continued_with_the_answers_that_it_has(template: Any) -> None:
     row = as_row(ended(template, answered([1, END], "stop"), answered([4, 5], "abort")))
     [saved] = as_rollouts([row])
     for each in (row, saved):
-        form = continued_row(each, 0)
-        asked = Prompt([*form], messages=form.messages, so_far=form.so_far)
+        asked = continued_row(each, 0)
         own = rules(template, SimpleNamespace())
         recorder = Recorder(unasked, 0)
         again = Episode(asked, SamplingParams(max_tokens=50), TurnOptions(), own, recorder)
-        take_up(again, form.so_far)
+        take_up(again, asked.so_far)
         [first] = recorder.sampled
         assert first.prompt_ids == PROMPT and first.answer.token_ids == [1, END]
         request = again.next_request()

@@ -51,7 +51,9 @@ def test_batch_is_read_back_with_its_own_tensors_and_columns(
     batch.batch["rollout_log_probs"][1, 0] = float("nan")
     with pytest.raises(ConfigError, match=r"^rows\[1\]: logprobs.0: nan"):
         inf.as_rollouts(batch)
-    with pytest.raises(ConfigError, match="^rows: the DataProto has no response_mask"):
+    with pytest.raises(
+        ConfigError, match="^rows: the batch has no column input_ids; it needs .*response_mask"
+    ):
         inf.as_rollouts(batch.pop(["prompts", "responses"]))
     ids = [each.row_id for each in load_rollouts(tmp_path / "a.jsonl")]
     assert ids == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
@@ -132,6 +134,6 @@ def test_batch_writes_rollouts_if_asked_to_and_does_not_mix_them_with_its_own_ro
         assert "".join(each.prompt_texts or []) == tiny.tokenizer.decode(each.prompt_token_ids)
     assert main(["show", "out.jsonl"]) == 0 and "Name a color." in Path("out.html").read_text()
     assert main(command) == 2
-    assert "out.jsonl was begun with rollouts=True, and now it is rollouts=None" in (
+    assert "out.jsonl was begun with rollouts=True, and now it is rollouts=False" in (
         capfd.readouterr().err
     )
