@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -254,7 +255,7 @@ def test_a_secret_of_the_wrong_type_is_not_shown(load: Load, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_close_ends_a_program_that_is_busy_and_a_later_call_starts_one(
+def test_close_ends_a_program_that_is_busy_and_a_call_during_it_or_later_starts_one(
     load: Load, calls: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     tools = load(stdio(calls, exclude=["calculator"]))
@@ -262,9 +263,15 @@ def test_close_ends_a_program_that_is_busy_and_a_later_call_starts_one(
     assert asyncio.run(run(tools["block"], timeout=3)).error is not None
     assert until(lambda: noted(calls), SECONDS)
     [(_, server)] = noted(calls)
-    close_tools([*tools.values()])
-    assert not psutil.pid_exists(server)
-    close_tools([*tools.values()])
+    connection: Any = tools["pid"].function.server  # type: ignore[union-attr]
+    ending = threading.Thread(target=connection.close)
+    ending.start()  # for two seconds, as the tool blocks
+    assert until(lambda: connection._session is None, SECONDS)
+    during = result(tools["pid"])
+    ending.join(SECONDS)
+    assert not psutil.pid_exists(server) and result(tools["pid"]) == during
+    for _ in range(2):
+        close_tools([*tools.values()])
     assert result(tools["words"]) == "two texts"
     assert capfd.readouterr().out == ""
 
@@ -306,6 +313,13 @@ def test_verls_own_form_loads_with_its_prefixes_and_its_rate(load: Load, tmp_pat
         return time.monotonic() - start
 
     assert asyncio.run(rows()) > 0.9  # the sixth waits for five fifths of a second
+
+    async def after_some_that_gave_up() -> Executed:
+        gave_up = await asyncio.gather(*(run(tools["a_pid"], timeout=0.1) for _ in range(40)))
+        assert sum(done.error is not None for done in gave_up) > 30
+        return await run(tools["a_pid"], timeout=5)
+
+    assert asyncio.run(after_some_that_gave_up()).error is None  # 40 turns would take 8 seconds
     servers["b"] = {"url": f"http://127.0.0.1:{free_port()}/mcp", "auth_token": "a-secret-token"}
     says = refusal(load, verls(tmp_path / "mcp.json", servers))
     assert "cannot be used: ConnectError" in says and "a-secret-token" not in says
