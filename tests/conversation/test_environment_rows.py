@@ -133,6 +133,43 @@ def test_thread_of_an_environment_ends_with_the_row_that_kept_it() -> None:
     assert until(lambda: not runs(thread), 20)
 
 
+class Board:
+    def reset(self, **row: Any) -> None: ...
+
+    @staticmethod
+    def count(x: str) -> int:
+        """Counts.
+
+        Args:
+            x: What.
+        """
+        return len(x)
+
+    @classmethod
+    def name(cls) -> str:
+        """Its name."""
+        return cls.__name__
+
+    @property
+    def picture(self) -> Callable[[], str]:
+        raise ValueError("nothing is drawn")
+
+
+def test_static_and_class_methods_are_tools_and_properties_are_not_read() -> None:
+    async def play() -> list[str]:
+        row = environment(Board)
+        await row.start()
+        [count, name] = tools(row)
+        said = [
+            await execute(tool, arguments, instance_id="", **LIMITS)
+            for tool, arguments in ((count, {"x": "abc"}), (name, {}))
+        ]
+        await row.end()
+        return [each.text for each in said]
+
+    assert asyncio.run(asyncio.wait_for(play(), 60)) == ["3", "Board"]
+
+
 class Slow(Table):
     done: list[str] = []
 
