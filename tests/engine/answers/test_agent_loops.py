@@ -3,6 +3,7 @@ ones (`tests/support/agent_loops.py`). An engine that dies under them: `faults/t
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import re
@@ -232,6 +233,18 @@ def test_timeout_cancels_loops_that_catch_everything(tiny: InferenceEngine) -> N
         )
     assert until(lambda: sorted(loops.CatchesAll.cancelled) == [1, 2], 30)
     assert tiny.generate("One", **GREEDY).token_ids  # nothing is in its way
+
+
+def test_cancelling_agenerate_cancels_its_loops(tiny: InferenceEngine) -> None:
+    async def begin_and_cancel() -> None:
+        rows = {"agent_loop": loops.CatchesAll, "agent_kwargs": {"index": 4}}
+        call = asyncio.ensure_future(tiny.agenerate("One", **rows, **GREEDY))
+        assert await asyncio.to_thread(until, lambda: 4 in loops.CatchesAll.begun, 30)
+        call.cancel()
+
+    loops.CatchesAll.cancelled.clear()
+    asyncio.run(begin_and_cancel())
+    assert until(lambda: loops.CatchesAll.cancelled == [4], 30)
 
 
 def test_loop_that_ends_its_event_loop_does_not_hold_up_itself_or_others(
