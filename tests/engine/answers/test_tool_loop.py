@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import io
 import random
@@ -297,6 +298,17 @@ def test_call_past_max_parallel_calls_gets_an_error_text(
     with_turns(caller, monkeypatch, max_parallel_calls=1)
     calls = caller.generate(question("12 * 7", "3 + 4")).metadata[0]["tool_calls"]
     assert calls[0]["result"] == "84" and "at most 1" in calls[1]["result"]
+
+
+def test_end_of_a_conversation_leaves_another_call_alone(caller: InferenceEngine) -> None:
+    long: dict[str, Any] = {"ignore_eos": True, "max_tokens": 400, "tools": []}
+
+    async def both() -> list[GenerationOutput]:
+        return await asyncio.gather(caller.agenerate(GUESS, **long), caller.agenerate(PRODUCT))
+
+    beside, conversation = asyncio.run(both())
+    assert conversation.completions == [answer("84")]
+    assert beside.token_ids == caller.generate(GUESS, **long).token_ids
 
 
 def test_stop_that_closes_a_call_leaves_it_readable(caller: InferenceEngine) -> None:
