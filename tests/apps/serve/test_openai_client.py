@@ -69,8 +69,8 @@ def test_chat_has_the_tokens_and_log_probs_of_generate(
 ) -> None:
     given: dict[str, Any] = {"model": model, "messages": ASK, "max_tokens": 20, **sampling}
     given |= {"logprobs": True, "top_logprobs": 2, "extra_body": {"return_token_ids": True}}
-    answer = tiny_client.chat.completions.create(**given)
     rows = tiny.generate([ASK], max_tokens=20, logprobs=2, **sampling)
+    answer = tiny_client.chat.completions.create(**given)
     choices, ids = whole_chat(answer)
     assert [choice.ids for choice in choices] == rows.token_ids
     assert [choice.text for choice in choices] == rows.completions
@@ -78,6 +78,8 @@ def test_chat_has_the_tokens_and_log_probs_of_generate(
     assert choices[0].finish_reason == rows[0].metadata["finish_reason"]
     assert answer.usage is not None and answer.usage.prompt_tokens == len(ids)
     assert answer.usage.completion_tokens == sum(map(len, rows.token_ids))
+    cached = tiny.generate([ASK], max_tokens=1)[0].cached_tokens
+    assert answer.usage.to_dict()["prompt_tokens_details"] == {"cached_tokens": cached}
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None and logprobs.content is not None
     assert [each.logprob for each in logprobs.content] == pytest.approx(rows.logprobs[0], abs=1e-4)
