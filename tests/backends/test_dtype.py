@@ -37,6 +37,10 @@ def test_auto_is_float32_on_a_cpu_and_the_checkpoints_half_precision_on_a_gpu(
     assert computed(stored, False, source) == on_gpu
     assert computed(stored, False, source, model=None) == "float32"  # the embedded model
     assert {computed(stored, where, source, dtype="half") for where in (True, False)} == {"half"}
+    several = PretrainedConfig()
+    several.text_config = PretrainedConfig(dtype="float16")
+    config = load_config(None, {"model_path": "another"})
+    assert with_dtype(config, False, several).rollout.dtype == "float16"
 
 
 def test_quantized_weights_are_left_to_the_backend() -> None:

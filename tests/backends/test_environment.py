@@ -232,3 +232,14 @@ def test_compiled_code_is_kept_in_the_private_cache(cache, monkeypatch):
     for name, folder in folders.items():
         assert os.environ[name] == str(cache / folder)
     assert cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_installation_on_a_gpu_without_pythons_headers_ends_with_a_sentence(tmp_path):
+    code = """
+import sysconfig
+sysconfig.get_path = lambda name: "/nowhere"
+from _inf.backends.verl import environment
+environment.install()
+"""
+    said = refusal(code, LD_LIBRARY_PATH=driver(tmp_path))
+    assert "device: on a GPU" in said and "/nowhere/Python.h" in said

@@ -73,7 +73,10 @@ def test_bytes_of_a_token_and_of_the_weights_with_the_packed_head(
     assert kv_memory.packed_bytes(MODEL, load_config({"pack_weights": False}, {})) == 0
 
 
-@pytest.mark.parametrize("unlike", [{"kv_lora_rank": 512}, {"layer_types": ["linear_attention"]}])
+@pytest.mark.parametrize(
+    "unlike",
+    [{"kv_lora_rank": 512}, {"layer_types": ["linear_attention", "full_attention"]}],
+)
 def test_models_with_another_cache_are_not_checked(unlike: dict[str, Any], folder: Path) -> None:
     model = SimpleNamespace(**vars(MODEL), **unlike)
     arguments = {"device": "cpu", "context_length": ROW, "max_total_tokens": DEFAULT}

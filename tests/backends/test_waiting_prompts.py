@@ -51,6 +51,10 @@ def test_first_of_equal_prompts_is_computed_and_the_others_are_next() -> None:
     assert computed(queue) == ["a1", "a2"]
 
 
+def test_prompt_of_another_adapter_is_another_prompt() -> None:
+    assert computed([request("plain"), request("one", extra_key="one")]) == ["plain", "one"]
+
+
 def test_request_waits_for_one_other_at_most() -> None:
     """Whatever the cache keeps of it."""
     queue = [request(f"a{row}") for row in range(4)]

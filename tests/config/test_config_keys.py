@@ -135,6 +135,7 @@ def test_key_takes_its_default_and_refuses_wrong_types_by_its_path(path: str) ->
         ("top_k", [0, -2, 2**40], [-1, 1]),
         ("n", [0], [1, 8]),
         ("prompt_length", [0, 2**40], [1]),
+        ("max_num_seqs", [0], [1]),
         ("gpu_memory_utilization", [0, 1.0], [0.01, 0.99]),
         ("max_model_len", [1023], [1024, None]),
         ("over_sample_rate", [1, -0.1], [0]),

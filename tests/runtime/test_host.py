@@ -18,6 +18,7 @@ from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime import processes
 from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host
+from _inf.runtime.processes import Watch
 
 
 @pytest.fixture
@@ -124,3 +125,16 @@ def test_engine_is_dead_when_what_all_its_calls_wait_for_ends(host: Host) -> Non
     for _ in range(2):  # the one that waits, and a later one
         with pytest.raises(EngineDeadError, match="decoding ended with MemoryError: no more"):
             host.run(asyncio.sleep(60), CancelToken())
+
+
+def test_engine_is_dead_when_the_watch_over_its_processes_fails(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Watch):  # of this engine only: others may run in this process
+        def look(self) -> None:
+            raise PermissionError("no /proc here")
+
+    monkeypatch.setattr("_inf.runtime.host.Watch", Broken)
+    host.start(lambda: None)
+    with pytest.raises(EngineDeadError, match="watch over its processes ended with PermissionErr"):
+        host.run(asyncio.sleep(10), CancelToken())

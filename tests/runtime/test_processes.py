@@ -49,6 +49,11 @@ def test_stopped_process_hangs_at_the_second_look_and_one_that_is_gone_does_not(
     assert [watching.look(), watching.look()] == [None, None]
 
 
+def test_nothing_is_silent_without_work_or_without_a_limit(child: int) -> None:
+    for watching in (watch(child, None), watch(child, "one", limit=None)):
+        assert [watching.look() for _ in range(20)] == [None] * 20
+
+
 def test_any_heartbeat_and_any_moment_without_work_restart_the_count(child: int) -> None:
     for heartbeat in ("another", None):
         beats = iter(["one"] * 8 + [heartbeat] + ["one"] * 10)
