@@ -90,6 +90,7 @@ def test_pipe_gives_the_answers_with_the_turns_before_in_mind(
         said.append({"role": "user", "content": content})
         assert messages == said
         said.append({"role": "assistant", "content": ANSWER})
+    assert chat("/exit\nnever\n")[:2] == (0, "")
 
 
 def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from _inf.apps.json_object import MAX_DIGITS, MAX_NESTING, json_object
 from _inf.apps.openai_answers import assistant
 from _inf.apps.serve.bodies import ChatBody, read_body
-from _inf.apps.serve.error_responses import error_of
+from _inf.apps.serve.error_responses import by_field, error_of
 from _inf.apps.tool_choice import forced_calls
 from _inf.request.prompts import normalize
 from _inf.types import ToolCall
@@ -37,6 +37,12 @@ def test_field_whose_value_cannot_be_used_is_named(value: str, says: str) -> Non
     status, about = error_of(caught.value, "/v1/chat/completions")
     assert (status, about["error"]["param"]) == (400, "user")
     json.dumps(about, ensure_ascii=False).encode()
+
+
+def test_error_about_a_keyword_names_the_field_that_gave_it() -> None:
+    with pytest.raises(ConfigError) as caught, by_field({"json_schema": "tools, as a schema"}):
+        raise ConfigError("json_schema.x: no.", key="json_schema.x")
+    assert str(caught.value) == "tools, as a schema.x: no." and caught.value.key == "tools"
 
 
 @pytest.mark.parametrize(
