@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from _inf.apps.check import turns_report
 from _inf.apps.check.turns_conversation import Conversation, built_in, read_conversation
 from _inf.apps.check.turns_differences import AFTER_EOS, BOS, BROKEN, THINKING, TOKENS
 from _inf.apps.check.turns_paths import Paths
@@ -114,6 +115,18 @@ def test_tokenizer_that_adds_a_bos_gives_verl_a_second_one(embedded: Any) -> Non
     tokenizer.backend_tokenizer.post_processor = adding
     report = compare_paths(model, Config(), Conversation(TALK))
     assert causes(report, 0) == [] and causes(report, 1) == [BOS, AFTER_EOS]
+
+
+def test_without_verl_its_line_says_so_and_ours_decides(
+    embedded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> str:
+        raise ImportError("No module named 'verl'")
+
+    monkeypatch.setattr(turns_report, "builder_name", missing)
+    report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
+    assert report.passed
+    assert report.text().endswith("verl: not importable: No module named 'verl'")
 
 
 def test_special_token_in_a_tools_text_is_broken_in_our_path_only(embedded: Any) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from _inf.apps.rollouts.traces import Trace
 from inf import ConfigError, as_rollouts, load_rollouts, save_rollouts
@@ -121,3 +123,14 @@ def test_trace_of_a_session_is_a_rollout_with_its_fork(tmp_path: Path) -> None:
         save_rollouts([dataclasses.replace(trace, logprobs=unknown)], tmp_path / "a.jsonl")
         [rollout] = load_rollouts(tmp_path / "a.jsonl")
         assert rollout.logprobs is None and rollout.response_ids == [3, 4, 5]
+
+
+def test_odd_value_in_a_column_of_a_batch_costs_no_row() -> None:
+    ids, ones = torch.tensor([[1, 2]] * 2), torch.ones(2, 2, dtype=torch.int64)
+    tensors = {"input_ids": ids, "attention_mask": ones}
+    tensors |= {"responses": ids[:, 1:], "response_mask": ones[:, 1:]}
+    scores = [{"reward": 10**400}, {"reward": 2}]
+    columns = {"odd": [object(), 3], "reward_scores": scores}
+    first, second = as_rollouts(SimpleNamespace(batch=tensors, non_tensor_batch=columns))
+    assert first.reward is None and second.reward == 2.0
+    assert "odd" not in first.extra and second.extra["odd"] == 3

@@ -384,6 +384,7 @@ def test_notebook_shows_texts_as_they_are_and_runs_nothing(tokenizer: Any) -> No
     text = "</td></tr></table><script>alert(1)</script> &lt;"
     page = output(TABLE_ROWS + 7, text)._repr_html_()
     assert page.count("<tr>") == TABLE_ROWS + 1 and page.endswith("<p>and 7 more rows</p>")
+    assert "more rows" not in output(TABLE_ROWS)._repr_html_()
     assert "<script>" not in page and html.escape(text) in page
     shown = stopped_every_way(tokenizer)[0]._repr_html_()
     assert html.escape(IM_END) in shown and "token_ids" not in shown
