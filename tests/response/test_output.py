@@ -127,6 +127,12 @@ def test_metadata_has_the_engines_values(tokenizer: Any) -> None:
     }
 
 
+def test_truncation_is_in_the_metadata_of_its_prompts_rows_only(tokenizer: Any) -> None:
+    prompts = [Prompt([5]), Prompt([5], truncated_tokens=4)]
+    answered = decoded(tokenizer, *[row([9]) for _ in range(4)], n=2, prompts=prompts)
+    assert [m.get("truncated_prompt_tokens") for m in answered.metadata] == [None, None, 4, 4]
+
+
 def test_likeliest_tokens_of_a_prompt_have_its_own_token_and_go_into_tables(
     tokenizer: Any,
 ) -> None:
