@@ -199,7 +199,7 @@ def test_conversation_is_one_trace_of_the_sampled_ids(
 
 SPAWNS = {"type": "custom", "name": "agents__spawn"}
 WRONG: list[tuple[Any, str]] = [
-    ({"previous_response_id": "resp_1"}, "'previous_response_id: unknown; nothing is stored"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id: unknown; nothing is stored"),
     ({"store": True}, "store"),
     ({"tools": [{"type": "code_interpreter"}]}, "tools.0.type: .*'code_interpreter'"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "not 'input_image'"),
