@@ -208,6 +208,3 @@ def test_cause_is_read_in_the_last_traceback_only() -> None:
     assert "toolkit" in cuda.cause(f"{traceback}{warned}")
     assert "rollout.dtype" in cuda.cause(f"{traceback}RMSNorm failed to dispatch data type Float\n")
     assert "gpu_memory_utilization" in cuda.cause(f"{traceback}CUDA out of memory. Tried")
-
-
-COMMON, FLASH = "sm90/common_ops", "flash_ops"

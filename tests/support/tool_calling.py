@@ -42,7 +42,6 @@ ENDLESS = " Never stop."
 GREETING, GREETED = "Hello.", "Hello there."
 GUESS, GUESSES = "Guess the number.", ("#### 5", "#### 7")
 DOUBT = "Are you sure?"
-REJECTED = "Your response is incorrect! You need to reflect on your answer and try again."
 THINKING = "Let me see."
 FAILED = "The tool failed."
 NO_NUMBER = "That is no number."
