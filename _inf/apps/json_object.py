@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from pydantic_core import from_json
@@ -10,6 +11,8 @@ from pydantic_core import from_json
 from _inf.errors import ConfigError, shown
 
 MAX_DIGITS = 4300  # Python's and pydantic's
+DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
+LONG_EXPONENT, LONG_MANTISSA = re.compile(rb"[eE]\+?000"), b"0" * 200
 MAX_NESTING = 200  # pydantic's, with the object itself
 UNUSABLE = (
     f"it has a number that is not finite, or of more than {MAX_DIGITS} digits, a lone "
@@ -31,8 +34,16 @@ def json_object(text: bytes) -> dict[str, Any]:
 
 def _parsed(text: bytes) -> Any:
     value = from_json(text, allow_inf_nan=False)
-    json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
+    if _may_overflow(text):  # else it takes as long as parsing, while no other thread runs
+        json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
     return value
+
+
+def _may_overflow(text: bytes) -> bool:
+    """Whether a number in the text may be too large for a float, which is about 1e308: it has an
+    exponent of three digits or more, or so many digits that one of two is enough."""
+    alike = text.translate(DIGITS)
+    return LONG_EXPONENT.search(alike) is not None or LONG_MANTISSA in alike
 
 
 def _unreadable(text: bytes, failure: Exception) -> ConfigError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from _inf.apps.check.turns_paths import Paths, Segment, thought_of
@@ -98,9 +99,10 @@ def _stretches(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int, int, 
 def _segment_at(path: Sequence[Segment], start: int, end: int) -> Segment:
     """Return the segment with most of a stretch; where ids are missing, the one that goes on
     there."""
-    owners = [segment for segment in path for _ in segment.ids]
-    here = owners[start:end] or owners[start : start + 1] or path[-1:]
-    return max(here, key=here.count)
+    owners = [place for place, segment in enumerate(path) for _ in segment.ids]
+    here = owners[start:end] or owners[start : start + 1] or [-1]
+    [(place, _)] = Counter(here).most_common(1)
+    return path[place]
 
 
 def _cause(segment: Segment, expected: str, got: str, paths: Paths) -> str:
