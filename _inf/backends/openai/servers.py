@@ -156,13 +156,18 @@ async def _sglang(
     path = f"{server.root}/generate"
     one = {"text": PROBE, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
     read = (await server.ask(path, one))["meta_info"]["prompt_tokens"]
-    weights = await _weights_folder(server, config) if on_this_machine(server.root) else None
+    weights = await _weights_folder(server, config)
     supports = SGLANG_SERVER_MODE.supports - (set() if weights else {"update_weights"})
     return Found(GenerateForm(path), supports, weights), read
 
 
-async def _weights_folder(server: Server, config: Config) -> WeightsFolder:
-    about = await server.control(f"{server.root}/model_info")
+async def _weights_folder(server: Server, config: Config) -> WeightsFolder | None:
+    """Ask SGLang's server for its model; None if it does not say, or is on another machine."""
+    if not on_this_machine(server.root):
+        return None
+    about = await _or_none(server.control(f"{server.root}/model_info"))
+    if not isinstance(about, dict) or "model_path" not in about:
+        return None
     path = str(about["model_path"])
     folder = path if Path(path).is_dir() else str(config.tokenizer_path)
     return WeightsFolder(folder, config.trust_remote_code, weight_version(about))
