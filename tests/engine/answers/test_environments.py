@@ -85,6 +85,9 @@ def test_environment_goes_on_with_the_row_that_is_continued(
         caller.generate(pickle.loads(pickle.dumps(row)), **asked)
     with refused(PromptError, "pass the environment_factory"):
         caller.generate(row)
+    with pytest.warns(UserWarning, match="own environment has no count"):
+        [other] = caller.generate(cut_between_turns(caller), environment_factory=kinds.CountingSums)
+    assert other.finish_reason == "abort"
     made = kinds.WaitingSums.made
     [later] = caller.generate(row, **asked)
     assert kinds.WaitingSums.made == made + 1  # one for the tools' schemas
