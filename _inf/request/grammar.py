@@ -12,7 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
 from _inf.errors import ConfigError, check_unicode, did_you_mean, shown, strip_punctuation
@@ -27,8 +27,11 @@ from _inf.request.grammar_sizes import (
 )
 from _inf.request.string_formats import replace_formats
 from _inf.runtime import quiet
-from _inf.tools.json_schemas import bytes_as_tokens, schema_fault
+from _inf.tools.json_schemas import schema_fault
 from _inf.types import python_value
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 SCHEMA_KEYWORDS = frozenset(
     "$comment $defs $id $ref $schema additionalProperties allOf anyOf const default definitions"
@@ -239,12 +242,19 @@ def _classes(tokens: list[str]) -> list[str]:
     return [token for token in tokens if len(token) > 1 and token[0] == "["]
 
 
+@functools.cache
+def _bytes_as_tokens() -> LLTokenizer:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
+
 def _check_grammar(where: str, kind: str, source: Any) -> None:
     """Compile a "regex" or "json_schema" and take its first step, which reveals most of
     llguidance's limits."""
     from llguidance import LLMatcher
 
-    tokenizer, compiled = bytes_as_tokens(), getattr(LLMatcher, f"grammar_from_{kind}")(source)
+    tokenizer, compiled = _bytes_as_tokens(), getattr(LLMatcher, f"grammar_from_{kind}")(source)
     matcher = LLMatcher(tokenizer, compiled, log_level=0)
     if not matcher.is_error():
         allowed = int.from_bytes(matcher.compute_bitmask(), "little")

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _inf.errors import ToolError, did_you_mean, shown
 from _inf.types import Tool
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
 
 JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 MAX_FAULTS = 3
@@ -31,8 +27,6 @@ MAX_FAULT_CHARACTERS = 300
 REFERENCES = ("$ref", "$dynamicRef")
 # What `nullable: true` beside it adds null to.
 NULLABLE = ("$ref", "allOf", "anyOf", "const", "enum", "oneOf", "type")
-# JSON as `json.dumps` writes it.
-COMPACT: Any = {"whitespace_flexible": False}
 
 
 def schema_fault(schema: Any) -> str:
@@ -156,36 +150,3 @@ def _matches(pattern: str, text: str) -> bool:
         took = f"the pattern {shown(pattern)} takes more than {PATTERN_SECONDS:g} seconds"
         raise TimeoutError(f"{took} to match {shown(text)}") from None
     return found is not None
-
-
-class PatternLimitError(ValueError):
-    """llguidance does not take the pattern, or came to one of its limits."""
-
-
-@functools.cache
-def bytes_as_tokens() -> LLTokenizer:
-    from llguidance import LLTokenizer
-
-    return LLTokenizer("byte")
-
-
-def string_matcher(pattern: str) -> LLMatcher:
-    """A matcher of JSON strings that the pattern matches; raises `PatternLimitError`."""
-    from llguidance import LLMatcher
-
-    schema = {"type": "string", "pattern": pattern}
-    grammar = LLMatcher.grammar_from_json_schema(schema, defaults=COMPACT)
-    matcher = LLMatcher(bytes_as_tokens(), grammar, log_level=0)
-    if error := matcher.get_error():
-        raise PatternLimitError(error.partition("\n")[0])
-    return matcher
-
-
-def is_found(matcher: LLMatcher, text: str) -> bool:
-    """Whether the matcher's pattern is found in the text; raises `PatternLimitError`."""
-    matcher.reset()
-    tokens = list(json.dumps(text, ensure_ascii=False).encode())
-    found = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
-    if error := matcher.get_error():
-        raise PatternLimitError(error.partition("\n")[0])
-    return bool(found)

@@ -56,7 +56,8 @@ class AgentRows:
             raise ConfigError.of(
                 KWARGS, f"no agent loop runs; set {KEYWORD}, or give the rows {AGENT_NAME}."
             )
-        for place, loop in [*asked.items()][:1]:
+        if asked:
+            place, loop = next(iter(asked.items()))
             try:
                 check_params({**params, KEYWORD: loop}, config.rollout)
             except ConfigError as failure:

@@ -101,9 +101,8 @@ class EvalRun:
         self._judges = Judges(self._pool, self._agents.versions, scores)
         self.examples = examples[: settings.limit]
         self._wanted = len(self.examples) * settings.n
-        self.params = {
-            name: params[name] for name in params if name != KWARGS
-        }  # the rows' jobs have
+        # Without those of the loops, which the rows' jobs have.
+        self.params = {name: params[name] for name in params if name != KWARGS}
         tools = params.get("tools")
         self._tools = None if tools is None else as_tools(tools)
         self.stem = Path(str(data.stem).removesuffix(".jsonl"))

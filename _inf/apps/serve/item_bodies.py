@@ -9,11 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from _inf.apps.openai_requests import RequestBody, with_keywords
-from _inf.apps.serve.bodies import (
-    TranslatedBody,
-    as_function,
-    template_kwargs,
-)
+from _inf.apps.serve.bodies import TranslatedBody, as_function, template_kwargs
 from _inf.apps.serve.items import INPUT, Item, as_items, chat_messages, in_namespace
 from _inf.errors import ConfigError
 from _inf.request.keywords import KEYWORDS

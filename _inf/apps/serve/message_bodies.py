@@ -13,11 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from _inf.apps.openai_requests import RequestBody
-from _inf.apps.serve.bodies import (
-    TranslatedBody,
-    as_function,
-    template_kwargs,
-)
+from _inf.apps.serve.bodies import TranslatedBody, as_function, template_kwargs
 from _inf.apps.serve.error_responses import NO_THREADS, RequestError
 from _inf.apps.serve.message_blocks import (
     Assistant,

@@ -61,9 +61,8 @@ class HfBackend(Backend):
     async def _generate(
         self, requests: Sequence[Request], report: Report | None
     ) -> list[RequestOutput]:
-        scores = await self._scores_of_prompts(
-            requests
-        )  # by the weights with which the call begins
+        # By the weights with which the call begins.
+        scores = await self._scores_of_prompts(requests)
         rows = [self._row(request) for request in requests]
         searching = asyncio.ensure_future(self._search([r for r in rows if r.params.num_beams > 1]))
         self._searches.add(searching)
