@@ -76,7 +76,7 @@ def fields(name: str) -> dict[str, str]:
 
 
 def test_page_of_backends_says_of_each_field_of_vllm_what_it_is_here() -> None:
-    """The fields themselves are compared with vLLM's by `tests/soak/test_vllm.py`."""
+    """The fields themselves are compared with vLLM's by `tests/soak/test_openai_servers.py`."""
     for name, verdict in vllm_fields().items():
         assert verdict in ("the same", "different", "refused"), name
         if name != "structured_outputs":

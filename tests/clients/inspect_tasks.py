@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 
-from checks import FACTS, KEY, Color, called_once, close, equal, seen
+from checks import FACTS, GREETING, KEY, QUESTION, Color, called_once, close, equal, seen
 from checks import calculator as calculated
 from inspect_ai import Task, eval
 from inspect_ai.dataset import Sample
@@ -14,7 +14,6 @@ from inspect_ai.solver import generate, use_tools
 from inspect_ai.tool import tool
 from inspect_ai.util import json_schema
 
-QUESTION, GREETING = FACTS["question"], FACTS["greeting"]
 folder = tempfile.TemporaryDirectory()  # logs are read late
 
 
@@ -60,9 +59,4 @@ schema = ResponseSchema(name="color", json_schema=json_schema(Color))
 log = run(greet, response_schema=schema)
 Color.model_validate_json(log.samples[0].output.completion)
 
-seen(
-    "inspect-ai",
-    "a task whose tool runs and whose answer is scored",
-    "log probs",
-    "an answer by `response_schema`",
-)
+seen("inspect-ai")

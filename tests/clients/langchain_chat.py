@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from checks import FACTS, KEY, Color, calculator, called_once, close, equal, seen
+from checks import (
+    FACTS,
+    GREETING,
+    QUESTION,
+    SERVER,
+    Color,
+    calculator,
+    called_once,
+    close,
+    equal,
+    seen,
+)
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
-QUESTION, GREETING = FACTS["question"], FACTS["greeting"]
-
-
-model = ChatOpenAI(
-    model=FACTS["model"],
-    base_url=FACTS["base_url"],
-    api_key=KEY,
-    temperature=0,
-    max_retries=0,
-    timeout=60,
-)
+model = ChatOpenAI(model=FACTS["model"], temperature=0, **SERVER)
 bound = model.bind_tools([tool(calculator)], parallel_tool_calls=False)
 
 asked = [HumanMessage(QUESTION["prompt"])]
@@ -47,10 +48,4 @@ for method in ("json_schema", "function_calling"):
     found = model.with_structured_output(Color, method=method).invoke(GREETING["prompt"])
     assert isinstance(found, Color)
 
-seen(
-    "langchain-openai",
-    "a bound tool's call and its answer, plain and streamed",
-    "log probs",
-    "`with_structured_output` by `json_schema` and by `function_calling`",
-    "with `parallel_tool_calls: false`",
-)
+seen("langchain-openai")

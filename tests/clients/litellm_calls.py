@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import litellm
-from checks import FACTS, KEY, Color, calculator, called_once, close, equal, seen
+from checks import (
+    CALL,
+    FACTS,
+    KEY,
+    QUESTION,
+    SCORED,
+    Color,
+    calculator,
+    called_once,
+    close,
+    equal,
+    seen,
+)
 
-QUESTION, SCORED = FACTS["question"], FACTS["scored"]
 ASK = [{"role": "user", "content": QUESTION["prompt"]}]
 
 
@@ -19,7 +30,7 @@ for provider in ("hosted_vllm", "openai"):
     asked = {"tools": [FACTS["tool"]], "parallel_tool_calls": False, **about}
     message = litellm.completion(messages=ASK, **asked).choices[0].message
     [call] = message.tool_calls
-    equal((call.function.name, call.function.arguments), ("calculator", '{"expression": "12 * 7"}'))
+    equal((call.function.name, call.function.arguments), CALL)
     result = calculator("12 * 7")
     called_once()
     later = [*ASK, message, {"role": "tool", "tool_call_id": call.id, "content": result}]
@@ -28,7 +39,7 @@ for provider in ("hosted_vllm", "openai"):
     chunks = list(litellm.completion(messages=ASK, stream=True, **asked))
     joined = litellm.stream_chunk_builder(chunks, messages=ASK).choices[0]
     [call] = joined.message.tool_calls
-    equal((call.function.name, call.function.arguments), ("calculator", '{"expression": "12 * 7"}'))
+    equal((call.function.name, call.function.arguments), CALL)
     equal(joined.finish_reason, "tool_calls")
     chunks = litellm.completion(messages=later, stream=True, **asked)
     equal("".join(chunk.choices[0].delta.content or "" for chunk in chunks), QUESTION["text"])
@@ -43,10 +54,4 @@ settings = {"max_tokens": len(SCORED["token_ids"]), "logprobs": 1}
 equal(choice.text, SCORED["text"])
 close(choice.logprobs.token_logprobs, SCORED["logprobs"])
 
-seen(
-    "litellm",
-    "as `hosted_vllm/` and `openai/`: a call and its answer, plain and streamed",
-    "an answer by a schema",
-    "completions with log probs",
-    "with `parallel_tool_calls: false`",
-)
+seen("litellm")

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from checks import FACTS, KEY, Color, calculator, called_once, close, equal, seen
+from checks import (
+    CALL,
+    FACTS,
+    GREETING,
+    QUESTION,
+    SCORED,
+    SERVER,
+    Color,
+    calculator,
+    called_once,
+    close,
+    equal,
+    seen,
+)
 from openai import OpenAI, pydantic_function_tool
 from pydantic import BaseModel
 
-client = OpenAI(base_url=FACTS["base_url"], api_key=KEY, max_retries=0, timeout=60)
+client = OpenAI(**SERVER)
 MODEL = client.models.list().data[0].id
-GREETING, QUESTION, SCORED = FACTS["greeting"], FACTS["question"], FACTS["scored"]
 GREET = [{"role": "user", "content": GREETING["prompt"]}]
 ASK = [{"role": "user", "content": QUESTION["prompt"]}]
 AT_0: dict[str, Any] = {"model": MODEL, "temperature": 0}
@@ -47,8 +59,7 @@ def streamed_events() -> None:
         events = list(stream)
         message = stream.get_final_completion().choices[0].message
     done = [each for each in events if each.type == "tool_calls.function.arguments.done"]
-    [(name, arguments)] = [(each.name, each.arguments) for each in done]
-    equal((name, arguments), ("calculator", '{"expression": "12 * 7"}'))
+    equal([(each.name, each.arguments) for each in done], [CALL])
     assert any(each.type == "tool_calls.function.arguments.delta" for each in events)
     [call] = message.tool_calls
     result = calculator(call.function.parsed_arguments.expression)
@@ -79,9 +90,4 @@ def parsed() -> None:
 answered()
 streamed_events()
 parsed()
-seen(
-    "openai",
-    "chats and completions, plain and streamed, with token ids and log probs",
-    "`.stream()` with the events of a call and of its answer",
-    "`.parse()` of a model, and of a forced call's arguments",
-)
+seen("openai")

@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from checks import FACTS, KEY, calculator, called_once, close, equal, recorded, seen, session
+from checks import (
+    FACTS,
+    GREETING,
+    KEY,
+    QUESTION,
+    calculator,
+    called_once,
+    close,
+    equal,
+    recorded,
+    seen,
+    session,
+)
 from openai import AsyncOpenAI
 from renderers import DefaultRendererConfig, Qwen3RendererConfig, create_renderer
 from renderers.base import load_tokenizer
 from renderers.client import generate
 
-GREETING, QUESTION = FACTS["greeting"], FACTS["question"]
 AT_0 = {"temperature": 0, "max_tokens": 64}
 
 
@@ -84,9 +95,4 @@ async def main() -> None:
 
 
 asyncio.run(main())
-seen(
-    "renderers",
-    "`generate`, sampled with a seed, with log probs",
-    "a call and its answer",
-    "turns of a session whose ids go on",
-)
+seen("renderers")

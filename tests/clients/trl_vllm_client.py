@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from checks import FACTS, close, equal, seen
+from checks import FACTS, GREETING, QUESTION, SCORED, calculator, calls, close, equal, seen
 from transformers.utils import get_json_schema  # noqa: F401  (it looks for PyTorch: before this)
 
 torch = ModuleType("torch")
@@ -20,16 +20,6 @@ sys.modules |= {"torch": torch, "torch.nn": torch.nn}
 from trl.generation import vllm_client  # noqa: E402
 
 vllm_client.is_vllm_available = lambda: True
-GREETING, QUESTION, SCORED = FACTS["greeting"], FACTS["question"], FACTS["scored"]
-
-
-def calculator(expression: str) -> str:
-    """The calculator.
-
-    Args:
-        expression: The expression.
-    """
-    raise AssertionError("the client's caller runs the tools")
 
 
 def generated() -> None:
@@ -78,13 +68,9 @@ def chatted() -> None:
     found = client.chat(conversations, temperature=0, max_tokens=64)
     equal(found["prompt_ids"][1], GREETING["prompt_ids"])
     equal(found["completion_ids"][1], GREETING["token_ids"])
+    equal(calls, [])  # the client's caller runs the tools
 
 
 generated()
 chatted()
-seen(
-    "trl",
-    "`VLLMClient.generate` of texts and of token ids, sampled and by a regex",
-    "`chat` with and without tools",
-    "`get_sequence_logprobs`",
-)
+seen("trl")

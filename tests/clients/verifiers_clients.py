@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from typing import Any
 
-from checks import FACTS, close, equal, recorded, seen, session
+from checks import CALL, FACTS, QUESTION, close, equal, recorded, seen, session
 from renderers import Qwen3RendererConfig
 from renderers.base import load_tokenizer
 from verifiers.v1 import (
@@ -23,7 +23,6 @@ from verifiers.v1.dialects import ChatDialect
 from verifiers.v1.graph import prepare_turn
 from verifiers.v1.types import SamplingConfig, UserMessage
 
-GREETING, QUESTION = FACTS["greeting"], FACTS["question"]
 MODEL = FACTS["model"]
 AT_0 = SamplingConfig(temperature=0, max_tokens=64)
 KEY = {"api_key_var": "NONE_IS_NEEDED"}
@@ -72,7 +71,7 @@ async def evaluate() -> None:
     ask = {"role": "user", "content": QUESTION["prompt"]}
     response = await client.get_response(ChatDialect(), {**body, "messages": [ask]}, AT_0)
     [call] = response.message.tool_calls
-    equal((call.name, call.arguments), ("calculator", '{"expression": "12 * 7"}'))
+    equal((call.name, call.arguments), CALL)
     result = {"role": "tool", "tool_call_id": call.id, "content": "84"}
     later = [ask, response.raw["choices"][0]["message"], result]
     response = await client.get_response(ChatDialect(), {**body, "messages": later}, AT_0)
@@ -83,8 +82,4 @@ async def evaluate() -> None:
 with tempfile.TemporaryDirectory() as folder:
     asyncio.run(train(folder))
 asyncio.run(evaluate())
-seen(
-    "verifiers",
-    "the train client: turns of a session whose ids go on, and their log probs",
-    "the eval client: a call and its answer",
-)
+seen("verifiers")

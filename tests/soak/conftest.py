@@ -1,25 +1,24 @@
 """The soak suite's one table: `python -m pytest -m soak -q` prints it at the end, as Markdown.
 
-A test notes each figure it measured with `figures(part, what, value)`; docs/reliability.md has the
+A test notes each figure that it measured with `figures(what, value)`; docs/reliability.md has the
 table of a whole run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.figures import Figures
 
-NOTED = pytest.StashKey[list[tuple[str, str, str]]]()
+NOTED = pytest.StashKey[list[str]]()
 
 
-@pytest.fixture(scope="session")
-def figures(request: pytest.FixtureRequest) -> Iterator[Figures]:
-    """Called as `figures("faults", "kills of the scheduler", 12)`."""
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """Called as `figures("kills of the scheduler", 12)`."""
     noted = request.config.stash.setdefault(NOTED, [])
-    yield lambda part, what, value: noted.append((part, what, str(value)))
+    part = request.path.stem.removeprefix("test_")
+    return lambda what, value: noted.append(f"| {part} | {what} | {value} |")
 
 
 def pytest_terminal_summary(
@@ -27,6 +26,5 @@ def pytest_terminal_summary(
 ) -> None:
     if noted := config.stash.get(NOTED, []):
         terminalreporter.section("soak")
-        terminalreporter.write_line("| part | figure | value |\n|---|---|---|")
-        for row in noted:
-            terminalreporter.write_line("| " + " | ".join(row) + " |")
+        for line in ("| part | figure | value |", "|---|---|---|", *noted):
+            terminalreporter.write_line(line)

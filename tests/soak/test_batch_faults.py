@@ -25,6 +25,7 @@ from tests.support.scripts import (
     INF,
     START_SECONDS,
     Script,
+    alive,
     descendants,
     script,
     until,
@@ -46,11 +47,11 @@ EXIT_CODES = {
 }
 
 
-def lines(rows: int) -> list[Any]:
+def lines() -> list[Any]:
     """Of all three forms, with answers of 10 to `LONGEST` tokens, and a few bad ones."""
     chance = random.Random(SEED)
     made: list[Any] = []
-    for line in range(1, rows + 1):
+    for line in range(1, ROWS + 1):
         talk = [{"role": "user", "content": f"Count from {line}."}]
         body = {"messages": talk, "max_tokens": chance.randint(10, LONGEST)}
         forms: list[Any] = [
@@ -76,18 +77,14 @@ def text(row: dict[str, Any]) -> str:
 def undisturbed(tiny: InferenceEngine, source: list[Any]) -> dict[int, str]:
     """By its line, what `generate` answers greedily."""
     good = [each for each in source if isinstance(each, dict)]
-    prompts = [
-        each["body"]["messages"] if "body" in each else each.get("messages", each.get("prompt"))
-        for each in good
-    ]
-    lengths = [each["body"]["max_tokens"] if "body" in each else MIDDLING for each in good]
-    output = tiny.generate(prompts, temperature=0, max_tokens=lengths, ignore_eos=True)
+    bodies = [each.get("body", each) for each in good]
+    output = tiny.generate(
+        [each.get("messages") or each["prompt"] for each in bodies],
+        max_tokens=[each.get("max_tokens", MIDDLING) for each in bodies],
+        temperature=0,
+        ignore_eos=True,
+    )
     return dict(zip(map(number, good), output.completions, strict=True))
-
-
-def arguments(source: Path, out: Path, config: Path) -> list[str]:
-    options = ["--temperature", "0", "--max-tokens", str(MIDDLING), "--ignore-eos"]
-    return ["batch", str(source), str(out), *options, "-c", str(config)]
 
 
 class Storm:
@@ -95,11 +92,13 @@ class Storm:
 
     def __init__(self, tiny: InferenceEngine, folder: Path) -> None:
         self.folder = folder
-        self.lines = lines(ROWS)
-        self.source, self.out = write(folder / "in.jsonl", self.lines), folder / "out.jsonl"
+        self.lines = lines()
+        source, self.out = write(folder / "in.jsonl", self.lines), folder / "out.jsonl"
         config = folder / "tiny.yaml"
         config.write_text(json.dumps(tiny.config.to_dict()))
-        self.arguments = arguments(self.source, self.out, config)
+        options = ["--temperature", "0", "--max-tokens", str(MIDDLING), "--ignore-eos"]
+        files = [str(source), str(self.out), "-c", str(config)]
+        self.arguments = ["batch", *files, *options]
         self.chance = random.Random(SEED)
         self.runs = 0
 
@@ -145,18 +144,20 @@ class Storm:
 
 def session(run: Script) -> list[psutil.Process]:
     """Whoever lives in a script's session, also without a parent."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-            if os.getsid(process.pid) == run.pid and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+    return [each for each in alive({*psutil.process_iter()}) if in_session(each, run.pid)]
+
+
+def in_session(process: psutil.Process, leader: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(process.pid) == leader
+    return False
 
 
 def test_storm_loses_and_doubles_no_row_and_answers_as_without_it(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
-    """All harms in random order, then the command until it is done."""
+    """All harms in random order, then the command until it is done: it has answered each line once,
+    in its order, and as `generate` does."""
     storm = Storm(tiny, tmp_path)
     harms: list[tuple[Any, ...]] = [(storm.kill_scheduler, 1), (storm.kill_command, -9)] * 3
     harms += [(storm.signal(name), *EXIT_CODES[name]) for name in SIGNALS]
@@ -165,14 +166,10 @@ def test_storm_loses_and_doubles_no_row_and_answers_as_without_it(
         storm.run(*harm)
     assert storm.rows() < ROWS - len(BAD), "it was done before the storm was over; raise ROWS"
     storm.run(lambda run: run.exit_code(300) and None, 1)  # there are bad lines
-    assert_answered(storm.out, storm.lines, tiny)
-
-
-def assert_answered(out: Path, lines: list[Any], tiny: InferenceEngine) -> None:
-    """Each line once and in its order, as an undisturbed run answers it."""
-    wanted = undisturbed(tiny, lines)
-    rows = [row for row in read(out) if not row.get("error")]
+    wanted = undisturbed(tiny, storm.lines)
+    rows, errors = [], []
+    for row in read(storm.out):
+        (errors if row.get("error") else rows).append(row)
     assert [number(row) for row in rows] == sorted(wanted)
     assert {number(row): text(row) for row in rows} == wanted
-    errors = [row["line"] for row in read(out) if row.get("error")]
-    assert errors == sorted(line for line in BAD if line <= len(lines))
+    assert [row["line"] for row in errors] == sorted(BAD)

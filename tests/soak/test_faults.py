@@ -6,8 +6,7 @@ One engine in this process, on the model that calls tools; each harm ends with `
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import os
+import functools
 import queue
 import random
 import shutil
@@ -24,14 +23,13 @@ from inf import ConfigError, EngineDeadError, InferenceEngine
 from tests.support.figures import Figures
 from tests.support.schedulers import in_flight, open_files_and_threads, slow_down
 from tests.support.scripts import SETTINGS, alive, command_line, descendants, script, until
-from tests.support.tool_calling import TOOL_MODEL, answer, question
+from tests.support.tool_calling import TOOL_MODEL, answer, calculator, question
 
 pytestmark = pytest.mark.soak
 
 SEED = 20261121
 END_SECONDS = 5.0  # what the requirement gives a call in flight after a kill
 HANG = 4.0
-PRODUCT, SUM = question("12 * 7"), question("12 + 7")
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +55,12 @@ def mortal(folder: Path, others: set[psutil.Process]) -> Iterator[InferenceEngin
 # ─── The mix ───
 
 
-def calculator(expression: str) -> str:
-    """Calculates.
-
-    Args:
-        expression: The expression.
-    """
+def calculated(expression: str) -> str:
     time.sleep(random.uniform(0, 0.3))
     return {"12 * 7": "84", "12 + 7": "19"}[expression]
+
+
+TOOLS = [calculator(calculated)]
 
 
 def batch(engine: InferenceEngine) -> None:
@@ -78,8 +74,7 @@ def stream(engine: InferenceEngine) -> None:
 
 
 def tool_rows(engine: InferenceEngine) -> None:
-    output = engine.generate([PRODUCT, SUM], tools=[calculator])
-    assert output.completions == [answer("84"), answer("19")]
+    assert right(engine)
 
 
 def scores(engine: InferenceEngine) -> None:
@@ -100,20 +95,10 @@ def async_calls(engine: InferenceEngine) -> None:
 MIX = [batch, batch, stream, stream, stream, tool_rows, tool_rows, scores, async_calls]
 
 
-@dataclasses.dataclass(frozen=True)
-class End:
-    """Of a caller who called again and again until it failed; `begun` is the last call."""
-
-    kind: str
-    begun: float
-    ended: float
-    failure: BaseException
-
-
 def harmed(engine: InferenceEngine, harm: Callable[[], None], wait: float) -> tuple[float, int]:
     """Do `harm` to the engine `wait` seconds into a running mix. Every call must end in an
     `EngineDeadError`. The seconds until the last one had, and how many were in flight."""
-    ends = queue.SimpleQueue[End]()
+    ends = queue.SimpleQueue[tuple[float, float, BaseException]]()
 
     def until_it_fails(call: Callable[[InferenceEngine], None]) -> None:
         while True:
@@ -121,7 +106,7 @@ def harmed(engine: InferenceEngine, harm: Callable[[], None], wait: float) -> tu
             try:
                 call(engine)
             except BaseException as failure:
-                ends.put(End(call.__name__, begun, time.monotonic(), failure))
+                ends.put((begun, time.monotonic(), failure))
                 return
 
     for call in MIX:
@@ -130,15 +115,11 @@ def harmed(engine: InferenceEngine, harm: Callable[[], None], wait: float) -> tu
     time.sleep(wait)
     done = time.monotonic()
     harm()
-    all_ends = [ends.get(timeout=60) for _ in MIX]
-    for end in all_ends:
-        assert isinstance(end.failure, EngineDeadError), (end.kind, end.failure)
-    in_time = [end for end in all_ends if end.begun < done]
-    return max(end.ended for end in in_time) - done, len(in_time)
-
-
-def signalled(engine: InferenceEngine, number: signal.Signals) -> Callable[[], None]:
-    return lambda: os.kill(engine.rollout.host.children[0].pid, number)
+    every = [ends.get(timeout=60) for _ in MIX]
+    for *_, failure in every:
+        assert isinstance(failure, EngineDeadError), failure
+    in_time = [ended for begun, ended, _ in every if begun < done]
+    return max(in_time) - done, len(in_time)
 
 
 def death(engine: InferenceEngine) -> str:
@@ -150,7 +131,7 @@ def death(engine: InferenceEngine) -> str:
 
 def right(engine: InferenceEngine) -> bool:
     """Whether it answers, and with tools."""
-    asked = engine.generate([PRODUCT, SUM], tools=[calculator])
+    asked = engine.generate([question("12 * 7"), question("12 + 7")], tools=TOOLS)
     return asked.completions == [answer("84"), answer("19")]
 
 
@@ -166,17 +147,6 @@ def own(engine: InferenceEngine) -> set[psutil.Process]:
 
 
 # ─── Harms ───
-
-
-def test_only_a_scheduler_runs_and_no_detokenizer(
-    mortal: InferenceEngine, others: set[psutil.Process], figures: Figures
-) -> None:
-    assert right(mortal)
-    assert [child.name for child in mortal.rollout.host.children] == ["scheduler 0"]
-    running = processes() - others
-    assert running == own(mortal) - others
-    figures("faults", "seed", SEED)
-    figures("faults", "detokenizer processes of a running engine", len(running - own(mortal)))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +165,8 @@ def test_signal_ends_every_call_in_time_and_restart_answers_and_leaves_nothing(
     slowest, in_flight_then, left, held = 0.0, 0, 0, []
     for _ in range(times):
         scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
-        seconds, calls = harmed(mortal, signalled(mortal, number), chance.uniform(0.0, 3.0))
+        harm = functools.partial(scheduler.send_signal, number)
+        seconds, calls = harmed(mortal, harm, chance.uniform(0.0, 3.0))
         slowest, in_flight_then = max(slowest, seconds), in_flight_then + calls
         told = death(mortal)
         if number == signal.SIGKILL:
@@ -207,11 +178,11 @@ def test_signal_ends_every_call_in_time_and_restart_answers_and_leaves_nothing(
         assert right(mortal)
         left += len(processes() - others - own(mortal))
         held.append(open_files_and_threads())
-    figures("faults", f"{number.name} to the scheduler under a mix of calls", times)
-    figures("faults", "calls in flight at it, all ended in EngineDeadError", in_flight_then)
-    figures("faults", "the slowest of them ended after, seconds", f"{slowest:.2f}")
-    figures("faults", f"children left after {times} restarts", left)
-    figures("faults", "open files, threads: after the first, the last", (held[0], held[-1]))
+    figures(f"{number.name} to the scheduler under a mix of calls", times)
+    figures("calls in flight at it, all ended in EngineDeadError", in_flight_then)
+    figures("the slowest of them ended after, seconds", f"{slowest:.2f}")
+    figures(f"children left after {times} restarts", left)
+    figures("open files, threads: after the first, the last", (held[0], held[-1]))
     assert slowest < most and left == 0
     # What each restart leaves open would be as many more.
     assert all(last < first + times - 1 for first, last in zip(held[0], held[-1], strict=True))
@@ -229,14 +200,14 @@ def test_slow_scheduler_and_idle_one_are_not_hung_and_a_silent_one_is(
     with pytest.raises(EngineDeadError, match=r"hung: scheduler 0 \(pid \d+\) was silent for"):
         mortal.generate("One")
     seconds = time.monotonic() - begun
-    figures("faults", f"a silent scheduler, hang_timeout {HANG}, reported after", f"{seconds:.2f}")
+    figures(f"a silent scheduler, hang_timeout {HANG}, reported after", f"{seconds:.2f}")
     assert HANG <= seconds < HANG + 10
     mortal.restart()
     assert right(mortal)
 
 
 def test_model_folder_that_vanishes_is_missed_by_restart_only(
-    mortal: InferenceEngine, others: set[psutil.Process], folder: Path, figures: Figures
+    mortal: InferenceEngine, others: set[psutil.Process], folder: Path
 ) -> None:
     hidden = folder.with_name("hidden")
     folder.rename(hidden)
@@ -251,7 +222,6 @@ def test_model_folder_that_vanishes_is_missed_by_restart_only(
     copy.rename(folder)
     mortal.restart()
     assert right(mortal)
-    figures("faults", "a vanished model folder: the engine answers, restart() names it", "yes")
 
 
 # ─── Ctrl-Z ───
@@ -269,9 +239,7 @@ say("tokens", len(answers[0].token_ids[0]))
 """
 
 
-def test_whole_process_group_stopped_and_continued_is_no_hang(
-    tmp_path: Path, figures: Figures
-) -> None:
+def test_whole_process_group_stopped_and_continued_is_no_hang(tmp_path: Path) -> None:
     with script(SUSPENDED, tmp_path) as run:
         run.hear("ready")
         run.hear("at work")
@@ -281,4 +249,3 @@ def test_whole_process_group_stopped_and_continued_is_no_hang(
             time.sleep(5)
             run.send_group(signal.SIGCONT)
         assert run.hear("tokens") == 3900
-    figures("faults", "Ctrl-Z and fg in the middle of an answer, false alarms", 0)

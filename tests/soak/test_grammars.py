@@ -52,6 +52,6 @@ def test_ten_thousand_schemas_leave_the_memory_bounded(
         before = memory()
         texts = list(asked(server, range(SCHEMAS)))
         grown = memory() - before
-    figures("grammars", f"growth after {SCHEMAS} different schemas, MB", round(grown / 1e6))
+    figures(f"growth after {SCHEMAS} different schemas, MB", round(grown / 1e6))
     assert len(warm) == 100 and all(text.startswith('{"') for text in texts)
     assert grown < GROWTH_BYTES

@@ -4,10 +4,10 @@ kept that is over."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import random
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -47,17 +47,25 @@ def engine(temporary: Path) -> Iterator[InferenceEngine]:
         yield engine
 
 
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """answer: its ids when no other call runs."""
+
+    prompt: dict[str, list[int]]
+    params: dict[str, Any]
+    answer: list[int]
+
+
 @pytest.fixture(scope="module")
-def questions(engine: InferenceEngine) -> list[tuple[dict[str, Any], list[int]]]:
-    """Forty calls, of 1 to 400 tokens with answers of 1 to 100, and the answer of each when no
-    other call runs."""
+def questions(engine: InferenceEngine) -> list[Question]:
+    """Forty calls, of 1 to 400 tokens with answers of 1 to 100."""
     dice = random.Random(0)
     found = []
     for _ in range(40):
         ids = [dice.randint(5, 380) for _ in range(dice.randint(1, 400))]
-        call: dict[str, Any] = {"max_tokens": dice.randint(1, 100), "temperature": 0}
-        call |= {"prompt": {"prompt_token_ids": ids}, "ignore_eos": True}
-        found.append((call, ids_of(engine.stream(**call))))
+        params = {"max_tokens": dice.randint(1, 100), "temperature": 0, "ignore_eos": True}
+        prompt = {"prompt_token_ids": ids}
+        found.append(Question(prompt, params, ids_of(engine.stream(prompt, **params))))
     return found
 
 
@@ -66,76 +74,69 @@ def ids_of(chunks: Any) -> list[int]:
 
 
 class Storm:
-    """What befell each call, by name; a call that is not answered right is under `wrong`."""
+    """befell: what befell each call. wrong: what was not answered right."""
 
-    def __init__(self, engine: InferenceEngine, questions: list[Any], seconds: float) -> None:
+    def __init__(self, engine: InferenceEngine, questions: list[Question], seconds: float) -> None:
         self.engine, self.questions = engine, questions
         self.end = time.monotonic() + seconds
-        self.befell: Counter[str] = Counter()
-        self.wrong: list[tuple[str, Sequence[int], Sequence[int]]] = []
-        self._lock = threading.Lock()
+        self.begun, self.befell, self.wrong = list[None](), list[str](), list[Any]()
 
-    def note(self, what: str, got: list[int], answer: list[int]) -> None:
-        with self._lock:
-            self.befell[what] += 1
-            if got != answer:
-                self.wrong.append((what, got, answer))
+    def asks(self, dice: random.Random) -> Iterator[Question]:
+        while time.monotonic() < self.end:
+            self.begun.append(None)
+            yield dice.choice(self.questions)
+
+    def note(self, what: str, got: Sequence[int] = (), answer: Sequence[int] = ()) -> None:
+        self.befell.append(what)
+        if got != answer:
+            self.wrong.append((what, got, answer))
 
     def thread(self, seed: int) -> None:
         """Calls of every kind from one thread, one after another."""
         dice = random.Random(seed)
-        while time.monotonic() < self.end:
-            self.note("begun", [], [])
-            call, answer = dice.choice(self.questions)
+        for asked in self.asks(dice):
+            prompt, params, answer = asked.prompt, asked.params, asked.answer
             match dice.randrange(5):
-                case 0 | 1:
-                    self.note("answered", self._generated(call), answer)
-                case 2:
-                    self.note("streamed", ids_of(self.engine.stream(**call)), answer)
-                case 3:
+                case 0:
+                    self.note("streamed", ids_of(self.engine.stream(prompt, **params)), answer)
+                case 1:
                     got, most = list[int](), dice.randint(1, 40)
-                    for chunk in self.engine.stream(**call):
+                    for chunk in self.engine.stream(prompt, **params):
                         got += chunk.token_ids
                         if len(got) >= most:
                             break
                     self.note("streams abandoned", got, answer[: len(got)])
-                case _:
+                case kind:
+                    timeout = dice.uniform(0, 1) if kind == 2 else None
                     try:
-                        got = self._generated(call, timeout=dice.uniform(0, 1))
-                        self.note("answered", got, answer)
+                        rows = self.engine.generate(prompt, timeout=timeout, **params)
+                        self.note("answered", rows[0].token_ids, answer)
                     except GenerationTimeout:
-                        self.note("timed out", [], [])
-
-    def _generated(self, call: dict[str, Any], **more: Any) -> list[int]:
-        params = {name: value for name, value in call.items() if name != "prompt"}
-        return self.engine.generate(call["prompt"], **params, **more).token_ids[0]
+                        self.note("timed out")
 
     async def tasks(self, count: int) -> None:
         await asyncio.gather(*(self._task(random.Random(f"task {seed}")) for seed in range(count)))
 
     async def _task(self, dice: random.Random) -> None:
         """Calls of every kind from a task; half of them are cancelled, unless they are faster."""
-        while time.monotonic() < self.end:
-            self.note("begun", [], [])
-            question, kind = dice.choice(self.questions), dice.choice([self._answer, self._stream])
-            task = asyncio.ensure_future(kind(*question))
+        for asked in self.asks(dice):
+            task = asyncio.ensure_future(dice.choice([self._answer, self._stream])(asked))
             await asyncio.wait({task}, timeout=dice.choice([None, dice.uniform(0, 1)]))
             task.cancel()
             try:
                 await task
             except asyncio.CancelledError:
-                self.note("cancelled", [], [])
+                self.note("cancelled")
 
-    async def _answer(self, call: dict[str, Any], answer: list[int]) -> None:
-        params = {name: value for name, value in call.items() if name != "prompt"}
-        rows = await self.engine.agenerate(call["prompt"], **params)
-        self.note("answered", rows.token_ids[0], answer)
+    async def _answer(self, asked: Question) -> None:
+        rows = await self.engine.agenerate(asked.prompt, **asked.params)
+        self.note("answered", rows[0].token_ids, asked.answer)
 
-    async def _stream(self, call: dict[str, Any], answer: list[int]) -> None:
+    async def _stream(self, asked: Question) -> None:
         got: list[int] = []
-        async for chunk in self.engine.astream(**call):
+        async for chunk in self.engine.astream(asked.prompt, **asked.params):
             got += chunk.token_ids
-        self.note("streamed", got, answer)
+        self.note("streamed", got, asked.answer)
 
 
 def held(engine: InferenceEngine) -> dict[str, int]:
@@ -156,7 +157,7 @@ def is_idle(engine: InferenceEngine) -> bool:
 
 
 def test_answers_in_a_storm_are_those_given_alone(
-    engine: InferenceEngine, questions: list[Any], figures: Figures
+    engine: InferenceEngine, questions: list[Question], figures: Figures
 ) -> None:
     storm = Storm(engine, questions, STORM_SECONDS)
     with ThreadPoolExecutor(THREADS + 1) as threads:
@@ -164,16 +165,16 @@ def test_answers_in_a_storm_are_those_given_alone(
         calls.append(threads.submit(asyncio.run, storm.tasks(TASKS)))
         for call in calls:
             call.result(STORM_SECONDS + 60)
-    begun, seen = storm.befell.pop("begun"), storm.befell
+    seen = Counter(storm.befell)
     for what, count in sorted(seen.items()):
-        figures("load", f"{THREADS} threads and {TASKS} tasks, {STORM_SECONDS} s: {what}", count)
-    figures("load", "answers in it that differ from those given alone", len(storm.wrong))
+        figures(f"{THREADS} threads and {TASKS} tasks, {STORM_SECONDS} s: {what}", count)
+    figures("answers in it that differ from those given alone", len(storm.wrong))
     assert storm.wrong == []
-    assert sum(seen.values()) == begun  # every call came to an end, and to one
+    assert len(storm.befell) == len(storm.begun)  # every call came to an end, and to one
     assert min(seen.values()) > 10 and len(seen) == 5
     assert is_idle(engine)
-    for call, answer in questions:
-        assert ids_of(engine.stream(**call)) == answer
+    for asked in questions:
+        assert ids_of(engine.stream(asked.prompt, **asked.params)) == asked.answer
 
 
 def test_calls_one_after_another_leave_nothing_behind(
@@ -193,10 +194,8 @@ def test_calls_one_after_another_leave_nothing_behind(
     after = held(engine)
     for name in ("caller", "scheduler"):
         share = after.pop(name) / before[name] - 1
-        grown = f"{share:+.2%} of {before[name] / 1e6:.0f} MB"
-        figures("load", f"{REQUESTS} calls one after another: resident memory, {name}", grown)
+        figures(f"{REQUESTS} calls one after another: resident memory, {name}", f"{share:+.2%}")
         assert share < GROWTH
     growth = {name: count - before[name] for name, count in after.items()}
-    most = max(growth.values())
-    figures("load", "descriptors, threads, files, requests: the most that any grew", most)
-    assert most <= 0, growth
+    figures("descriptors, threads, files, requests: the growth of each", growth)
+    assert max(growth.values()) <= 0

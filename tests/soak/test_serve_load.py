@@ -7,9 +7,9 @@ import json
 import os
 import random
 import signal
-import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -46,16 +46,13 @@ class Load:
     def __init__(self, url: str, expected: list[list[list[int]]]) -> None:
         self.url, self.expected = url, expected
         self.end = time.monotonic() + SECONDS
-        self.befell: Counter[str] = Counter()
-        self.wrong: list[Any] = []
+        self.befell, self.wrong = list[str](), list[Any]()
         self.warm_bytes = 0  # of this process, after the first kill
-        self._lock = threading.Lock()
 
     def note(self, what: str, wrong: Any = None) -> None:
-        with self._lock:
-            self.befell[what] += 1
-            if wrong is not None:
-                self.wrong.append(wrong)
+        self.befell.append(what)
+        if wrong is not None:
+            self.wrong.append(wrong)
 
     def client(self, seed: int) -> None:
         dice = random.Random(seed)
@@ -68,11 +65,11 @@ class Load:
                     response = http.post("/completions", json=body)
                     self._check(response.status_code, response.text, prompt)
                 else:
-                    self._stream(http, body | {"stream": True}, prompt, kind == "abandoned", dice)
+                    most = dice.randint(1, TOKENS - 1) if kind == "abandoned" else TOKENS + 1
+                    self._stream(http, body | {"stream": True}, prompt, most)
 
-    def _stream(
-        self, http: httpx.Client, body: Any, prompt: int, abandons: bool, dice: random.Random
-    ) -> None:
+    def _stream(self, http: httpx.Client, body: Any, prompt: int, most: int) -> None:
+        """most: the tokens after which it leaves."""
         ids: list[int] = []
         with http.stream("POST", "/completions", json=body) as response:
             if response.status_code != 200:
@@ -87,7 +84,7 @@ class Load:
                     return
                 [choice] = event["choices"]
                 ids += choice["token_ids"]
-                if abandons and len(ids) >= dice.randint(1, TOKENS - 1):
+                if len(ids) >= most:
                     self.note("streams abandoned")
                     return
                 if choice["finish_reason"]:
@@ -136,26 +133,26 @@ def test_every_answer_is_right_for_its_weights_or_an_error(
     models = [weights(0), weights(1)]
     asked = [{"text": prompt} for prompt in PROMPTS]
     call: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-    expected = [mortal.generate(asked, **call).token_ids]
-    mortal.update_weights(models[1], version=1)
-    expected.append(mortal.generate(asked, **call).token_ids)
+    expected = []
+    for version, model in enumerate(models):
+        mortal.update_weights(model, version=version)
+        expected.append(mortal.generate(asked, **call).token_ids)
     mortal.update_weights(models[0], version=2)
     with mortal.serve() as server:
         load = Load(server.base_url, expected)
-        threads = [threading.Thread(target=load.client, args=(n,)) for n in range(CLIENTS)]
-        for thread in threads:
-            thread.start()
-        disturb(mortal, load, models)
-        for thread in threads:
-            thread.join(START_SECONDS)
-        assert not any(thread.is_alive() for thread in threads)
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            ended = [clients.submit(load.client, number) for number in range(CLIENTS)]
+            disturb(mortal, load, models)
+            for each in ended:
+                each.result(START_SECONDS)
         assert until(lambda: in_flight(mortal) == 0, 5)
     grown = psutil.Process().memory_info().rss - load.warm_bytes
-    for what, count in sorted(load.befell.items()):
-        figures("64 clients over HTTP", what, count)
-    figures("64 clients over HTTP", "growth of the process, MB", round(grown / 1e6))
+    befell = Counter(load.befell)
+    for what, count in sorted(befell.items()):
+        figures(what, count)
+    figures("growth of the process, MB", round(grown / 1e6))
     mortal.restart()  # the folder's weights, version 0
     assert load.wrong == []
-    assert load.befell["answered"] > 200 and load.befell["streams answered"] > 200
-    assert load.befell["kills of the scheduler"] >= 2 and load.befell["updates of the weights"] >= 4
+    assert befell["answered"] > 200 and befell["streams answered"] > 200
+    assert befell["kills of the scheduler"] >= 2 and befell["updates of the weights"] >= 4
     assert grown < GROWTH_BYTES

@@ -20,30 +20,15 @@ from tests.support.tool_calling import TOOL_MODEL
 
 pytestmark = pytest.mark.soak
 
-TRL = ROOT / "tests" / "trl"
-SUPPORT = ROOT / "tests" / "support" / "environments.py"
+PROGRAM = ROOT / "examples" / "environment.py"
 RUN_SECONDS = 600.0
 
 
-@pytest.fixture(scope="module")
-def python() -> Path:
-    """The interpreter with TRL; it is kept for the next run."""
-    return installed("trl") / "bin" / "python"
-
-
-def of_the_page(folder: Path) -> Path:
-    """A file with the class of docs/environments.md."""
-    (folder / "homework.py").write_text(blocks("docs/environments.md", "python")[0])
-    return folder / "homework.py"
-
-
-def of_the_example(folder: Path) -> Path:
-    """A file with the class of examples/environment.py alone, which imports this library."""
-    program = (ROOT / "examples" / "environment.py").read_text()
-    [game] = [n for n in ast.parse(program).body if isinstance(n, ast.ClassDef)]
-    source = f"from typing import Any\n\n\n{ast.get_source_segment(program, game)}\n"
-    (folder / "guessing.py").write_text(source)
-    return folder / "guessing.py"
+def of_the_example() -> str:
+    """Its class alone: the program imports this library."""
+    program = PROGRAM.read_text()
+    [game] = [each for each in ast.parse(program).body if isinstance(each, ast.ClassDef)]
+    return f"from typing import Any\n\n\n{ast.get_source_segment(program, game)}\n"
 
 
 def asked(text: str) -> list[dict[str, str]]:
@@ -52,22 +37,20 @@ def asked(text: str) -> list[dict[str, str]]:
 
 def said(messages: list[dict[str, Any]]) -> list[Any]:
     """What the messages are, whatever form their calls have."""
-    return [
-        (m["role"], m["content"], [called(c) for c in m.get("tool_calls", [])]) for m in messages
-    ]
+    return [(m["role"], m["content"], [*map(called, m.get("tool_calls", []))]) for m in messages]
+
+
+def called(call: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    return name, json.loads(arguments) if isinstance(arguments, str) else arguments
 
 
 def ordered(states: Iterable[dict[str, Any]]) -> list[str]:
     return sorted(json.dumps(state, sort_keys=True) for state in states)
 
 
-def called(call: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    arguments = call["function"]["arguments"]
-    return call["function"]["name"], json.loads(arguments) if isinstance(
-        arguments, str
-    ) else arguments
-
-
+PAGE = blocks("docs/environments.md", "python")[0]
+SUPPORT = (ROOT / "tests" / "support" / "environments.py").read_text()
 SHOWN = [
     {"prompt": asked("What is"), "shows": f" {what}?"} for what in ("12 * 7", "12 * 7 and 3 + 4")
 ]
@@ -78,27 +61,28 @@ GAMES = [{"prompt": asked("Hello."), "number": number} for number in (1, 3)]
 
 
 @pytest.mark.parametrize(
-    ("kinds", "names", "rows", "rewards"),
+    ("source", "names", "rows", "rewards"),
     [
-        (of_the_page, ["Homework"], TASKS, [1.0, 1.0]),
-        (of_the_example, ["Guessing"], GAMES, [0.0, 0.0]),  # this model knows no such game
-        (lambda folder: SUPPORT, ["Sums"], SHOWN, [1.0, 2.0]),
-        (lambda folder: SUPPORT, NAMES, CHOSEN, [1.0, 2.0]),
+        (PAGE, ["Homework"], TASKS, [1.0, 1.0]),
+        (of_the_example(), ["Guessing"], GAMES, [0.0, 0.0]),  # this model knows no such game
+        (SUPPORT, ["Sums"], SHOWN, [1.0, 2.0]),
+        (SUPPORT, NAMES, CHOSEN, [1.0, 2.0]),
     ],
     ids=["page", "example", "one", "several"],
 )
 def test_trl_gives_the_same_calls_messages_and_rewards(
-    kinds: Any,
+    source: str,
     names: list[str],
     rows: list[dict[str, Any]],
     rewards: list[float],
-    python: Path,
     caller: InferenceEngine,
     tmp_path: Path,
     figures: Figures,
 ) -> None:
-    file, out = kinds(tmp_path), tmp_path / "out.json"
-    command = [python, TRL / "train.py", file, ",".join(names), json.dumps(rows), TOOL_MODEL, out]
+    file, out = tmp_path / "kinds.py", tmp_path / "out.json"
+    file.write_text(source)
+    python, train = installed("trl") / "bin" / "python", ROOT / "tests" / "trl" / "train.py"
+    command = [python, train, file, ",".join(names), json.dumps(rows), TOOL_MODEL, out]
     done = subprocess.run(
         list(map(str, command)),
         cwd=tmp_path,
@@ -112,16 +96,16 @@ def test_trl_gives_the_same_calls_messages_and_rewards(
     assert theirs["version"] == "1.10.0" and len(theirs["steps"]) == 2
 
     scope: dict[str, Any] = {"__name__": "kinds"}
-    exec(compile(file.read_text(), file, "exec"), scope)
+    exec(compile(source, file, "exec"), scope)
     made: list[Any] = []
 
     def factory(name: str) -> Any:
         return lambda: made.append(scope[name]()) or made[-1]
 
-    several = len(names) > 1
+    factories = {name: factory(name) for name in names}
     output = caller.generate(
         [row["prompt"] for row in rows],
-        environment_factory={n: factory(n) for n in names} if several else factory(names[0]),
+        environment_factory=factories if len(names) > 1 else factories[names[0]],
         environment_kwargs=[{k: v for k, v in row.items() if k != "prompt"} for row in rows],
     )
     assert [row.metadata["reward_scores"]["environment"] for row in output] == rewards
@@ -136,9 +120,8 @@ def test_trl_gives_the_same_calls_messages_and_rewards(
     first, second = ({row["object"] for row in step} for step in theirs["steps"])
     assert first == second and len(first) == 2 * len(rows)
     for name in names:
-        of_name = [
-            r for r, row in zip(rewards, rows, strict=True) if row.get("environment", name) == name
-        ]
+        pairs = zip(rewards, rows, strict=True)
+        own = [reward for reward, row in pairs if row.get("environment", name) == name]
         means = [log[f"rewards/{name}/mean"] for log in theirs["logs"]]
-        assert means == [sum(of_name) / len(of_name)] * 2
-    figures("TRL 1.10.0", f"rows of {', '.join(names)} equal to those here", len(first) * 2)
+        assert means == [sum(own) / len(own)] * 2
+    figures(f"rows of {', '.join(names)} equal to those here", len(first) * 2)

@@ -2,5 +2,5 @@
 
 from collections.abc import Callable
 
-# figures("faults", "kills of the scheduler", 12)
-Figures = Callable[[str, str, object], None]
+# figures("kills of the scheduler", 12)
+Figures = Callable[[str, object], None]

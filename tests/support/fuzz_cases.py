@@ -18,6 +18,8 @@ from _inf.config.load import FLAT
 from _inf.request.grammar import SCHEMA_KEYWORDS
 from _inf.request.keywords import KEYWORDS as ROWS
 from _inf.request.prompts import MESSAGE_KEYS, ROLES
+from tests.support.keyword_sets import OF_CALLS
+from tests.support.keyword_sets import VALUES as VALUES_OF_PROMPTS
 from tests.support.tiny import END_OF_TEXT, IM_END, IM_START, VOCABULARY
 
 Cases = st.SearchStrategy[Any]
@@ -124,62 +126,40 @@ CONFIGS: Cases = st.tuples(st.lists(KEYS, max_size=3), st.lists(KEYS, max_size=2
 SCALARS = [*WORDS, *"1 0.5 true .nan -.inf '1' *a *b @ +12_3 0o17".split(), "1" * 5000]
 SCALARS += ['"\\ud800"', "!!bool maybe", "!!int ''", "!!timestamp x", "!!binary _", "!!set {a}"]
 SCALARS += ["!!python/object:os.x {}", "&a 1", "{<<: *a}", "&b [*b]", "|\n  text", "? [a]", "- 1"]
-SPELT: Cases = PATHS.flatmap(
-    lambda path: st.tuples(
-        st.just(path),
-        mostly([json.dumps(default(path))], st.sampled_from(SCALARS) | st.text(max_size=8)),
-    )
-)
+
+
+def yaml_line(path: str, end: str, scalar: str | None) -> str:
+    """A key with its value, or its default, and what else may stand on such a line."""
+    *above, last = path.split(".")
+    value = json.dumps(default(path)) if scalar is None else scalar
+    return f"{''.join(f'{key}: {{' for key in above)}{last}: {value}{'}' * len(above)}{end}"
+
+
 LINES: Cases = st.builds(
-    lambda pair, end: f"{pair[0].rpartition('.')[2]}: {pair[1]}{end}",
-    SPELT,
-    st.sampled_from(["\n", "\n", " # why\n", "\n---\n", "\t\n", "\r\n", "\n..."]),
+    yaml_line,
+    PATHS,
+    st.sampled_from(["\n", "\n", " # why\n", "\n---\n", "\t\n", "\r\n", "\n...", "\n<<: *a\n"]),
+    mostly([None], st.sampled_from(SCALARS) | st.text(max_size=8)),
 )
-HEADS = ["", "rollout:\n  ", "rollout:\n  multi_turn:\n    ", "x: &a {n: 1}\nrollout:\n  <<: *a\n"]
-BOMB = "a: &x0 [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"{name}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n, name in enumerate("bcdefghij", 1)
-)
-YAMLS: Cases = st.builds(
-    lambda head, lines, end: f"{head}{'  '.join(lines)}{end}".encode("utf-8", "replace"),
-    st.sampled_from(HEADS),
-    st.lists(LINES, max_size=4),
-    st.sampled_from(["", "", "", BOMB]),
+YAMLS: Cases = st.lists(LINES, max_size=4).map(
+    lambda each: "".join(each).encode("utf-8", "replace")
 )
 
 # ─── Calls ───
-
-# Right values by the kind of a keyword.
-RIGHT: dict[str, list[Any]] = {
-    "float": [0, 0.5, 1, 1.3, np.float32(0.5)],
-    "int": [1, 2, 4, -1, np.int64(3)],
-    "bool": [True, False],
-    "str": ["[ab]{1,4}", "yes|no", "left"],
-    "str|list[str]": ["a", ["b", "Paris"], []],
-    "list[str]": ["a", [" b", "Paris"], []],
-    "list[int]": [[5], [383, np.int64(7)]],
-    "dict[str,float]": [{}, {5: -100}, {"7": 2.5}],
-    "dict[str,int]": [{"max_pattern_size": 2, "min_count": np.int64(3)}, {}],
-    "dict[str,Any]|str": [{"type": "boolean"}, '{"enum": ["a", "b"]}'],
-    "Literal['left','right']": ["left", "right"],
-    "list[dict[str,Any]]": [[]],
-    "dict[str,Any]": [{}, {"enable_thinking": False}],
-}
-
-
-def right_of(name: str) -> list[Any]:
-    kind = ROWS[name].kind if name in ROWS else None
-    word = getattr(kind, "__name__", "") if isinstance(kind, type) else str(kind)
-    word = str(kind) if "[" in str(kind) else word
-    return RIGHT.get(word.replace("typing.", "").replace(" ", ""), [{}, False, 1])
 
 
 KWARGS: Cases = st.dictionaries(
     st.sampled_from(["self", "messages", "chat_template", "documents", "x"]), ANYTHING, max_size=2
 )
 WRONG = KWARGS | st.lists(ATOMS) | ANYTHING
+RIGHT: dict[str, list[Any]] = {**VALUES_OF_PROMPTS, **OF_CALLS, "json_schema": [{"enum": ["a", 1]}]}
 KEYWORDS: Cases = st.lists(
     st.sampled_from([*ROWS, "temprature", "max_new_tokens", "", "self_"]), max_size=4, unique=True
-).flatmap(lambda names: st.fixed_dictionaries({n: mostly(right_of(n), WRONG) for n in names}))
+).flatmap(
+    lambda names: st.fixed_dictionaries(
+        {name: mostly(RIGHT.get(name, [{}, False, 1]), WRONG) for name in names}
+    )
+)
 TEXTS: Cases = (
     st.text(min_size=1, max_size=40)
     | st.sampled_from(["Hello", "2 + 2 =", IM_START + "system", END_OF_TEXT, *WORDS])
@@ -230,9 +210,7 @@ PARAMETERS = mapping({"type": st.just("object")}, properties=ANYTHING)
 SCHEMAS: Cases = mapping(
     {"name": mostly(["f", "g", "a.b"], ANYTHING)},
     description=mostly(["Does."], ANYTHING),
-    parameters=mostly(
-        [{"type": "object"}], mapping({"type": st.just("object")}, properties=ANYTHING)
-    ),
+    parameters=mostly([{"type": "object"}], PARAMETERS),
     strict=ATOMS,
 )
 WRAPPED: Cases = mapping({"function": mostly(SCHEMAS, ANYTHING)}, type=mostly(["function"], ATOMS))

@@ -1,0 +1,525 @@
+"""`rollout.name: openai` on real servers, which know nothing of this library, against Transformers:
+SGLang's own, and a vLLM in an environment of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, Qwen3Config
+
+from inf import ConfigError, InferenceEngine
+from tests.support.figures import Figures
+from tests.support.installed import installed
+from tests.support.pages import ROOT
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.reference import WITHIN, Transformers, assert_greedy
+from tests.support.refusals import refused
+from tests.support.running import begun, running, stand_still
+from tests.support.servers import serving
+from tests.support.tiny import VOCABULARY, save_tiny
+from tests.support.trained import adapter
+from tests.support.vllm_fields import vllm_fields
+
+pytestmark = pytest.mark.soak
+
+OF_SGLANG = pytest.param("sglang", marks=pytest.mark.verl)  # it starts with all of its imports
+SGLANG_ONLY = pytest.mark.parametrize("server", [OF_SGLANG], indirect=True)
+VLLM_ONLY = pytest.mark.parametrize("server", ["vllm"], indirect=True)
+PROMPTS = token_prompts(8, 200, seed=41)
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
+OF_BOTH: list[dict[str, Any]] = [{}, {"stop": "e"}, {"ignore_eos": True}]  # with log probs
+ADJUSTED_BY_BOTH: list[dict[str, Any]] = [
+    {"presence_penalty": 1.2, "frequency_penalty": 0.6},
+    {"logit_bias": {5: 8.0, 77: -30.0}},
+    {"min_tokens": 24},
+]
+ADJUSTED: list[dict[str, Any]] = [
+    *ADJUSTED_BY_BOTH,
+    {"repetition_penalty": 1.3},
+    {"logit_bias": {5: 8.0, 77: -30.0}, "repetition_penalty": 0.8},
+    {"allowed_token_ids": [*range(40, 90), 2]},
+    {"bad_words": ["a", "e", "th"]},
+]
+# What ends an answer.
+ENDED: list[dict[str, Any]] = [
+    {"stop_token_ids": [40]},
+    {"stop": "e", "min_tokens": 9},
+    {"stop": ["e", "th"], "include_stop_str_in_output": True},
+    {"repetition_detection": {"max_pattern_size": 4, "min_count": 2}},
+]
+TEXTS = ["Hi", "What is the capital of France?", "She buys 12 apples.", "3.14", "half of it"]
+COUNTED = ("finish_reason", "matched_stop", "prompt_tokens", "completion_tokens")
+EOS = 2
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+SGLANG = """
+from _inf.backends.verl import environment
+
+environment.prepare()  # stand-ins for CUDA's libraries
+
+if __name__ == "__main__":
+    import sys
+    from sglang.srt.entrypoints.http_server import launch_server
+    from sglang.srt.server_args import ServerArgs
+
+    launch_server(ServerArgs(
+        model_path=sys.argv[1], served_model_name="tiny", port=int(sys.argv[2]),
+        device="cpu", dtype="float32", attention_backend="torch_native", context_length=1024,
+        sampling_backend="pytorch", grammar_backend="llguidance", disable_cuda_graph=True,
+        disable_overlap_schedule=True, max_total_tokens=20000, skip_server_warmup=True,
+        log_level="warning",
+    ))
+"""
+
+
+# ─── The servers ───
+
+
+def saved(folder: Path, seed: int = 0) -> Path:
+    """A tiny model with heads of 64: vLLM's attention on a CPU knows none of 16."""
+    config = Qwen3Config(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=64, initializer_range=0.3,
+        tie_word_embeddings=False, max_position_embeddings=4096,
+    )  # fmt: skip
+    save_tiny(config, seed, folder, 4096)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """The interpreter with vLLM 0.32.0; it is kept for the next run."""
+    return str(installed("vllm") / "bin" / "python")
+
+
+def sglang(model: Path, folder: Path) -> Any:
+    script = folder / "server.py"
+    script.write_text(SGLANG)
+    return serving([sys.executable, str(script), str(model), "{PORT}"], folder)
+
+
+def vllm(python: str, model: Path, folder: Path, *options: str, **more: str) -> Any:
+    """more: variables of its environment."""
+    command = [
+        *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+        *("--served-model-name", "tiny", "--dtype", "float32", "--host", "127.0.0.1"),
+        *("--port", "{PORT}", "--max-model-len", "1024", "--enforce-eager", *options),
+    ]
+    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "auto"}
+    variables |= {"OMP_NUM_THREADS": "2", "VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": ""}
+    variables |= {"VLLM_SERVER_DEV_MODE": "1"}  # with the routes that pause it
+    return serving(command, folder, variables | more)
+
+
+@pytest.fixture(scope="module", params=[OF_SGLANG, "vllm"])
+def server(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def address(
+    server: str,
+    model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp(server)
+    of_vllm = server == "vllm"
+    started = (
+        vllm(request.getfixturevalue("python"), model, folder) if of_vllm else sglang(model, folder)
+    )
+    with started as address:
+        yield address
+
+
+def connected(address: str, **config: Any) -> InferenceEngine:
+    rollout = {"name": "openai"}
+    return InferenceEngine(model_path="tiny", base_url=address, rollout=rollout, **config)
+
+
+@pytest.fixture(scope="module")
+def remote(address: str, model: Path) -> Iterator[InferenceEngine]:
+    with connected(address, tokenizer_path=str(model)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def local(model: Path) -> Iterator[InferenceEngine]:
+    rollout = {"name": "hf", "dtype": "float32"}
+    with InferenceEngine(model_path=str(model), rollout=rollout) as engine:
+        yield engine
+
+
+@contextlib.contextmanager
+def started(
+    python: str, model: Path, folder: Path, *options: str, parser: Any = None, **more: str
+) -> Iterator[InferenceEngine]:
+    """An engine on a vLLM of its own. parser: the engine's `reasoning_parser`."""
+    with vllm(python, model, folder, *options, **more) as address:
+        with connected(address, tokenizer_path=str(model), reasoning_parser=parser) as engine:
+            yield engine
+
+
+def furthest(ours: Any, theirs: Any) -> float:
+    """The largest difference of two lists of log probs, which must be small."""
+    distance = max((abs(a - b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
+    assert distance < WITHIN
+    return distance
+
+
+# ─── Both ───
+
+
+def test_greedy_rows_are_those_of_transformers(
+    server: str, remote: InferenceEngine, local: InferenceEngine, figures: Figures
+) -> None:
+    of_vllm = server == "vllm"
+    adjusted = ADJUSTED if of_vllm else ADJUSTED_BY_BOTH
+    for params in (*OF_BOTH, *adjusted, *(ENDED if of_vllm else ())):
+        # Where ids end inside a character, vLLM looks for stop strings in the prompt's end too.
+        prompts = TEXTS if "stop" in params else as_ids(PROMPTS)
+        ours, theirs = (engine.generate(prompts, **GREEDY, **params) for engine in (remote, local))
+        assert ours.token_ids == theirs.token_ids and ours.completions == theirs.completions
+        for mine, yours in zip(ours, theirs, strict=True):
+            assert [mine.metadata[name] for name in COUNTED] == [
+                yours.metadata[name] for name in COUNTED
+            ]
+        if of_vllm and params in adjusted:
+            assert ours.logprobs == [None] * len(PROMPTS)
+        elif params in OF_BOTH or not of_vllm:
+            far = max(map(furthest, ours.logprobs, theirs.logprobs))
+            figures(f"{server}: largest difference of a greedy log prob, {params}", far)
+
+
+def sampled_row(remote: InferenceEngine, local: InferenceEngine, params: dict[str, Any]) -> Any:
+    """A sampled row, whose log probs, if it has any, are those of the model's logits."""
+    [row] = remote.generate(as_ids(PROMPTS[:1]), max_tokens=20, **params)
+    [logits] = local.get_logits(as_ids(PROMPTS[:1]), [row.token_ids])
+    table = torch.log_softmax(logits / params["temperature"], dim=-1)
+    if row.logprobs is not None:
+        furthest(row.logprobs, [table[at, token].item() for at, token in enumerate(row.token_ids)])
+    return row
+
+
+def test_sampled_rows_have_log_probs_by_our_definition_or_none(
+    server: str, remote: InferenceEngine, local: InferenceEngine
+) -> None:
+    filtered = {"temperature": 1.0, "top_p": 0.8, "min_p": 0.02}
+    for params in ({"temperature": 1.0}, filtered):
+        assert sampled_row(remote, local, params).logprobs is not None
+    hot = {"temperature": 0.7, "top_p": 0.9}
+    assert (sampled_row(remote, local, hot).logprobs is None) is (server == "vllm")
+    if server == "vllm":
+        batch = remote.rollout_batch(as_ids(PROMPTS[:2]), n=2, temperature=1.0, max_tokens=8)
+        assert batch.batch["rollout_log_probs"].isfinite().all()
+        with refused(ConfigError, r"^rollout_batch\(\): the server's log probs"):
+            remote.rollout_batch(as_ids(PROMPTS[:2]), n=2, temperature=0.7, max_tokens=8)
+
+
+def test_chunks_of_a_stream_are_the_row(server: str, remote: InferenceEngine) -> None:
+    of_vllm = [{"logprobs": 2}, {"temperature": 1.0, "seed": 4, "stop": ["e"]}]
+    for more in ({}, *(of_vllm if server == "vllm" else ())):
+        params: dict[str, Any] = {**GREEDY, **more}
+        [row] = remote.generate("Hi", **params)
+        chunks = list(remote.stream("Hi", **params))
+        assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
+        assert "".join(chunk.text for chunk in chunks) == row.completion and len(chunks) > 1
+        tops = [top for chunk in chunks for top in chunk.top_logprobs or []]
+        assert [list(top) for top in tops] == [list(top) for top in row.top_logprobs or []]
+        assert all(math.isfinite(value) for top in tops for value in top.values())
+
+
+def test_answers_follow_their_grammar_beside_free_rows(
+    server: str, remote: InferenceEngine, local: InferenceEngine
+) -> None:
+    output = remote.generate(["a", "b", "c"], json_schema=[CITY, None, CITY], max_tokens=60)
+    for row in (output[0], output[2]):
+        assert json.loads(row.completion)["city"] in ("Rome", "Oslo")
+    for row in remote.generate(["a", "b"], regex="[a-c]{4}", ignore_eos=True, max_tokens=30):
+        assert len(row.completion) == 4 and set(row.completion) <= set("abc")
+        assert row.metadata["finish_reason"] == "stop" and row.metadata["matched_stop"] == EOS
+    date = {"regex": "[0-9]{4}-[0-9]{2}", **GREEDY}
+    ours, theirs = (engine.generate("a", **date) for engine in (remote, local))
+    assert ours.completions == theirs.completions
+    assert (ours.logprobs == [None]) is (server == "vllm")
+
+
+def test_text_goes_in_and_out(server: str, address: str, local: InferenceEngine) -> None:
+    with connected(address) as engine:
+        params: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+        prompts = ["Hi", {"text": "once"}]
+        ours, theirs = engine.generate(prompts, **params), local.generate(prompts, **params)
+        for mine, yours in zip(ours, theirs, strict=True):
+            # Of a character that is cut off vLLM gives nothing.
+            cut = "\N{REPLACEMENT CHARACTER}" if server == "vllm" else ""
+            assert mine.completion == yours.completion.rstrip(cut)
+            for name in ("finish_reason", "prompt_tokens", "completion_tokens"):
+                assert mine.metadata[name] == yours.metadata[name]
+        assert "".join(chunk.text for chunk in engine.stream("Hi", **params)) == ours.completions[0]
+
+
+# ─── SGLang's ───
+
+
+@SGLANG_ONLY
+def test_new_weights_are_served_with_their_version(
+    address: str, model: Path, tmp_path: Path
+) -> None:
+    other, tokenizer = Transformers.of(saved(tmp_path / "other", seed=5)), str(model)
+    asked: dict[str, Any] = {"prompts": as_ids(PROMPTS), "temperature": 0, "max_tokens": 16}
+    with connected(address, tokenizer_path=tokenizer) as engine:
+        assert "update_weights" in engine.supports and engine.weight_version == 0
+        before = engine.generate(**asked)
+        broken = {**other.model.state_dict(), "lm_head.weight": torch.zeros(3)}
+        with refused(ConfigError, "lm_head.weight", key="weights"):
+            engine.update_weights(broken)
+        stream = engine.stream("a", max_tokens=400, ignore_eos=True)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]  # the server may be ending it yet
+        assert engine.update_weights(other.model) == 1
+        assert engine.update_weights(other.model, version=9) == engine.weight_version == 9
+        output = engine.generate(**asked)
+        assert output.token_ids != before.token_ids
+        assert_greedy(other, PROMPTS, output, 16)
+        assert {row["weight_version"] for row in output.metadata} == {9}
+        with connected(address, tokenizer_path=tokenizer) as second:
+            assert second.weight_version == 9
+            assert second.update_weights(Transformers.of(model).model) == 10
+        output = engine.generate(**asked)
+        assert output.token_ids == before.token_ids
+        assert {row["weight_version"] for row in output.metadata} == {10}
+
+
+# ─── vLLM's ───
+
+
+def test_page_of_backends_has_each_field_of_its_sampling_params(python: str) -> None:
+    program = "from vllm import SamplingParams; print(*SamplingParams.__struct_fields__)"
+    said = subprocess.run(
+        [python, "-c", program], capture_output=True, text=True, check=True, timeout=300
+    )
+    fields = {name for name in said.stdout.split() if not name.startswith("_")}
+    assert vllm_fields().keys() == fields - {"output_text_buffer_length"}  # its own
+
+
+@VLLM_ONLY
+def test_server_offers_all_that_a_server_can(remote: InferenceEngine) -> None:
+    lacking = {"update_weights", "sleep", "logits", "beams", "sampling_mask", "routed_experts"}
+    lacking |= {"thinking_token_budget"}  # this one knows no marks of thoughts
+    assert not remote.supports & lacking
+    assert {"score", "top_logprobs", "prompt_logprobs", "regex"} < remote.supports
+    with refused(ConfigError, r"^update_weights\(\): the backend openai does not offer it"):
+        remote.update_weights({})
+
+
+def test_rows_with_adapters_are_those_of_transformers(
+    python: str, model: Path, tmp_path: Path, local: InferenceEngine, figures: Figures
+) -> None:
+    names = [None, "first", "second", "first"]
+    prompts = as_ids([max(PROMPTS, key=len)] * len(names))
+    options = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "4")  # docs/adapters.md
+    allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    with started(python, model, tmp_path, *options, **allowed) as remote:
+        assert remote.adapters == []
+        # The third replaces an adapter in its folder; the prefix cache has what that computed.
+        for name, seed in (("first", 5), ("second", 6), ("first", 7)):
+            folder = adapter(model, tmp_path / name, seed=seed)
+            assert remote.load_adapter(name, folder) == local.load_adapter(name, folder)
+            known = [each if each in local.adapters else None for each in names]
+            ours, theirs = (
+                engine.generate(prompts, adapter=known, **GREEDY) for engine in (remote, local)
+            )
+            assert ours.token_ids == theirs.token_ids
+            assert [row.weight_version for row in ours] == [r.weight_version for r in theirs]
+            far = max(map(furthest, ours.logprobs, theirs.logprobs))
+        figures("largest difference of a log prob with adapters", far)
+        assert sorted(remote.adapters) == ["first", "second"]
+        with refused(ConfigError, "the server did not load", key="adapters.third"):
+            remote.load_adapter("third", tmp_path / "nowhere")
+        remote.unload_adapter("first")
+        assert remote.adapters == ["second"]
+    for name in local.adapters:
+        local.unload_adapter(name)
+
+
+def assert_tables(mine: Any, yours: Any, *names: str) -> None:
+    """The likeliest tokens of each place, in their order, and their log probs."""
+    for name in names:
+        for own, other in zip(getattr(mine, name), getattr(yours, name), strict=True):
+            assert (own and list(own)) == (other and list(other))
+            furthest((own or {}).values(), (other or {}).values())
+
+
+def test_other_keywords_mean_the_same(
+    python: str,
+    model: Path,
+    tmp_path: Path,
+    local: InferenceEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marks = {"start": "<", "end": ">>"}
+    strings = {f"reasoning_{name}_str": mark for name, mark in marks.items()}
+    options = ("--reasoning-config", json.dumps(strings), "--max-logprobs", "-1")
+    with started(python, model, tmp_path, *options, parser=marks) as remote:
+        monkeypatch.setattr(local, "model", remote.model)
+        engines = remote, local
+        start = remote.tokenizer("<")["input_ids"]
+        prompts = as_ids([[20, *start], [20, *start, 9, 9], [20], [21, *start]])
+        budgets = {"thinking_token_budget": [3, 1, 2, None], "ignore_eos": True}
+        ours, theirs = (each.generate(prompts, **budgets, **GREEDY) for each in engines)
+        assert ours.token_ids == theirs.token_ids
+        assert [[*row.forced_at] for row in ours] == [[*row.forced_at] for row in theirs]
+        assert all(row.forced_at for row in ours[:2])
+        asked: dict[str, Any] = {"logprobs": -1, "prompt_logprobs": -1, "max_tokens": 3}
+        ours, theirs = (
+            each.generate(as_ids(PROMPTS[:3]), temperature=0, **asked) for each in engines
+        )
+        for mine, yours in zip(ours, theirs, strict=True):
+            furthest(mine.prompt_logprobs[1:], yours.prompt_logprobs[1:])
+            tables = zip(
+                [*mine.top_logprobs, *mine.top_prompt_logprobs[1:]],
+                [*yours.top_logprobs, *yours.top_prompt_logprobs[1:]],
+                strict=True,
+            )
+            for both in tables:
+                furthest(*([each[i] for i in range(VOCABULARY)] for each in both))
+        biased = {"logit_bias": {5: 100}, "n": 2, "temperature": 1.0, "max_tokens": 4}
+        for each in engines:
+            assert each.generate("Hi", ignore_eos=True, **biased).token_ids == [[5] * 4] * 2
+
+
+@VLLM_ONLY
+def test_scores_are_those_of_transformers(
+    remote: InferenceEngine, local: InferenceEngine, figures: Figures
+) -> None:
+    answers = [ids[: 1 + 5 * row] for row, ids in enumerate(reversed(PROMPTS))]
+    answers[4], answers[5] = [], local.generate(as_ids(PROMPTS[5:6]), **GREEDY).token_ids[0]
+    ours, theirs = (
+        engine.score(as_ids(PROMPTS), answers, top_logprobs=3) for engine in (remote, local)
+    )
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert mine.token_ids == yours.token_ids and mine.is_greedy == yours.is_greedy
+        furthest(mine.logprobs, yours.logprobs)
+        assert_tables(mine, yours, "top_logprobs")
+    assert [each.is_greedy for each in ours] == [row in (4, 5) for row in range(len(PROMPTS))]
+    plain = remote.get_logprobs(as_ids(PROMPTS), answers)
+    far = max(furthest(a, b.logprobs) for a, b in zip(plain, theirs, strict=True))
+    figures("largest difference of a scored log prob", far)
+    assert remote.score([], []) == []
+
+
+@VLLM_ONLY
+def test_likeliest_tokens_are_those_of_transformers(
+    remote: InferenceEngine, local: InferenceEngine
+) -> None:
+    asked: dict[str, Any] = {"logprobs": 3, "prompt_logprobs": 4, "max_tokens": 8}
+    prompts = as_ids([[*ids, VOCABULARY - 1] for ids in PROMPTS])
+    ours, theirs = (engine.generate(prompts, **asked) for engine in (remote, local))
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert mine.prompt_logprobs and mine.prompt_logprobs[0] is None
+        furthest(mine.prompt_logprobs[1:], yours.prompt_logprobs[1:])
+        assert_tables(mine, yours, "top_logprobs", "top_prompt_logprobs")
+    [row] = remote.generate("Hi", prompt_logprobs=True, max_tokens=1)
+    assert row.top_prompt_logprobs is None and row.prompt_logprobs
+    for wrong, says in (
+        ({"logprobs": 21}, "greater than max allowed: 20"),
+        ({"prompt_logprobs": 21}, "greater than max allowed: 20"),
+        ({"logprobs": 2, "temperature": 0.7}, "leave it out, or what changes the logits"),
+    ):
+        with refused(ConfigError, says, key=next(iter(wrong))):
+            remote.generate("Hi", **wrong)
+
+
+def test_log_probs_after_filters_are_ours_where_there_are_none(
+    python: str, model: Path, local: InferenceEngine, tmp_path: Path
+) -> None:
+    with started(python, model, tmp_path, "--logprobs-mode", "processed_logprobs") as engine:
+        assert sampled_row(engine, local, {"temperature": 0.7}).logprobs is not None
+        for filters in ({"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}):
+            assert sampled_row(engine, local, {"temperature": 1.0, **filters}).logprobs is None
+        for params in ADJUSTED:
+            ours, theirs = (
+                each.generate(as_ids(PROMPTS), **GREEDY, **params) for each in (engine, local)
+            )
+            assert ours.token_ids == theirs.token_ids
+            assert [*map(furthest, ours.logprobs, theirs.logprobs)]
+        furthest(engine.score("a", "b")[0].logprobs, local.score("a", "b")[0].logprobs)
+
+
+def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(
+    python: str, model: Path, tmp_path: Path
+) -> None:
+    with refused(ConfigError, "do not come from a softmax", key="base_url"):
+        with started(python, model, tmp_path, "--logprobs-mode", "raw_logits"):
+            pass
+
+
+@VLLM_ONLY
+def test_seed_gives_the_same_row_alone_and_in_any_batch(remote: InferenceEngine) -> None:
+    params: dict[str, Any] = {"temperature": 0.9, "max_tokens": 24, "ignore_eos": True}
+    together, again = (
+        remote.generate(as_ids(PROMPTS), seed=list(range(8)), **params).token_ids for _ in range(2)
+    )
+    alone = remote.generate(as_ids(PROMPTS[3:4]), seed=[3], **params)
+    assert again == together and alone.token_ids == together[3:4]
+    samples = remote.generate(as_ids(PROMPTS[:1]), n=4, **params)
+    assert len(set(map(tuple, samples.token_ids))) == 4
+
+
+@VLLM_ONLY
+def test_server_is_paused_and_goes_on(remote: InferenceEngine) -> None:
+    assert "pause" in remote.supports and not remote.paused
+    prompts, long = as_ids(PROMPTS[:2]), {"temperature": 0, "max_tokens": 850, "ignore_eos": True}
+    expected = remote.generate(prompts, **long).token_ids
+    rows = running(remote, prompts, 3, **long)
+    remote.pause("keep")
+    assert remote.paused and stand_still(rows, 0.5)
+    remote.resume()
+    assert [row.end().token_ids for row in rows] == expected
+    rows = running(remote, prompts, 3, **long)
+    remote.pause("abort")
+    for row, ids in zip(rows, expected, strict=True):
+        assert row.end(20).finish_reason == "abort"
+        assert row.token_ids == ids[: len(row.token_ids)]
+    remote.reset_prefix_cache()
+    later = begun(lambda: remote.generate(prompts, **long).token_ids)
+    assert not later.done()
+    remote.resume()
+    assert later.result(60) == expected
+
+
+def test_model_that_transformers_here_does_not_know_is_exact_through_vllm(
+    python: str, model: Path, tmp_path: Path, figures: Figures
+) -> None:
+    folder, prompts = tmp_path / "newer", tmp_path / "prompts.json"
+    prompts.write_text(json.dumps(PROMPTS))
+    script = ROOT / "tests" / "vllm" / "newer_model.py"
+    folder.mkdir()
+    command = [python, *map(str, (script, model, folder, prompts))]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=300)
+    with pytest.raises(ValueError, match="ministral3"):
+        AutoConfig.from_pretrained(folder)
+    reference = json.loads((folder / "reference.json").read_text())
+    with started(python, folder, tmp_path) as engine:
+        rows = engine.generate(as_ids(PROMPTS), temperature=0, max_tokens=24)
+        assert rows.token_ids == [row["token_ids"] for row in reference]
+        far = max(map(furthest, rows.logprobs, [row["logprobs"] for row in reference]))
+        figures("largest difference of a newer model's log prob", far)
+        scores = engine.score(as_ids(PROMPTS), rows.token_ids)
+        assert all(score.is_greedy for score in scores)
+        chat = engine.generate([{"role": "user", "content": "Hi"}], temperature=0, max_tokens=8)
+        assert engine.tokenizer.decode(chat[0].prompt_token_ids).startswith("<|im_start|>user")
