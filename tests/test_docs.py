@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +18,7 @@ from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.keywords import KEYWORDS
 from tests.support.config_faults import at
-from tests.support.upstream import upstream
+from tests.support.upstream import dataclass_fields, upstream
 from tests.support.vllm_fields import vllm_fields
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -67,14 +67,6 @@ ROWS = re.findall(
 )
 
 
-def fields(name: str) -> dict[str, str]:
-    """The keys of one of verl's config classes and the text of their annotations."""
-    tree = ast.parse(upstream("verl/workers/config/rollout.py").read_text())
-    (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
-    lines = [n for n in found.body if isinstance(n, ast.AnnAssign)]
-    return {ast.unparse(line.target): ast.unparse(line.annotation) for line in lines}
-
-
 def test_page_of_backends_says_of_each_field_of_vllm_what_it_is_here() -> None:
     """The fields themselves are compared with vLLM's by `tests/soak/test_openai_servers.py`."""
     for name, verdict in vllm_fields().items():
@@ -85,44 +77,41 @@ def test_page_of_backends_says_of_each_field_of_vllm_what_it_is_here() -> None:
 
 @pytest.mark.verl
 def test_page_for_verl_users_has_each_key_of_verls_once() -> None:
-    keys = {"val_kwargs": "SamplingConfig", "multi_turn": "MultiTurnConfig"}
-    keys["agent"] = "AgentLoopConfig"
-    expected = [
-        path
-        for key in fields("RolloutConfig")
-        for path in ([f"{key}.{k}" for k in fields(keys[key])] if key in keys else [key])
-    ]
+    def names(section: str) -> dict[str, str]:
+        return dataclass_fields("verl/workers/config/rollout.py", f"{section}Config")
+
+    sections = {"val_kwargs": "Sampling", "multi_turn": "MultiTurn", "agent": "AgentLoop"}
+    expected = names("Rollout").keys() - sections
+    expected |= {f"{key}.{name}" for key, section in sections.items() for name in names(section)}
     assert sorted(path for path, _ in ROWS) == sorted(expected)
+
+
+SECTIONS: dict[str, Any] = {
+    "agent.custom_async_server": {"path": "x"},
+    "trace": {"token2text": True},
+    "server": {"max_attempts": 4},
+    "prometheus": {"port": 9091},
+    "profiler": {"all_ranks": True},
+}
 
 
 @pytest.mark.verl
 @pytest.mark.parametrize(("path", "verdict"), [row for row in ROWS if row[1] != "used"])
 def test_page_for_verl_users_says_what_the_code_does(path: str, verdict: str) -> None:
     if verdict == "only the defaults":
-        inner = next(iter(yaml.safe_load(SECTIONS)[path].items()))
-        refused = at(f"{path}.{inner[0]}", inner[1])
+        refused = at(path, SECTIONS[path])
     else:
         accepted = [yaml.safe_load(value) for value in re.findall(r"`(.+?)`", verdict)]
         for value in accepted:
-            server = (
-                {"base_url": "http://localhost", "model_path": "m"} if value == "openai" else {}
-            )
-            read_config({"rollout": at(path, value), **server}, {})
+            server = {"base_url": "http://localhost", "model_path": "m"}
+            rollout = {"rollout": at(path, value)}
+            read_config(server | rollout if value == "openai" else rollout, {})
         others = [True, False, 2, 7, 0.25, "x", {"x": 1}]
         if set(map(str, accepted)) >= {"True", "False"}:
             others = ["x"]
         refused = at(path, next(v for v in others if v not in accepted))
     with pytest.raises(ConfigError, match=rf"^rollout\.{re.escape(path)}\b"):
         read_config({"rollout": refused}, {})
-
-
-SECTIONS = """
-agent.custom_async_server: {path: x}
-trace: {token2text: true}
-server: {max_attempts: 4}
-prometheus: {port: 9091}
-profiler: {all_ranks: true}
-"""
 
 
 @pytest.mark.verl

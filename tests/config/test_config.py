@@ -43,18 +43,18 @@ def test_embedded_default_is_a_greedy_float32_model() -> None:
 @pytest.mark.parametrize("name", ["sglang", "hf"])
 def test_another_model_has_the_librarys_defaults_in_place_of_the_embedded_ones(name: str) -> None:
     def read(**keys: Any) -> RolloutConfig:
-        return read_config(
-            None, {"model_path": "another", "rollout": {"name": name, **keys}}
-        ).rollout
+        given = {"model_path": "another", "rollout": {"name": name, **keys}}
+        return read_config(None, given).rollout
 
     own, library = read(), RolloutConfig()
-    for key in ("dtype", "enforce_eager", "max_num_seqs"):
-        assert getattr(own, key) == getattr(library, key)
-        assert key not in own.model_fields_set
+    embedded = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 64}
+    assert {key: getattr(own, key) for key in embedded} == {
+        key: getattr(library, key) for key in embedded
+    }
     assert (own.prompt_length, own.do_sample) == (2048, False)  # without a config, for any model
-    assert not own.model_fields_set & {"prompt_length", "response_length"}  # they follow the model
-    said = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 64}
-    assert {key: getattr(read(**said), key) for key in said} == said
+    # The lengths follow the model.
+    assert not own.model_fields_set & {*embedded, "prompt_length", "response_length"}
+    assert {key: getattr(read(**embedded), key) for key in embedded} == embedded
     assert "prompt_length" in read(prompt_length=7).model_fields_set
     assert load_config(None, {"model_path": None}) == load_config(None, {})
 
@@ -206,9 +206,8 @@ def test_source_is_read_as_people_mean_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.verl
-def test_verls_own_file_loads_once_it_is_made_runnable() -> None:
-    file = upstream("verl/trainer/config/rollout/rollout.yaml")
-    own = OmegaConf.load(file)
+def test_verls_own_files_are_refused_with_what_makes_them_runnable() -> None:
+    own = OmegaConf.load(upstream("verl/trainer/config/rollout/rollout.yaml"))
     (name,) = faults({"rollout": own})
     assert name.startswith("rollout.name: is '???'")
     (mode,) = faults({"rollout": own}, rollout={"name": "sglang"})
@@ -216,17 +215,9 @@ def test_verls_own_file_loads_once_it_is_made_runnable() -> None:
     runnable = {"name": "sglang", "mode": "async", "tensor_model_parallel_size": 1}
     config = load_config({"rollout": own}, {"rollout": runnable})
     assert config.rollout.prompt_length == 512 and config.rollout.dtype == "bfloat16"
-
-
-@pytest.mark.verl
-def test_whole_verl_config_is_refused_with_the_right_place_of_its_parts() -> None:
-    whole = OmegaConf.load(upstream("verl/trainer/config/_generated_ppo_trainer.yaml"))
-    (said,) = faults(whole)
+    # Of the whole config, docs/verl.md's lines load the parts.
+    (said,) = faults(OmegaConf.load(upstream("verl/trainer/config/_generated_ppo_trainer.yaml")))
     assert said.startswith("actor_rollout_ref: ") and "model_path=whole.model.path" in said
-    parts = {"model_path": whole.actor_rollout_ref.model.path}
-    parts["rollout"] = whole.actor_rollout_ref.rollout
-    config = load_config(parts, {"rollout": {"name": "sglang", "mode": "async"}})
-    assert config.rollout.tensor_model_parallel_size == 2
 
 
 # ── Merging and flat keys ────────────────────────────────────────────────────────────────────────

@@ -1,12 +1,8 @@
-"""The keys of a config: their types, their limits, and who reads them.
-
-Upstream's names are read from its source text, not imported.
-"""
+"""The keys of a config: their types, their limits, and who reads them."""
 
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,19 +15,10 @@ from _inf.config import Config, check_engine_kwargs
 from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_KEY
 from _inf.errors import ConfigError
 from tests.support.config_faults import at, faults
-from tests.support.upstream import upstream
+from tests.support.upstream import dataclass_fields, upstream
 
 VERL_ROLLOUT = "verl/workers/config/rollout.py"
 SERVER_ARGS = "sglang/srt/server_args.py"
-
-
-@functools.cache
-def dataclass_fields(file: str, name: str) -> dict[str, str]:
-    """Field names and the text of their defaults, by reading the source."""
-    tree = ast.parse(upstream(file).read_text())
-    (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
-    lines = (n for n in found.body if isinstance(n, ast.AnnAssign))
-    return {ast.unparse(n.target): ast.unparse(n.value) if n.value else "" for n in lines}
 
 
 def leaves(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -68,14 +55,11 @@ def test_defaults_are_verls_but_for_the_named_ones() -> None:
 
 @pytest.mark.verl
 def test_load_formats_are_sglangs() -> None:
-    source = upstream(SERVER_ARGS).read_text()
-    tree = ast.parse(source)
-    choices = {
-        ast.unparse(node.targets[0]): node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-    }
-    known = ast.literal_eval(choices["LOAD_FORMAT_CHOICES"])
+    assigned = [
+        n for n in ast.parse(upstream(SERVER_ARGS).read_text()).body if type(n) is ast.Assign
+    ]
+    [choices] = [n for n in assigned if ast.unparse(n.targets[0]) == "LOAD_FORMAT_CHOICES"]
+    known = ast.literal_eval(choices.value)
     for load_format in {*known} - {"gguf", "remote", "remote_instance", "private"}:
         read_config(at("rollout.load_format", load_format), {})
     (fault,) = faults(at("rollout.load_format", "gguf"))

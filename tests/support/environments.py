@@ -35,10 +35,6 @@ class Sums:
     def get_reward(self) -> float:
         return float(len(self.calls))
 
-    @property
-    def picture(self) -> str:
-        raise ValueError("nothing is drawn, and no tool")
-
     def _own(self) -> None:
         """No tool."""
 

@@ -15,6 +15,7 @@ import psutil
 from tests.support.scripts import until
 
 START_SECONDS = 60.0
+NAMES = ("mcp_program", "mcp_raw")
 PROGRAM = Path(__file__).with_name("mcp_program.py")
 
 
@@ -60,6 +61,6 @@ def servers_of(parent: int) -> list[psutil.Process]:
     servers = []
     for child in psutil.Process(parent).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ends
-            if str(PROGRAM) in " ".join(child.cmdline()):
+            if any(f"{name}.py" in " ".join(child.cmdline()) for name in NAMES):
                 servers.append(child)
     return servers

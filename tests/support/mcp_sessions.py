@@ -44,60 +44,55 @@ class _Handler(BaseHTTPRequestHandler):
     server: SessionServer
 
     def do_GET(self) -> None:
-        self._reply(405)
+        self._send(405)
 
     def do_DELETE(self) -> None:
-        self._reply(200)
+        self._send(200)
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         method, session = asked["method"], self.headers.get("mcp-session-id", "")
-        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked.get("id")}
         if self.server.refuses_with is not None:
-            self._send(401, self.server.refuses_with.encode())
+            self._send(401, self.server.refuses_with)
         elif method == "server/discover":
-            self._reply(400)
+            self._send(400)
         elif method == "initialize":
             self.server.begun += 1
             self.server.sessions.add(session := f"session {self.server.begun}")
             about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
-            answer["result"] = {**about, "serverInfo": {"name": "sessions", "version": "1"}}
-            self._reply(200, answer, session)
+            about["serverInfo"] = {"name": "sessions", "version": "1"}
+            self._answer(asked, {"mcp-session-id": session}, result=about)
         elif session not in self.server.sessions:
-            self._reply(404, {**answer, "error": FORGOTTEN})
+            self._answer(asked, status=404, error=FORGOTTEN)
         elif "id" not in asked:
-            self._reply(202)
+            self._send(202)
         elif method == "tools/list":
             names = ("say", "fail", "wait", "cut")
             tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
-            self._reply(200, {**answer, "result": {"tools": tools}})
+            self._answer(asked, result={"tools": tools})
         elif (tool := asked["params"]["name"]) == "fail":
-            self._reply(200, {**answer, "error": OWN_ERROR})
+            self._answer(asked, error=OWN_ERROR)
         elif tool == "cut":
-            self._send(200, b"", content_type="text/event-stream")
+            self._send(200, headers={"Content-Type": "text/event-stream"})
         else:
             if tool == "wait":
                 self.server.waits.set()
                 self.server.goes_on.wait()
-            self._reply(200, {**answer, "result": {"content": [{"type": "text", "text": session}]}})
+            self._answer(asked, result={"content": [{"type": "text", "text": session}]})
 
-    def _reply(self, status: int, answer: Any = None, session: str | None = None) -> None:
-        self._send(status, b"" if answer is None else json.dumps(answer).encode(), session)
-
-    def _send(
-        self,
-        status: int,
-        body: bytes,
-        session: str | None = None,
-        content_type: str = "application/json",
+    def _answer(
+        self, asked: Any, headers: dict[str, str] | None = None, status: int = 200, **fields: Any
     ) -> None:
+        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), **fields})
+        self._send(status, body, headers)
+
+    def _send(self, status: int, body: str = "", headers: dict[str, str] | None = None) -> None:
+        about = {"Content-Type": "application/json", "Content-Length": str(len(body))}
         self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        if session is not None:
-            self.send_header("mcp-session-id", session)
+        for name, value in {**about, **(headers or {})}.items():
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body.encode())
 
     def log_message(self, *_: object) -> None:
         pass

@@ -92,30 +92,20 @@ class ScriptedServer:
                 outer.seen.append(Seen(self.path, body, headers, time.monotonic()))
                 reply = outer.script(self.path, body)
                 time.sleep(reply.wait)
+                kind, content = "application/json", reply.body
+                if reply.events is not None:
+                    kind, self.close_connection = "text/event-stream", True
+                    events = [f"data: {json.dumps(event)}\n\n" for event in reply.events]
+                    content = "".join(events + ["data: [DONE]\n\n"] * reply.done).encode()
+                elif not isinstance(content, bytes):
+                    content = json.dumps(content).encode()
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    self._events(reply) if reply.events is not None else self._whole(reply)
-
-            def _whole(self, reply: Reply) -> None:
-                raw = isinstance(reply.body, bytes)
-                content = reply.body if raw else json.dumps(reply.body).encode()
-                self.send_response(reply.status)
-                kind = {"content-type": "application/json"}
-                for name, value in {**kind, **reply.headers}.items():
-                    self.send_header(name, value)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def _events(self, reply: Reply) -> None:
-                self.close_connection = True
-                self.send_response(200)
-                self.send_header("content-type", "text/event-stream")
-                self.send_header("connection", "close")
-                self.end_headers()
-                for event in reply.events or ():
-                    self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-                if reply.done:
-                    self.wfile.write(b"data: [DONE]\n\n")
+                    self.send_response(reply.status)
+                    about = {"content-type": kind, "content-length": str(len(content))}
+                    for name, value in {**about, **reply.headers}.items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                    self.wfile.write(content)
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -62,6 +62,11 @@ def load(tmp_path: Path) -> Iterator[Load]:
     close_tools(loaded)
 
 
+def raw(calls: Path | None = None, **fields: Any) -> dict[str, Any]:
+    """The entry of a server that starts at once; its tools are `say` and `say2`."""
+    return stdio(calls, **fields) | {"args": [str(PROGRAM.with_name("mcp_raw.py"))]}
+
+
 @pytest.fixture
 def calls(tmp_path: Path) -> Path:
     return tmp_path / "calls"
@@ -78,11 +83,24 @@ def result(tool: Tool, **arguments: Any) -> str:
     return done.text
 
 
+def together(tool: Tool, calls: int) -> set[str]:
+    """What so many calls at once return."""
+
+    async def rows() -> list[Executed]:
+        return await asyncio.gather(*(run(tool) for _ in range(calls)))
+
+    return {done.text for done in asyncio.run(rows())}
+
+
+def pids() -> set[int]:
+    return {server.pid for server in servers_of(os.getpid())}
+
+
 def refusal(load: Load, *entries: Mapping[str, Any]) -> str:
-    before = {server.pid for server in servers_of(os.getpid())}
+    before = pids()
     with pytest.raises(ToolError) as refused:
         load(*entries)
-    assert {server.pid for server in servers_of(os.getpid())} <= before
+    assert pids() <= before
     return str(refused.value)
 
 
@@ -102,8 +120,8 @@ def test_tools_of_a_program_have_its_schema_and_text_from_one_process(
             "required": ["expression"],
         },
     }
-    assert tools["calculator"].executable and not tools["own"].executable
-    assert tools["calculator"].of_server and not tools["own"].of_server
+    of_server = [tools[name].executable and tools[name].of_server for name in names]
+    assert of_server == [True] * 7 + [False]
     assert result(tools["calculator"], expression="12 * 7") == "84"
     assert result(tools["words"]) == "two texts"
     done = asyncio.run(run(tools["picture"]))
@@ -112,11 +130,8 @@ def test_tools_of_a_program_have_its_schema_and_text_from_one_process(
     failed = asyncio.run(run(tools["calculator"], expression="1"))
     assert str(failed.error).startswith("Error executing tool calculator")
 
-    async def rows() -> list[Executed]:
-        return await asyncio.gather(*(run(shared["pid"]) for _ in range(20)))
-
-    said = {done.text for _ in range(2) for done in asyncio.run(rows())}
-    assert said == {str(server.pid) for server in servers_of(os.getpid())} and len(said) == 1
+    said = together(shared["pid"], 20) | together(shared["pid"], 20)
+    assert said == {*map(str, pids())} and len(said) == 1
 
 
 def test_a_program_gets_no_variables_but_those_of_its_entry(shared: Tools) -> None:
@@ -130,77 +145,67 @@ def test_a_program_gets_no_variables_but_those_of_its_entry(shared: Tools) -> No
 
 def test_names_that_are_unknown_or_taken_are_refused(load: Load) -> None:
     for entries, says in (
-        ([stdio(include=["word"])], "include[0]: the server has no tool 'word'; did you mean"),
-        ([stdio(exclude=["pid", "x"])], "exclude[1]: the server has no tool 'x'; it has calc"),
-        ([stdio(include=["pid"]), {"name": "pid"}], "tools[1]: the name 'pid' is taken by"),
+        ([raw(include=["sayy"])], "include[0]: the server has no tool 'sayy'; did you mean 'say'"),
+        ([raw(exclude=["say", "x"])], "exclude[1]: the server has no tool 'x'; it has say, say2"),
+        ([raw(include=["say"]), {"name": "say"}], "tools[1]: the name 'say' is taken by"),
     ):
         assert says in refusal(load, *entries)
 
 
 def test_a_call_over_its_time_is_stopped_at_the_server(load: Load, calls: Path) -> None:
-    tools = load(stdio(calls, timeout=3))
-    assert tools["hang"].timeout == 3
+    tools = load(stdio(calls, timeout=3, include=["hang", "calculator"]))
+    assert [*tools] == ["calculator", "hang"] and tools["hang"].timeout == 3
     done = asyncio.run(run(tools["hang"], timeout=3))
     assert done.error == "it did not answer within 3 seconds"
     assert until(lambda: [call for call, _ in noted(calls)] == ["hang", "stopped"], SECONDS)
     assert result(tools["calculator"], expression="3 + 4") == "7"
 
 
-async def hanging(hang: Tool, calls: Path) -> tuple[asyncio.Task[Executed], int]:
-    """Call it, wait until it runs, and return the call and the server's process."""
-    call = asyncio.ensure_future(run(hang))
-    async with asyncio.timeout(SECONDS):
-        while not (pids := [pid for name, pid in noted(calls) if name == "hang"]):
-            await asyncio.sleep(0.05)
-    return call, pids[0]
+def kill_in_the_middle(tool: Tool, calls: Path, **arguments: Any) -> str:
+    """Call it, kill the server while it runs, and return the error."""
 
-
-def kill_in_the_middle(hang: Tool, calls: Path) -> Executed:
     async def both() -> Executed:
-        call, server = await hanging(hang, calls)
-        os.kill(server, signal.SIGKILL)
+        call = asyncio.ensure_future(run(tool, **arguments))
+        async with asyncio.timeout(SECONDS):
+            while not (pids := [pid for name, pid in noted(calls) if name == "hang"]):
+                await asyncio.sleep(0.05)
+        os.kill(pids[0], signal.SIGKILL)
         return await call
 
-    return asyncio.run(both())
+    return str(asyncio.run(both()).error)
 
 
 def test_a_program_killed_in_the_middle_fails_that_call_and_is_started_again(
     load: Load, calls: Path
 ) -> None:
-    tools = load(stdio(calls, include=["pid", "hang"]))
-    assert [*tools] == ["hang", "pid"]
-    first = int(result(tools["pid"]))
-    done = kill_in_the_middle(tools["hang"], calls)
-    assert (
-        done.error is not None and LOST in done.error and "was lost during the call" in done.error
-    )
-    assert [call for call, _ in noted(calls)] == ["hang"]
-
-    async def rows() -> list[Executed]:
-        return await asyncio.gather(*(run(tools["pid"]) for _ in range(5)))
-
-    again = {done.text for done in asyncio.run(rows())}
+    tools = load(raw(calls, include=["say"]))
+    assert [*tools] == ["say"]
+    say = tools["say"]
+    first = int(result(say))
+    error = kill_in_the_middle(say, calls, hang=True)
+    assert LOST in error and "was lost during the call" in error
+    assert len(noted(calls)) == 1  # it was not repeated
+    again = together(say, 5)
     assert len(again) == 1 and again != {str(first)}
     second = int(again.pop())
-    known = {server.pid for server in servers_of(os.getpid())}
-    assert second in known and first not in known
+    assert second in pids() and first not in pids()
     os.kill(second, signal.SIGKILL)  # while no call runs: the next one does not notice
-    server: Any = tools["pid"].function.server  # type: ignore[union-attr]
+    server: Any = say.function.server  # type: ignore[union-attr]
     assert until(lambda: server._session.lost and not psutil.pid_exists(second), SECONDS)
-    assert result(tools["pid"]) != str(second)
+    assert result(say) != str(second)
 
 
 def test_a_program_that_is_gone_is_an_error_of_each_call(
     load: Load, tmp_path: Path, calls: Path
 ) -> None:
-    entry, program = stdio(calls), tmp_path / "server"
+    entry, program = raw(calls), tmp_path / "server"
     program.write_text(f"#!/bin/sh\nexec {entry['command']} {entry['args'][0]}\n")
     program.chmod(0o700)
-    tools = load({**entry, "command": str(program), "args": []})
+    say = load({**entry, "command": str(program), "args": []})["say"]
     program.unlink()
-    assert "is not repeated" in str(kill_in_the_middle(tools["hang"], calls).error)
+    assert "is not repeated" in kill_in_the_middle(say, calls, hang=True)
     for _ in range(2):
-        done = asyncio.run(run(tools["pid"]))
+        done = asyncio.run(run(say))
         gone = "the MCP server server is gone, and cannot be connected to again: FileNotFoundError"
         assert done.error is not None and done.error.startswith(gone)
 
@@ -212,7 +217,7 @@ def test_a_url_is_lost_and_found_again(load: Load, calls: Path) -> None:
     try:
         tools = load(entry)
         assert result(tools["calculator"], expression="12 * 7") == "84"
-        assert LOST in str(kill_in_the_middle(tools["hang"], calls).error)
+        assert LOST in kill_in_the_middle(tools["hang"], calls)
         process.wait(SECONDS)
         done = asyncio.run(run(tools["pid"]))
         assert done.error == "ConnectError: All connection attempts failed"
@@ -286,47 +291,37 @@ def test_a_fork_leaves_the_server_alone(shared: Tools) -> None:
     assert result(shared["pid"]) == before
 
 
-def verls(file: Path, servers: Any, **fields: Any) -> dict[str, Any]:
+def verls(file: Path, servers: Any) -> dict[str, Any]:
     """An entry as verl's example has it, and its file of servers."""
     file.write_text(json.dumps({"mcpServers": servers}))
     return {
         "class_name": "verl.tools.mcp_base_tool.MCPBaseTool",
         "config": {"type": "mcp", "rate_limit": 5, "timeout": 7},
-        "mcp": {"mcp_servers_config_path": str(file), "tool_selected_list": ["a_pid", "b_pid"]},
-        **fields,
+        "mcp": {"mcp_servers_config_path": str(file), "tool_selected_list": ["a_say", "b_say"]},
     }
 
 
-def program_of_verl() -> dict[str, Any]:
-    return {key: value for key, value in stdio().items() if key != "type"}
-
-
 def test_verls_own_form_loads_with_its_prefixes_and_its_rate(load: Load, tmp_path: Path) -> None:
-    servers = {"a": program_of_verl(), "b": program_of_verl()}
+    program = raw()
+    del program["type"]
+    servers: dict[str, Any] = {"a": program, "b": program}
     tools = load(verls(tmp_path / "mcp.json", servers))
-    assert [*tools] == ["a_pid", "b_pid"] and tools["a_pid"].timeout == 7
-    assert result(tools["a_pid"]) != result(tools["b_pid"])
+    assert [*tools] == ["a_say", "b_say"] and tools["a_say"].timeout == 7
+    assert result(tools["a_say"]) != result(tools["b_say"])  # each its process
 
-    async def rows() -> float:
-        start = time.monotonic()
-        await asyncio.gather(*(run(tools["a_pid"]) for _ in range(6)))
-        return time.monotonic() - start
-
-    assert asyncio.run(rows()) > 0.9  # the sixth waits for five fifths of a second
+    start = time.monotonic()
+    together(tools["a_say"], 6)
+    assert time.monotonic() - start > 0.9  # the sixth waits for five fifths of a second
 
     async def after_some_that_gave_up() -> Executed:
-        gave_up = await asyncio.gather(*(run(tools["a_pid"], timeout=0.1) for _ in range(40)))
+        gave_up = await asyncio.gather(*(run(tools["a_say"], timeout=0.1) for _ in range(40)))
         assert sum(done.error is not None for done in gave_up) > 30
-        return await run(tools["a_pid"], timeout=5)
+        return await run(tools["a_say"], timeout=5)
 
     assert asyncio.run(after_some_that_gave_up()).error is None  # 40 turns would take 8 seconds
     servers["b"] = {"url": f"http://127.0.0.1:{free_port()}/mcp", "auth_token": "a-secret-token"}
     says = refusal(load, verls(tmp_path / "mcp.json", servers))
     assert "cannot be used: ConnectError" in says and "a-secret-token" not in says
-
-
-def raw(**fields: Any) -> dict[str, Any]:
-    return stdio(**fields) | {"args": [str(PROGRAM.with_name("mcp_raw.py"))]}
 
 
 def test_an_error_that_is_the_servers_own_and_a_wrong_byte_end_no_session(load: Load) -> None:
