@@ -12,11 +12,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from _inf.models.cache import build_once, cache_root
 from _inf.models.hub import hub_tokenizer
 from _inf.models.resolve import resolve_model
 from tests.support.gguf_file import write_gguf
+from tests.support.scripted_server import Reply, scripted
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter
 
@@ -367,60 +366,35 @@ def test_unreachable_hub_is_an_error_of_one_line_within_seconds(
     assert refused("org/name").endswith("could not be reached: HF_HUB_OFFLINE is set")
 
 
-class Hub(BaseHTTPRequestHandler):
-    """A small server with the parts of the Hub's API that a download uses."""
-
-    folder: Path
-    commit, tagged = "0" * 40, "1" * 40  # of main, and of the tag v2
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        path = self.path.split("?")[0]
-        if path.startswith("/api/models/org/gated"):
-            return self._answer(403, b"", {"X-Error-Code": "GatedRepo"})
-        if path.startswith("/api/models/org/model/tree/"):  # asked by huggingface-hub 2
-            files = [(file.name, file.stat().st_size) for file in self.folder.iterdir()]
-            tree = [{"type": "file", "path": n, "size": size, "oid": n} for n, size in files]
-            return self._answer(200, json.dumps(tree).encode())
-        if path.startswith("/api/models/org/model"):
-            if "revision" in path and path.rsplit("/", 1)[1] not in ("main", "v2", self.commit):
-                return self._answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
-            names = [{"rfilename": file.name} for file in self.folder.iterdir()]
-            commit = self.tagged if path.endswith("/v2") else self.commit
-            about = {"id": "org/model", "sha": commit, "siblings": names}
-            return self._answer(200, json.dumps(about).encode())
-        if path.startswith("/org/model/resolve/"):
-            body = (self.folder / path.rsplit("/", 1)[1]).read_bytes()
-            etag = f'"{hashlib.sha1(body).hexdigest()}"'
-            commit = path.split("/")[4]
-            return self._answer(200, body, {"ETag": etag, "X-Repo-Commit": commit})
-        return self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
-
-    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+MAIN, TAGGED = "0" * 40, "1" * 40  # the commits of main, and of the tag v2
 
 
 @contextlib.contextmanager
 def hub(folder: Path, endpoint: Callable[..., None]) -> Iterator[None]:
-    Hub.folder = folder
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    endpoint(f"http://127.0.0.1:{server.server_port}")
-    try:
+    """A small server with the parts of the Hub's API that a download uses."""
+
+    def answer(path: str, body: None) -> Reply:
+        path = path.split("?")[0]
+        if path.startswith("/api/models/org/gated"):
+            return Reply({}, 403, {"X-Error-Code": "GatedRepo"})
+        if path.startswith("/api/models/org/model/tree/"):  # asked by huggingface-hub 2
+            files = [(file.name, file.stat().st_size) for file in folder.iterdir()]
+            return Reply([{"type": "file", "path": n, "size": size, "oid": n} for n, size in files])
+        if path.startswith("/api/models/org/model"):
+            if "revision" in path and path.rsplit("/", 1)[1] not in ("main", "v2", MAIN):
+                return Reply({}, 404, {"X-Error-Code": "RevisionNotFound"})
+            names = [{"rfilename": file.name} for file in folder.iterdir()]
+            commit = TAGGED if path.endswith("/v2") else MAIN
+            return Reply({"id": "org/model", "sha": commit, "siblings": names})
+        if path.startswith("/org/model/resolve/"):
+            file = (folder / path.rsplit("/", 1)[1]).read_bytes()
+            etag = f'"{hashlib.sha1(file).hexdigest()}"'
+            return Reply(file, headers={"ETag": etag, "X-Repo-Commit": path.split("/")[4]})
+        return Reply({}, 404, {"X-Error-Code": "RepoNotFound"})
+
+    with scripted(answer) as server:
+        endpoint(server.base_url.removesuffix("/v1"))
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_tokenizer_of_a_hub_model_is_downloaded_without_its_weights(
@@ -466,7 +440,7 @@ def test_revision_is_that_of_the_hub_and_of_nothing_else(
         with pytest.raises(ConfigError, match="it has no such revision; correct the key revision"):
             resolve_model("org/model", revision="v3")
         there = Path(hub_tokenizer("model_path", "org/model", False, "v2"))
-    assert (main.name, tagged.name) == (Hub.commit, Hub.tagged) and there == tagged
+    assert (main.name, tagged.name) == (MAIN, TAGGED) and there == tagged
     assert resolve_model("org/model", revision="v2") == tagged  # the Hub is gone
     for path in (None, str(folder)):
         with pytest.raises(ConfigError, match="^revision: must be null: .* not come from the Hub"):

@@ -1,49 +1,24 @@
-"""Agent loops as users of verl write them, for evaluations of them.
-
-A file of its own, which tests copy, name in a YAML file and edit: it uses nothing of this project.
-"""
+"""Agent loops as users of verl write them, for evaluations of them: tests copy this file, name it
+in a YAML file and edit it."""
 
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
 
-AGAIN = "\n<|im_start|>user\nAre you sure?<|im_end|>\n<|im_start|>assistant\n"
+from tests.support import agent_loops
 
 
-class Loop(AgentLoopBase):
-    def __init__(self, *args: Any, name: str = "", ask: str = AGAIN, **kwargs: Any) -> None:
+class Loop(agent_loops.Loop):
+    """Two turns, of the sampled ids; their log probs are left to whoever recorded them."""
+
+    def __init__(self, *args: Any, name: str = "", ask: str = "Are you sure?", **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.between = self.tokenizer.encode(ask, add_special_tokens=False)
+        self.again = ask
 
-    async def ask(self, ids: list[int], params: dict[str, Any]) -> list[int]:
-        output = await self.server_manager.generate(
-            request_id=uuid4().hex, prompt_ids=ids, sampling_params=params
-        )
-        return list(output.token_ids)
-
-    def rendered(self, messages: Any) -> list[int]:
-        return list(
-            self.tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=True, tokenize=True
-            )
-        )
-
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        """Two turns, of the sampled ids."""
-        prompt = self.rendered(row["raw_prompt"])
-        first = await self.ask(prompt, sampling_params)
-        second = await self.ask(prompt + first + self.between, sampling_params)
-        mask = [1] * len(first) + [0] * len(self.between) + [1] * len(second)
-        return AgentLoopOutput(
-            prompt_ids=prompt,
-            response_ids=first + self.between + second,
-            response_mask=mask,
-            num_turns=4,
-            metrics={},
-        )
+    def said(self, *given: Any, **more: Any) -> Any:
+        return super().said(*given, num_turns=4)
 
 
 @register("two_turns")

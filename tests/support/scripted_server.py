@@ -84,6 +84,8 @@ class ScriptedServer:
             def do_GET(self) -> None:
                 self._answer(None)
 
+            do_HEAD = do_GET
+
             def do_POST(self) -> None:
                 self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 
@@ -105,7 +107,7 @@ class ScriptedServer:
                     for name, value in {**about, **reply.headers}.items():
                         self.send_header(name, value)
                     self.end_headers()
-                    self.wfile.write(content)
+                    self.wfile.write(b"" if self.command == "HEAD" else content)
 
             def log_message(self, *_: Any) -> None:
                 pass

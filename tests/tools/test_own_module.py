@@ -43,5 +43,7 @@ def test_module_that_another_one_hides_is_refused_and_the_other_is_not_imported(
     beside = written(tmp_path / "beside" / part, "X = 'beside'")
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
     name = part.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    with pytest.raises(ImportError, match=f"{beside} is hidden by {first}"):
+    with pytest.raises(
+        ImportError, match=f"{beside} is hidden by {first}, .*; rename one of them$"
+    ):
         import_beside(tmp_path / "beside" / "tools.yaml", name)
