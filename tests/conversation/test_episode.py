@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import dataclasses
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -14,66 +13,56 @@ import pytest
 from _inf.conversation.continued import take_up
 from _inf.conversation.episode import Episode
 from _inf.conversation.recorder import Recorder
+from _inf.conversation.rules import Rules
 from _inf.request.continued_rows import continued_row
-from _inf.request.template import Template
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, TurnOptions
 from inf import GenerationRow, PromptError, as_rollouts
-from tests.support.conversation_rules import rules
+from tests.support.conversation_rules import rules, tiny_rules
 from tests.support.refusals import refused
-from tests.support.tiny import IM_END, VOCABULARY, tiny_model
+from tests.support.tiny import VOCABULARY
 
 TEMPLATE = """{% for m in messages %}{% if loop.index0 %}<|new|>{% endif %}{{ m['role'] }}:
 {{ m['content'] }}<|im_end|>{% endfor %}assistant:"""
 
 
-def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only() -> None:
-    """The engine would die of such a token, which a tokenizer has if it was extended later."""
-    from transformers import AutoTokenizer
-
-    tokenizer = copy.deepcopy(AutoTokenizer.from_pretrained(tiny_model()))
-    tokenizer.add_tokens(["<|new|>"])
-    tokenizer.chat_template = TEMPLATE
-    end = tokenizer.convert_tokens_to_ids(IM_END)
-    answer = RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, [(0, 0)])
-
-    async def turn(request: Request) -> RequestOutput:
-        return answer
-
-    template = Template(tokenizer, eos_token_ids=[end])
-    asked = Prompt([5], messages=[{"role": "user", "content": "hi"}])
-    own = rules(template, tokenizer, vocabulary=VOCABULARY, eos=end)
-    recorder = Recorder(turn, 0)
-    row = Episode(asked, SamplingParams(max_tokens=50), TurnOptions(), own, recorder)
-    row.add_answer(asyncio.run(recorder.sample(row.next_request())))
-    row.add_user_message("Go on.")
-    assert row.error == f"the next turn has token {VOCABULARY}, outside the model's vocabulary"
-    assert row.over and row.ids == [70, end]
-
-
 PROMPT, END = [5, 6], 7
+HI = [{"role": "user", "content": "hi"}]
 
 
-async def unasked(request: Request) -> RequestOutput:
-    raise AssertionError
-
-
-def ended(template: Any, *answers: RequestOutput) -> RequestOutput:
-    """A row of these answers, with a user's message after each but the last."""
+def episode(own: Rules, asked: Prompt, *answers: RequestOutput) -> Episode:
+    """A row that is given these answers."""
     given = iter(answers)
 
     async def turn(request: Request) -> RequestOutput:
         return next(given)
 
-    asked = Prompt(PROMPT, messages=[{"role": "user", "content": "hi"}])
+    return Episode(asked, SamplingParams(max_tokens=50), TurnOptions(), own, Recorder(turn, 0))
+
+
+def answer(row: Episode) -> None:
+    row.add_answer(asyncio.run(row.recorder.sample(row.next_request())))
+
+
+def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only() -> None:
+    """The engine would die of such a token, which a tokenizer has if it was extended later."""
+    own = tiny_rules(TEMPLATE, "<|new|>")
+    end = own.model.tokenizer.eos_token_id
+    answered = RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, [(0, 0)])
+    row = episode(own, Prompt([5], messages=HI), answered)
+    answer(row)
+    row.add_user_message("Go on.")
+    assert row.error == f"the next turn has token {VOCABULARY}, outside the model's vocabulary"
+    assert row.over and row.ids == [70, end]
+
+
+def ended(template: Any, *answers: RequestOutput) -> RequestOutput:
+    """A row of these answers, with a user's message after each but the last."""
     tokenizer = SimpleNamespace(decode=lambda ids, **kwargs: str(ids))
-    recorder = Recorder(turn, 0)
-    row = Episode(
-        asked, SamplingParams(max_tokens=50), TurnOptions(), rules(template, tokenizer), recorder
-    )
+    row = episode(rules(template, tokenizer), Prompt(PROMPT, messages=HI), *answers)
     for number in range(len(answers)):
         if number:
             row.add_user_message("Go on.")
-        row.add_answer(asyncio.run(recorder.sample(row.next_request())))
+        answer(row)
     return row.output({})
 
 
@@ -119,11 +108,9 @@ def test_row_is_continued_with_the_answers_that_it_has(template: Any) -> None:
     [saved] = as_rollouts([row])
     for each in (row, saved):
         asked = continued_row(each, 0)
-        own = rules(template, SimpleNamespace())
-        recorder = Recorder(unasked, 0)
-        again = Episode(asked, SamplingParams(max_tokens=50), TurnOptions(), own, recorder)
+        again = episode(rules(template, SimpleNamespace()), asked)
         take_up(again, asked.so_far)
-        [first] = recorder.sampled
+        [first] = again.recorder.sampled
         assert first.prompt_ids == PROMPT and first.answer.token_ids == [1, END]
         request = again.next_request()
         assert request.so_far is not None and request.so_far.token_ids == [4, 5]

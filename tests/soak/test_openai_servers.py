@@ -246,7 +246,7 @@ def test_chunks_of_a_stream_are_the_row(server: str, remote: InferenceEngine) ->
 def test_answers_follow_their_grammar_beside_free_rows(
     server: str, remote: InferenceEngine, local: InferenceEngine
 ) -> None:
-    output = remote.generate(["a", "b", "c"], json_schema=[CITY, None, CITY], max_tokens=60)
+    output = remote.generate(["a", "b", "c"], json_schema=[CITY, None, CITY], max_tokens=400)
     for row in (output[0], output[2]):
         assert json.loads(row.completion)["city"] in ("Rome", "Oslo")
     for row in remote.generate(["a", "b"], regex="[a-c]{4}", ignore_eos=True, max_tokens=30):
