@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -145,6 +145,18 @@ def _first_engine(request: pytest.FixtureRequest) -> None:
     starts = any(item.get_closest_marker("engine") for item in items if item.path == request.path)
     if starts and any("tiny" in getattr(item, "fixturenames", ()) for item in items):
         request.getfixturevalue("tiny")
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """`command(*arguments)` runs `inf` in this process: exit code, stdout, stderr."""
+    from _inf.apps.cli import main
+
+    def run(*arguments: Any) -> tuple[int, str, str]:
+        capfd.readouterr()
+        return (main([*map(str, arguments)]), *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 import inf
-from _inf.apps.cli import main
-from inf import GenerationTimeout
-from tests.support.json_lines import read
+from tests.support.json_lines import read, write
 from tests.support.stub_engine import StubEngine
 
 Ran = tuple[int, str]
@@ -22,35 +20,26 @@ PROMPTS = [{"prompt": f"p{i}"} for i in range(4)]
 
 
 class Stub(StubEngine):
-    """Answers everything with "yes"; at the prompt `stops_at` Ctrl-C is pressed, and the prompt
-    `late` times out."""
+    """Answers everything with "yes"; at the prompt `stops_at` Ctrl-C is pressed."""
 
-    def __init__(self, stops_at: str | None, late: str | None) -> None:
-        self._stops_at, self._late = stops_at, late
+    stops_at = ""
 
     async def answer(self, prompt: str, number: int) -> str:
-        if prompt == self._stops_at:
+        if prompt == self.stops_at:
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(5)
-        if prompt == self._late:
-            raise GenerationTimeout("too late")
         return "yes"
 
 
 @pytest.fixture
-def batch(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., Ran]:
+def batch(monkeypatch: pytest.MonkeyPatch, command: Any) -> Callable[..., Ran]:
     """`batch(lines, *options)` answers in.jsonl into out.jsonl; returns exit code and stderr."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Stub, "starts", 0)
+    monkeypatch.setattr(inf, "InferenceEngine", Stub)
 
-    def run(lines: list[Any], *options: str, stops_at: Any = None, late: Any = None) -> Ran:
-        monkeypatch.setattr(inf, "InferenceEngine", lambda *args, **kwargs: Stub(stops_at, late))
-        text = "".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines)
-        Path("in.jsonl").write_text(text)
-        capfd.readouterr()
-        return main(["batch", "in.jsonl", "out.jsonl", *options]), capfd.readouterr().err
+    def run(lines: list[Any], *options: str) -> Ran:
+        code, _, err = command("batch", write(Path("in.jsonl"), lines), "out.jsonl", *options)
+        return code, err
 
     return run
 
@@ -75,14 +64,16 @@ def test_changed_options_or_rules_are_refused_and_finished_files_start_no_engine
     assert code == 2 and "out.jsonl was begun with parameters=" in err
     meta.write_text(json.dumps(json.loads(about) | {"format": 1}))  # other rules of reading lines
     code, err = batch(lines)
-    assert code == 2 and "out.jsonl was begun with format=1" in err
+    assert code == 2 and "out.jsonl was begun with format=1, and now it is format=" in err
     assert "name another file" in err and "--restart" in err
     meta.write_text(about)
-    code, err = batch(lines)
+    code, err = batch(lines, "--timeout", "60")
     assert code == 1 and Stub.starts == 1 and out.read_bytes() == before
     assert "nothing left to do: 4 lines were answered earlier" in err
     assert '1 line has an "error" in out.jsonl' in err
-    assert batch(lines, "--max-tokens", "5", "--restart")[0] == 1 and Stub.starts == 2
+    asked = Stub.asked
+    assert batch(lines, "--max-tokens", "5", "--restart")[0] == 1
+    assert Stub.asked == asked + 4 and out.read_bytes() == before
 
 
 def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
@@ -90,8 +81,9 @@ def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
 ) -> None:
     wrong = [{"prompt": "a", "custom_id": f"c{i}", "temprature": 0} for i in range(13)]
     code, err = batch([*PROMPTS, *wrong])
-    said = err.splitlines()
-    assert code == 1 and sum("unknown; did you mean 'temperature'?" in line for line in said) == 10
+    said, unknown = err.splitlines(), "temprature: unknown; did you mean 'temperature'?"
+    assert code == 1 and sum(unknown in line for line in said) == 10
+    assert any(line.startswith("inf: in.jsonl, line 5: temprature: unknown") for line in said)
     assert "inf: more lines have errors; all are in out.jsonl" in said
     assert said[-1] == 'inf: 13 lines have an "error" in out.jsonl'
     rows = read(Path("out.jsonl"))
@@ -99,26 +91,19 @@ def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
     assert [row["custom_id"] for row in rows[4:]] == [f"c{i}" for i in range(13)]
 
 
-def test_same_command_tries_failed_lines_again(batch: Callable[..., Ran]) -> None:
-    code, err = batch(PROMPTS, late="p2")
-    assert code == 1 and "in.jsonl, line 3: too late" in err
-    lines = read(Path("out.jsonl"))
-    assert lines[2]["error"] == {"code": "timeout", "message": "too late"}
-    code, err = batch(PROMPTS, "--timeout", "60")
-    assert code == 0 and "1 lines, 1 tokens" in err and "3 answered earlier" in err
-    assert [(row["line"], row["completion"]) for row in read(Path("out.jsonl"))] == [
-        (n, "yes") for n in range(1, 5)
-    ]
-
-
 def test_ctrl_c_says_that_the_same_command_resumes_and_keeps_finished_rows(
-    batch: Callable[..., Ran],
+    batch: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
-    code, err = batch(PROMPTS, stops_at="p2")
+    monkeypatch.setattr(Stub, "stops_at", "p2")
+    code, err = batch(PROMPTS)
     assert code == 130
     assert "inf: stopped; the same command resumes with the lines that out.jsonl lacks" in err
     kept = [row["prompt"] for row in read(Path("out.jsonl"))]
     assert kept[:2] == ["p0", "p1"] and "p2" not in kept
-    assert batch(PROMPTS)[0] == 0
+    monkeypatch.setattr(Stub, "stops_at", "")
+    code, err = batch(PROMPTS)
+    left = 4 - len(kept)
+    assert code == 0 and f"{left} lines, {left} tokens" in err
+    assert f"{len(kept)} answered earlier" in err
     assert [row["prompt"] for row in read(Path("out.jsonl"))] == ["p0", "p1", "p2", "p3"]

@@ -22,6 +22,7 @@ from _inf.apps.cli.chat import Chat
 from _inf.apps.rollouts.traces import Trace, TraceFile
 from _inf.runtime.files import check_output, write_text
 from inf import GenerationOutput, GenerationRow, InferenceError
+from tests.support.json_lines import read
 from tests.support.stub_engine import StubEngine
 
 DATA = {"prompt": "1 + 1?", "data_source": "sums"}
@@ -126,17 +127,6 @@ def test_whole_file_takes_the_place_of_the_earlier_one() -> None:
         assert (earlier.read(), Path("a").read_text()) == ("one", "two")
 
 
-@contextlib.contextmanager
-def full_disk() -> Iterator[None]:
-    """No file can grow beyond 16 bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @each_writer
 def test_full_disk_leaves_the_earlier_file(writer: str) -> None:
     name, write = WRITERS[writer]
@@ -145,30 +135,25 @@ def test_full_disk_leaves_the_earlier_file(writer: str) -> None:
         write(path)
     before = path.read_bytes() if path.exists() else None
     if writer != "rows of inf eval":  # which are all there
-        with full_disk(), pytest.raises(InferenceError, match="File too large"):
-            write(path)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))  # bytes of any file
+        try:
+            with pytest.raises(InferenceError, match="File too large"):
+                write(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (path.read_bytes() if path.exists() else None) == before
     assert not list(Path().rglob(".inf-*"))
 
 
-@pytest.fixture(params=["folder", "pipe", "in no folder"])
-def no_file(request: pytest.FixtureRequest) -> Callable[[Path], None]:
-    """Makes what a path names that is no regular file."""
-    make: dict[str, Callable[[Path], None]] = {
-        "folder": Path.mkdir,
-        "pipe": os.mkfifo,
-        "in no folder": lambda path: path.symlink_to("none/file"),
-    }
-    return make[request.param]
-
-
 @each_writer
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("none/file")])
 def test_what_is_no_regular_file_is_refused_before_any_work(
-    writer: str, no_file: Callable[[Path], None]
+    writer: str, make: Callable[[Path], None]
 ) -> None:
     name, write = WRITERS[writer]
     path = Path("out") / name
-    no_file(path)
+    make(path)
     before = path.lstat()
     with pytest.raises(InferenceError, match=f"{path}: .*; name a file that can be written"):
         write(path)
@@ -216,18 +201,20 @@ def test_data_that_is_no_file_is_no_output() -> None:
     assert check_output("rows.jsonl", "out", names) == Path("rows.jsonl").resolve()
 
 
-def test_input_may_be_a_pipe() -> None:
-    lines = "".join(f'{{"prompt": "{i}?"}}\n' for i in range(3))
-    for _ in range(2):  # the second run resumes
-        reader, writer = os.pipe()
-        os.write(writer, lines.encode())
-        os.close(writer)
-        command("batch", f"/dev/fd/{reader}", "answers.jsonl")
-        os.close(reader)
-        found = [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
-        assert [row["completion"] for row in found] == ["2"] * 3 and Stub.starts == 1
+@contextlib.contextmanager
+def piped(text: bytes) -> Iterator[str]:
     reader, writer = os.pipe()
-    os.write(writer, Path("rows.jsonl").read_bytes())
+    os.write(writer, text)
     os.close(writer)
-    assert len(inf.load_rollouts(f"/dev/fd/{reader}")) == 2
+    yield f"/dev/fd/{reader}"
     os.close(reader)
+
+
+def test_input_may_be_a_pipe() -> None:
+    for _ in range(2):  # the second run resumes
+        with piped(b'{"prompt": "1?"}\n' * 3) as name:
+            command("batch", name, "answers.jsonl")
+        assert [row["completion"] for row in read(Path("answers.jsonl"))] == ["2"] * 3
+        assert Stub.starts == 1
+    with piped(Path("rows.jsonl").read_bytes()) as name:
+        assert len(inf.load_rollouts(name)) == 2

@@ -25,7 +25,7 @@ from _inf.apps.eval.reward_pool import RewardPool, RewardWorker, reward_workers
 from _inf.apps.eval.reward_process import ARGUMENTS
 from _inf.apps.eval.scoring import Judges
 from _inf.errors import ConfigError
-from tests.support.scripts import GONE_SECONDS, alive, until
+from tests.support.scripts import GONE_SECONDS, alive, environment, until
 
 FUNCTIONS = """
 import asyncio, json, math, os, subprocess, sys, time
@@ -172,14 +172,14 @@ def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has
 
 
 def test_call_that_raises_hangs_or_dies_fails_alone(file: Path) -> None:
-    with Pool(f"{file}:troubled", seconds=2) as pool:
+    with Pool(f"{file}:troubled", seconds=1) as pool:
         first = {score(pool, "x").value for _ in range(4)}
         with pytest.raises(
             RewardError, match=r"raised KeyError: 'no such thing' \(rewards.py, line \d+\)"
         ):
             score(pool, "raise")
         assert score(pool, "x").value in first  # the process goes on
-        with pytest.raises(RewardError, match="took longer than 2 s"):
+        with pytest.raises(RewardError, match="took longer than 1 s"):
             score(pool, "hang")
         with pytest.raises(RewardError, match="ended with exit code 3"):
             score(pool, "die")
@@ -187,12 +187,12 @@ def test_call_that_raises_hangs_or_dies_fails_alone(file: Path) -> None:
 
 
 def test_async_calls_of_one_worker_run_side_by_side_and_a_late_one_fails_alone(file: Path) -> None:
-    with Pool(f"{file}:five", seconds=5, workers=1) as pool:
+    with Pool(f"{file}:five", seconds=2, workers=1) as pool:
         late, *others = [
             pool.submit("source", text, "truth", {}) for text in ("hang", *"abcd")
         ]  # each of the five waits for the others
         assert len({call.result(60).value for call in others}) == 1
-        with pytest.raises(RewardError, match="longer than 5 s"):
+        with pytest.raises(RewardError, match="longer than 2 s"):
             late.result(60)
         assert score(pool, "x").value == others[0].result().value  # the process goes on
 
@@ -228,43 +228,28 @@ def test_without_workers_the_callers_own_objects_are_used_and_a_late_call_is_lef
         assert score(pool, "a").value == os.getpid()
 
 
-class Client:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
-def test_function_that_cannot_be_sent_to_a_process_is_refused_with_what_it_uses() -> None:
-    client = Client()
-    said = (
-        r"<locals>.<lambda> .*It uses client \(Client\).*inside of the function.*reward_workers=0"
-    )
-    with pytest.raises(ConfigError, match=said):
-        RewardPool(lambda **rest: client)
-
-
 def test_calls_under_way_end_with_the_pool(file: Path) -> None:
     with pytest.raises(KeyboardInterrupt), Pool(f"{file}:troubled") as pool:
         child = psutil.Process(int(score(pool, "x").value))
         call = pool.submit("source", "hang", "truth", {})
-        time.sleep(0.5)
+        time.sleep(0.2)
         raise KeyboardInterrupt
     assert call.cancelled() and not alive({child})
 
 
 def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
     program = (
-        "import asyncio\n"
+        "import asyncio, sys\n"
         "from _inf.apps.eval.reward_pool import RewardPool\n"
         "async def main():\n"
-        f"    async with RewardPool({f'{file}:troubled'!r}) as pool:\n"
+        "    async with RewardPool(sys.argv[1]) as pool:\n"
         "        call = dict(data_source='s', ground_truth='t', extra_info={})\n"
         "        print(int((await pool.score({**call, 'solution_str': 'x'})).value), flush=True)\n"
         "        await pool.score({**call, 'solution_str': 'hang'})\n"
         "asyncio.run(main())\n"
     )
-    path = os.pathsep.join(filter(None, sys.path))
-    command, env = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as parent:
+    command = [sys.executable, "-c", program, f"{file}:troubled"]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
@@ -273,7 +258,7 @@ def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
 
 def test_what_a_reward_function_started_ends_with_its_process(file: Path, tmp_path: Path) -> None:
     ends = ("die", "hang", "return")
-    with Pool(f"{file}:parent", seconds=3, workers=3) as pool:
+    with Pool(f"{file}:parent", seconds=1, workers=3) as pool:
         calls = {end: pool.submit("s", str(tmp_path / end), "t", {}) for end in ends}
         for end in ("die", "hang"):
             with pytest.raises(RewardError):
@@ -289,10 +274,10 @@ def test_time_limit_holds_while_a_function_reads_nothing(
 ) -> None:
     monkeypatch.setattr(reward_pool, "GRACE_SECONDS", 0.5)
     large = "x" * 10_000_000  # more than a connection holds
-    with Pool(f"{file}:keeps_the_interpreter", seconds=2, workers=1) as pool:
+    with Pool(f"{file}:keeps_the_interpreter", seconds=1, workers=1) as pool:
         calls = [pool.submit("source", text, "truth", {}) for text in ("a", large, large)]
         for call in calls:
-            with pytest.raises(RewardError, match="longer than 2 s"):
+            with pytest.raises(RewardError, match="longer than 1 s"):
                 call.result(30)
         assert score(pool, "again").value > 0  # in a new process
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,13 @@ from typing import Any
 import pytest
 
 import inf
-from _inf.apps.cli import main
+from tests.support.json_lines import read, write
 from tests.support.scripted_server import MODEL, Reply, ScriptedServer, call, chat, echo, scripted
+from tests.support.tool_calling import calculator
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
-    monkeypatch.chdir(tmp_path)
+def server() -> Iterator[ScriptedServer]:
     with scripted(echo) as server:
         yield server
 
@@ -30,41 +28,26 @@ def at(server: ScriptedServer) -> list[str]:
 
 
 def test_prompt_is_answered_and_what_a_server_cannot_do_is_exit_code_2_or_1(
-    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+    server: ScriptedServer, command: Any
 ) -> None:
-    assert main(["ask", "hi", "--json", *at(server)]) == 0
-    row = json.loads(capsys.readouterr().out)
-    assert row["completion"] == "HI" and row["completion_tokens"] == 3
-    Path("in.jsonl").write_text('{"prompt": "a"}\n')
-    for command, says in (
-        (["ask", "hi", "--top-k", "4"], "top_k: the backend openai does not offer it"),
-        (["check"], "rollout.name is openai, not verl's rollout"),
-        (
-            ["batch", "in.jsonl", "o.jsonl", "--workers", "2"],
-            "--workers: they would all ask the one",
-        ),
+    code, out, _ = command("ask", "hi", "--json", *at(server))
+    row = json.loads(out)
+    assert (code, row["completion"], row["completion_tokens"]) == (0, "HI", 3)
+    write(Path("in.jsonl"), [{"prompt": "a"}])
+    for words, says in (
+        ("ask hi --top-k 4", "top_k: the backend openai does not offer it"),
+        ("check", "rollout.name is openai, not verl's rollout"),
+        ("batch in.jsonl o.jsonl --workers 2", "--workers: they would all ask the one"),
     ):
-        assert main([*command, *at(server)]) == 2
-        assert says in capsys.readouterr().err
+        code, _, err = command(*words.split(), *at(server))
+        assert code == 2 and says in err
     server.close()
-    assert main(["ask", "hi", *at(server)]) == 1
-    assert "inf: No server answers at" in capsys.readouterr().err
-
-
-def test_chat_streams_and_keeps_the_conversation(
-    server: ScriptedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nagain\n"))
-    assert main(["chat", *at(server)]) == 0
-    out, err = capsys.readouterr()
-    assert out == "HELLO\n\nAGAIN\n"
-    assert err.count("3 tokens, ") == 2 and "2 prompt tokens cached" in err
-    said = [message["content"] for message in server.bodies[1]["messages"]]
-    assert said == ["hello", "HELLO", "again"]
+    code, _, err = command("ask", "hi", *at(server))
+    assert code == 1 and "inf: No server answers at" in err
 
 
 def test_batch_is_resumed_and_its_bad_lines_have_errors(
-    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+    server: ScriptedServer, command: Any
 ) -> None:
     openai = {"messages": [{"role": "user", "content": "c"}]}
     lines: list[Any] = [
@@ -73,16 +56,16 @@ def test_batch_is_resumed_and_its_bad_lines_have_errors(
         {"custom_id": "c", "body": openai},
         {"custom_id": "d", "body": {**openai, "logprobs": True}},
     ]
-    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write(Path("in.jsonl"), lines)
 
     def busy(path: str, body: Any) -> Reply:
         failing = body and body["messages"][0]["content"] == "b"
         return Reply({"error": {"message": "No b."}}, status=400) if failing else echo(path, body)
 
     server.script = busy
-    command = ["batch", "in.jsonl", "out.jsonl", *at(server)]
-    assert main(command) == 1
-    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    asked = ("batch", "in.jsonl", "out.jsonl", *at(server))
+    assert command(*asked)[0] == 1
+    rows = read(Path("out.jsonl"))
     assert rows[0]["completion"] == "A" and rows[0]["usage"]["total_tokens"] == 10
     assert "No b" in rows[1]["error"]["message"]
     [choice] = rows[2]["response"]["body"]["choices"]
@@ -90,16 +73,16 @@ def test_batch_is_resumed_and_its_bad_lines_have_errors(
     assert rows[3]["error"]["message"].startswith("body.logprobs: the server takes and gives text")
     sent = len(server.bodies)
     server.script = echo
-    assert main(command) == 1  # because of the last line
-    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
-    assert rows[1]["messages"][-1]["content"] == "B" and len(server.bodies) == sent + 1
-    assert "2 lines, 3 tokens" in capsys.readouterr().err
+    code, _, err = command(*asked)
+    assert code == 1 and "2 lines, 3 tokens" in err  # because of the last line
+    [message] = read(Path("out.jsonl"))[1]["messages"][1:]
+    assert message["content"] == "B" and len(server.bodies) == sent + 1
 
 
 def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:
     def script(path: str, body: Any) -> Reply:
         if body and "tools" in body and body["messages"][-1]["role"] == "user":
-            return chat("Let me see.", [call("double", '{"number": 4}')])
+            return chat("Let me see.", [call("calculator", '{"expression": "2 * 4"}')])
         return chat("It is 8.") if body and "tools" in body else echo(path, body)
 
     server.script = script
@@ -107,20 +90,10 @@ def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:
         "def length(data_source, solution_str, ground_truth, extra_info):\n"
         "    return {'score': 1.0, 'text': solution_str}\n"
     )
-    data = [{"prompt": [{"role": "user", "content": "Twice 4?"}], "data_source": "x"}]
+    data = [{"prompt": "Twice 4?", "data_source": "x"}]
     address = {"base_url": server.base_url, "model_path": MODEL}
     with inf.InferenceEngine(**address, rollout={"name": "openai"}) as engine:
         plain = inf.evaluate(engine, data, reward="reward.py:length")
-        tools = inf.evaluate(engine, data, reward="reward.py:length", tools=[double])
+        tools = inf.evaluate(engine, data, reward="reward.py:length", tools=[calculator("8")])
     assert plain.rows[0]["reward_extra"]["text"] == "TWICE 4?"
     assert tools.rows[0]["reward_extra"]["text"] == "Let me see.\n8\nIt is 8."
-
-
-def double(number: int) -> str:
-    """
-    Doubles.
-
-    Args:
-        number: What to double.
-    """
-    return str(2 * number)

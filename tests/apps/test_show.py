@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.cli import main
 from _inf.apps.rollouts.page import page
 from inf import as_rollouts
+from tests.support.json_lines import write
 
 HOSTILE = '</script><img src=x onerror="window.ran = 1"><script>window.ran = 1</script>{{script}}'
 PIXEL = "https://example.invalid/x.png"
@@ -314,42 +314,13 @@ def test_row_in_a_notebook_shows_itself_in_a_closed_frame(opened: Any) -> None:
 # ── The command ──────────────────────────────────────────────────────────────────────────────────
 
 
-def rows_file(path: Path, *rows: Any) -> Path:
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
-    return path
-
-
-def test_command_writes_a_page_beside_the_file(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    first, second = rows_file(tmp_path / "a.jsonl", row(1)), rows_file(tmp_path / "b.jsonl", row(2))
-    assert main(["show", str(first)]) == 0
-    assert f"1 rows of {first}: {tmp_path / 'a.html'}" in capfd.readouterr().err
-    assert "question 1" in (tmp_path / "a.html").read_text()
-    assert main(["show", str(first), str(second), "--out", str(tmp_path / "p.html")]) == 0
-    shown = (tmp_path / "p.html").read_text()
-    assert "question 1" in shown and "question 2" in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["none.jsonl"], "none.jsonl cannot be read: No such file or directory"),
-        (["a.jsonl", "bad.jsonl"], "bad.jsonl, line 2: it has none of response_ids"),
-        (["a.jsonl", "--out", "a.jsonl"], "--out: a.jsonl: it is also an input, a.jsonl"),
-    ],
-)
-def test_wrong_call_says_what_to_do_and_exits_with_2(
-    arguments: list[str],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows_file(tmp_path / "a.jsonl", row(1))
-    rows_file(tmp_path / "bad.jsonl", row(1), {"id": 3})
-    before = (tmp_path / "a.jsonl").read_text()
-    assert main(["show", *arguments]) == 2
-    assert says in capfd.readouterr().err
-    assert (tmp_path / "a.jsonl").read_text() == before and not list(tmp_path.glob("*.html"))
+def test_command_writes_a_page_beside_the_file(command: Any) -> None:
+    first, second = write(Path("a.jsonl"), [row(1)]), write(Path("b.jsonl"), [row(2)])
+    code, _, err = command("show", first, "none.jsonl")
+    assert code == 2 and "none.jsonl cannot be read: No such file or directory" in err
+    assert not Path("a.html").exists()
+    code, _, err = command("show", first)
+    assert code == 0 and "1 rows of a.jsonl: a.html" in err
+    assert "question 1" in Path("a.html").read_text()
+    assert command("show", first, second, "--out", "p.html")[0] == 0
+    assert all(f"question {number}" in Path("p.html").read_text() for number in (1, 2))

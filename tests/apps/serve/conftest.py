@@ -30,6 +30,17 @@ def http(tiny_server: InferenceServer) -> Http:
     return Http(tiny_server)
 
 
+@pytest.fixture(autouse=True)
+def sessions_of_the_test_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Names may be used again, by the same test too when it is repeated."""
+    names = {"tiny_server", "caller_server"} & {*request.fixturenames}
+    servers = [request.getfixturevalue(name) for name in names]
+    yield
+    for server in servers:
+        for name in server.sessions():
+            Http(server, name).delete()
+
+
 @pytest.fixture(scope="session")
 def caller() -> Iterator[InferenceEngine]:
     """The model that calls tools, on the backend that starts in a second."""

@@ -69,7 +69,6 @@ def test_ids_that_go_on_from_an_answer_are_a_later_turn(
     for prompt in ([8, *sent[1:]], sent + [8] * (limits.total - len(sent))):
         error = http.post(COMPLETION, 400, prompt=prompt, **TWO)["error"]
         assert error["code"] == "context_length_exceeded"
-    http.delete()
 
 
 def test_later_turn_is_cut_only_where_its_answer_would_not_fit(

@@ -1,21 +1,25 @@
-"""Anthropic's Messages are chats in another form: the same prompts, answers and traces."""
+"""Anthropic's Messages are chats in another form, also through the `anthropic` package: the same
+prompts, answers and traces."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from _inf.apps.serve.message_bodies import CountBody, MessagesBody
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 from tests.support.scripted_thoughts import BAD_CALL, CALL, SAID, THOUGHT_CALL, Speaker, sampled
-from tests.support.serve_clients import CHAT, MESSAGES, Http, user
+from tests.support.serve_clients import CHAT, KEY, MESSAGES, Http, user
+from tests.support.tool_calling import GREETING, answer, question
 
 SCHEMA = {"type": "object", "properties": {"at": {"type": "integer"}}}
 TOOL = {"name": "look", "description": "Looks.", "input_schema": SCHEMA}
+FORMAT: dict[str, Any] = {"type": "json_schema", "schema": {"type": "object"}}
 ASK: list[Any] = [user("What is the capital?")]
 BODY: dict[str, Any] = {"max_tokens": 200, "messages": ASK}
 
@@ -23,6 +27,15 @@ BODY: dict[str, Any] = {"max_tokens": 200, "messages": ASK}
 @pytest.fixture(scope="module")
 def http(server: InferenceServer) -> Http:
     return Http(server)
+
+
+@pytest.fixture(scope="module")
+def anthropic() -> Any:
+    return pytest.importorskip("anthropic", reason="the package comes with SGLang")
+
+
+def connected(anthropic: Any, http: Http) -> Any:
+    return anthropic.Anthropic(base_url=http.root, api_key=KEY, max_retries=0)
 
 
 # ─── Answers ───
@@ -39,12 +52,17 @@ def http(server: InferenceServer) -> Http:
     ],
 )
 def test_stream_joins_to_the_whole_message(
-    speaker: Speaker, http: Http, said: str, ends: str, kinds: list[str], reason: str
+    speaker: Speaker,
+    http: Http,
+    anthropic: Any,
+    said: str,
+    ends: str,
+    kinds: list[str],
+    reason: str,
 ) -> None:
-    """As Anthropic's own package joins it."""
-    anthropic = pytest.importorskip("anthropic", reason="the package comes with SGLang")
+    """As the package joins it."""
     speaker.says(said, ends=ends)
-    api = anthropic.Anthropic(base_url=http.root, api_key="none", max_retries=0).messages
+    api = connected(anthropic, http).messages
     asked = {**BODY, "model": "some-model", "tools": [TOOL]}
     whole = api.create(**asked).to_dict()
     with api.stream(**asked) as events:
@@ -131,23 +149,20 @@ def test_blocks_are_rendered_as_the_chats_messages(speaker: Speaker, http: Http)
     assert http.post(f"{MESSAGES}/count_tokens", **about) == {"input_tokens": tokens}
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [
-        ({"type": "auto"}, "auto"),
-        ({"type": "any"}, "required"),
-        ({"type": "none"}, "none"),
-        ({"type": "tool", "name": "look"}, {"type": "function", "function": {"name": "look"}}),
-    ],
-)
-def test_fields_are_those_of_chats(choice: Any, expected: Any) -> None:
-    format = {"type": "json_schema", "schema": SCHEMA}
-    sent = {**BODY, "tools": [TOOL], "output_format": format, "tool_choice": choice}
-    chat = MessagesBody.model_validate(sent).chat("")
-    assert (chat["tool_choice"], chat["parallel_tool_calls"]) == (expected, None)
-    assert chat["json_schema"] == SCHEMA
-    alone = {**sent, "tool_choice": {**choice, "disable_parallel_tool_use": True}}
-    assert MessagesBody.model_validate(alone).chat("")["parallel_tool_calls"] is False
+def test_fields_are_those_of_chats() -> None:
+    named = {"type": "function", "function": {"name": "look"}}
+    for kind, expected in {
+        "auto": "auto",
+        "any": "required",
+        "none": "none",
+        "tool": named,
+    }.items():
+        for alone, parallel in ((False, None), (True, False)):
+            choice = {"type": kind, "name": "look", "disable_parallel_tool_use": alone}
+            sent = {**BODY, "tools": [TOOL], "output_format": FORMAT, "tool_choice": choice}
+            chat = MessagesBody.model_validate(sent).chat("")
+            assert (chat["tool_choice"], chat["parallel_tool_calls"]) == (expected, parallel)
+            assert chat["json_schema"] == FORMAT["schema"]
 
 
 def test_thinking_and_effort_reach_the_templates_that_read_them() -> None:
@@ -194,37 +209,60 @@ def test_conversation_is_one_trace_of_the_sampled_ids(
     assert len(trace.finish_reasons) == 2
 
 
+@pytest.mark.engine
+def test_tool_runner_of_the_package_runs_a_tool_and_answers_of_a_schema_are_parsed(
+    anthropic: Any, caller_server: InferenceServer
+) -> None:
+    """The runner asks for a conversation that the server stores, and then sends the whole one."""
+
+    @anthropic.beta_tool
+    def calculator(expression: str) -> str:
+        """The calculator.
+
+        Args:
+            expression: The expression.
+        """
+        return {"12 * 7": "84"}[expression]
+
+    class Color(BaseModel):
+        color: Literal["red", "green"]
+
+    api = connected(anthropic, Http(caller_server, "runner"))
+    [model] = api.models.list()
+    asked = {"model": model.id, "max_tokens": 64, "messages": [user(question("12 * 7"))]}
+    final = api.beta.messages.tool_runner(**asked, tools=[calculator]).until_done()
+    assert [block.text for block in final.content] == [answer("84")]
+    [trace] = caller_server.traces("runner")
+    assert trace.finish_reasons == ["tool_calls", "stop"]
+    asked["messages"] = [user(GREETING)]
+    parsed = api.messages.parse(**asked, output_format=Color).parsed_output
+    assert parsed.color in ("red", "green")
+
+
 # ─── Refusals ───
 
-FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.png"}}
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages.0.user.content.0.type: 'im"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
-    ({"messages": [*ASK, {"role": "assistant", "content": "It"}]}, "cannot begin the answer"),
-    ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
-    ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_man"),
-    ({"temperature": -1}, "temperature"),
-    ({"stop_sequences": [""]}, "stop_sequences"),
-    ({"tool_choice": {"type": "tool"}}, "tool_choice.name: it is missing"),
-    ({"max_tokens": 0}, "max_tokens"),
-    ({"output_format": {**FORMAT, "schema": {"type": "no"}}}, "output_format.schema"),
-    ({"output_format": FORMAT, "output_config": {"format": FORMAT}}, "format is set too"),
-    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "0.text.text: it is mis"),
-    ({"messages": [{"role": "user", "content": "a", "at": 1}]}, "messages.0.user.at: unknown"),
-]
 
 
-@pytest.mark.parametrize(("fields", "named"), WRONG)
-def test_what_would_change_the_answer_is_refused_by_name(
-    fields: Any, named: str, http: Http
-) -> None:
-    error = http.post(MESSAGES, 400, **BODY | fields)
-    assert error["type"] == "error" and error["error"]["type"] == "invalid_request_error"
-    assert named in error["error"]["message"]
-
-
-def test_another_model_is_not_found(http: Http) -> None:
+def test_what_would_change_the_answer_is_refused_by_name(http: Http) -> None:
+    said: Any
+    for said, named in (
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            "messages.0.user.content.0.type: 'i",
+        ),
+        ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "web_search_20250305"),
+        ({"messages": [*ASK, {"role": "assistant", "content": "It"}]}, "cannot begin the answer"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_man"),
+        ({"stop_sequences": [""]}, "stop_sequences"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name: it is missing"),
+        ({"output_format": {**FORMAT, "schema": {"type": "no"}}}, "output_format.schema"),
+        ({"output_format": FORMAT, "output_config": {"format": FORMAT}}, "format is set too"),
+        ({"messages": [{"role": "user", "content": "a", "at": 1}]}, "messages.0.user.at: unknown"),
+    ):
+        error = http.post(MESSAGES, 400, **BODY | said)
+        assert error["type"] == "error" and error["error"]["type"] == "invalid_request_error"
+        assert named in error["error"]["message"]
     found = http.post(MESSAGES, 404, **BODY, model="another")
     assert found["error"]["type"] == "not_found_error"
 

@@ -24,11 +24,11 @@ from tests.support.serve_clients import (
 ASK: list[Any] = [user("Write one line about a robot.")]
 COLOR = {
     "type": "object",
-    "properties": {"color": {"enum": ["red", "green"]}, "n": {"type": "integer", "maximum": 9}},
-    "required": ["color", "n"],
+    "properties": {"color": {"enum": ["red", "green"]}},
+    "required": ["color"],
     "additionalProperties": False,
 }
-FREE: dict[str, Any] = {"messages": ASK, "temperature": 1.0, "seed": 5, "max_tokens": 60}
+OF_COLOR = {"type": "json_schema", "json_schema": {"name": "c", "schema": COLOR}}
 
 
 class RunningChoice(CompletionChoice):
@@ -101,7 +101,7 @@ def test_chat_has_the_tokens_and_log_probs_of_generate(
             "extra_body": {"top_k": 50, "min_p": 0.01, "min_tokens": 4, "ignore_eos": True}
             | {"repetition_penalty": 1.2, "stop_token_ids": [7, 9], "skip_special_tokens": False},
         },
-        {"response_format": {"type": "json_object"}, "max_completion_tokens": 16},
+        {"response_format": OF_COLOR, "max_completion_tokens": 60, "temperature": 1, "seed": 5},
     ],
     ids="-".join,
 )
@@ -119,19 +119,11 @@ def test_stream_joins_to_the_whole_response(
     assert len(whole[0]) == params.get("n", 1)
     for choice in whole[0]:
         assert len(choice.logprobs) == (len(choice.ids) if "logprobs" in params else 0)
+        if "response_format" in params:
+            assert json.loads(choice.text)["color"] in ("red", "green")
     assert {chunk.usage for chunk in chunks} == {None} and last.choices == []
     counts = ("prompt_tokens", "completion_tokens", "total_tokens")
     assert [getattr(last.usage, c) for c in counts] == [getattr(answer.usage, c) for c in counts]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_json_schema_is_enforced(stream: bool, tiny_client: OpenAI, model: str) -> None:
-    form: Any = {"type": "json_schema", "json_schema": {"name": "c", "schema": COLOR}}
-    answer: Any = tiny_client.chat.completions.create(
-        model=model, n=4, stream=stream, response_format=form, **FREE
-    )
-    ended = [choice for choice in choices_of(answer) if choice.finish_reason == "stop"]
-    assert ended and all(json.loads(each.text)["color"] in ("red", "green") for each in ended)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -142,12 +134,10 @@ def test_json_schema_is_enforced(stream: bool, tiny_client: OpenAI, model: str) 
 def test_tool_choice_makes_any_model_call(
     choice: Any, names: set[str], stream: bool, tiny_client: OpenAI, model: str
 ) -> None:
-    tools: Any = {"tools": [tool("f"), tool("g")], "tool_choice": choice}
-    tools["response_format"] = {"type": "json_object"}  # of an answer without a call
-    answer: Any = tiny_client.chat.completions.create(
-        model=model, n=8, stream=stream, **tools, **FREE
-    )
-    choices = choices_of(answer)
+    asked: Any = {"model": model, "messages": ASK, "temperature": 1.0, "seed": 5, "n": 8}
+    asked |= {"tools": [tool("f"), tool("g")], "tool_choice": choice, "max_tokens": 60}
+    asked["response_format"] = OF_COLOR  # of an answer without a call
+    choices = choices_of(tiny_client.chat.completions.create(**asked, stream=stream))
     assert {name for each in choices for name, _ in each.calls} == names
     for each in choices:
         [(_, arguments)] = each.calls

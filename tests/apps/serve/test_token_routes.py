@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.token_bodies import SglangBody, SglangSampling
 from inf import InferenceEngine
 from tests.support.serve_clients import SGLANGS, TOKENS, Http
@@ -131,18 +130,3 @@ def test_sglangs_route_takes_several_prompts_and_texts(http: Http, tiny: Inferen
     assert [each["output_ids"] for each in whole] == rows.token_ids
     assert http.post(SGLANGS, text=texts[0], **asked)["output_ids"] == rows.token_ids[0]
     assert http.post(SGLANGS, 400, text="", **asked)["error"]["param"] == "text"
-
-
-@pytest.mark.parametrize("route", [TOKENS, SGLANGS])
-def test_sessions_record_prompts_of_ids(route: str, tiny_server: InferenceServer) -> None:
-    http, ids = Http(tiny_server, "of-ids"), IDS
-    for _ in range(2):
-        if route == TOKENS:
-            [whole] = http.post(route, **of_tokens() | {"token_ids": ids})["choices"]
-        else:
-            whole = http.post(route, **of_sglang() | {"input_ids": ids})
-        ids = [*ids, *whole["token_ids" if route == TOKENS else "output_ids"], 20]
-    [trace] = tiny_server.traces("of-ids")
-    http.delete()
-    assert trace.prompt_token_ids + trace.token_ids == ids[:-1]
-    assert trace.response_mask == [1] * 6 + [0] + [1] * 6

@@ -21,7 +21,6 @@ import pytest
 import inf
 from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
-from tests.support.serve_clients import Http
 from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.engine
@@ -57,13 +56,6 @@ def generate(module: Any, tiny_server: InferenceServer) -> Any:
         return asyncio.run(own.generate(**defaults | given))
 
     return call
-
-
-@pytest.fixture(autouse=True)
-def no_sessions_stay(tiny_server: InferenceServer) -> Iterator[None]:
-    yield
-    for name in tiny_server.sessions():
-        Http(tiny_server, name).delete()
 
 
 def test_a_turn_has_what_the_engine_sampled_and_its_log_probs(

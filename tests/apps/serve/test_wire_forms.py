@@ -45,9 +45,9 @@ def test_log_probs_name_tokens_by_their_ids(http: Http) -> None:
     content = choice["logprobs"]["content"]
     assert [each["token"] for each in content] == [f"token_id:{i}" for i in choice["token_ids"]]
     assert [each["token_id"] for each in content] == choice["token_ids"]
-    for each in content:
-        assert len(each["top_logprobs"]) == 2
-        assert all(re.fullmatch(r"token_id:\d+", top["token"]) for top in each["top_logprobs"])
+    assert all(
+        top["token"].startswith("token_id:") for each in content for top in each["top_logprobs"]
+    )
     choice = chosen(http, COMPLETION, logprobs=2, **asked)
     said, names = choice["logprobs"], [f"token_id:{i}" for i in choice["token_ids"]]
     assert said["tokens"] == names
@@ -103,13 +103,22 @@ def test_lm_eval_scores_by_echoed_prompts_as_the_engine_does(
 
 
 @pytest.mark.parametrize("logprobs", [None, 0, 2])
-def test_echo_puts_the_prompt_before_the_answer(logprobs: int | None, http: Http) -> None:
-    body = {"prompt": [TEXT, "Hi"], "n": 2, "temperature": 1.0, "seed": 3, "logprobs": logprobs}
+@pytest.mark.parametrize("of_ids", [False, True])
+def test_echo_puts_the_prompt_before_the_answer(
+    of_ids: bool, logprobs: int | None, http: Http, tiny: InferenceEngine
+) -> None:
+    """With its special tokens."""
+    ids = tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=True, return_dict=False)
+    texts = [TEXT, tiny.tokenizer.decode(ids)]
+    assert tiny.tokenizer.eos_token in texts[1]
+    body = {"prompt": texts, "n": 2, "logprobs": logprobs, **SAMPLED}
+    if of_ids:
+        body["prompt"] = [tiny.tokenizer(TEXT)["input_ids"], ids]
     plain = post(http, COMPLETION, **body)["choices"]
     echoed = post(http, COMPLETION, **body, echo=True)["choices"]
-    for one, other, prompt in zip(plain, echoed, [TEXT, TEXT, "Hi", "Hi"], strict=True):
-        assert other["text"] == prompt + one["text"]
-        said = other["logprobs"]
+    for index, (one, other) in enumerate(zip(plain, echoed, strict=True)):
+        text, said, prompt = other["text"], other["logprobs"], texts[index // 2]
+        assert text == prompt + one["text"]
         if logprobs is None:
             assert said is None
             continue
@@ -118,24 +127,12 @@ def test_echo_puts_the_prompt_before_the_answer(logprobs: int | None, http: Http
         assert said["tokens"][-size:] == one["logprobs"]["tokens"]
         assert said["token_logprobs"][0] is None and said["top_logprobs"][0] is None
         assert all(value < 0 for value in said["token_logprobs"][1:])
-        assert said["text_offset"][-size] == len(prompt) and said["text_offset"][0] == 0
+        assert said["text_offset"][-size] == len(prompt)
+        for token, offset in [*zip(said["tokens"], said["text_offset"], strict=True)][:-size]:
+            assert text[offset : offset + len(token)] == token
         named = zip(said["tokens"], said["token_logprobs"], said["top_logprobs"], strict=True)
         for token, value, top in [*named][1:]:
             assert token in top and (logprobs or top == {token: value})
-
-
-def test_echoed_special_tokens_are_in_the_text_and_at_their_offsets(
-    http: Http, tiny: InferenceEngine
-) -> None:
-    ids = tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=True, return_dict=False)
-    special, text = tiny.tokenizer.eos_token, tiny.tokenizer.decode(ids)
-    assert special in text
-    for prompt in (ids, text):
-        choice = chosen(http, COMPLETION, prompt=prompt, logprobs=1, echo=True)
-        said = choice["logprobs"]
-        assert choice["text"].startswith(text) and special in said["tokens"]
-        for token, offset in [*zip(said["tokens"], said["text_offset"], strict=True)][: len(ids)]:
-            assert choice["text"][offset : offset + len(token)] == token
 
 
 @pytest.mark.parametrize("said", ["a😀b", "日本x", "<think>\nIt 😀\n</think>\n\nIs x"])
