@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types import chat as types
 
 from _inf.apps.batch.lines import BadLine, Job, parse
 from _inf.response.output import GenerationOutput
@@ -37,17 +38,12 @@ def answered(line: Any, texts: Sequence[str] = ("Blue.",), **fields: Any) -> dic
     job = parse(json.dumps(line).encode(), 3, "SmolLM2-135M-Instruct", Letters())
     assert isinstance(job, Job), job
     if "messages" in fields:
-        said = Transcript(fields.pop("messages"), [], [], [], [], [], [], 1, {}, None, None)
-        fields["transcript"] = said
-    ids = [list(text.encode()) for text in texts]
-    return job.row(
-        GenerationOutput(
-            [
-                GenerationRow(text, own, [-0.5] * len(own), **ABOUT, **fields)
-                for text, own in zip(texts, ids, strict=True)
-            ]
-        )
-    )
+        fields["transcript"] = Transcript(fields.pop("messages"))
+    rows = [
+        GenerationRow(text, [*text.encode()], [-0.5] * len(text.encode()), **ABOUT, **fields)
+        for text in texts
+    ]
+    return job.row(GenerationOutput(rows))
 
 
 def params(line: bytes) -> dict[str, Any]:
@@ -70,37 +66,35 @@ def test_lines_of_the_documentation_become_its_answers(monkeypatch: pytest.Monke
     assert [answered(line) for line in given] == wanted
 
 
-def test_openai_answer_is_what_openais_client_reads() -> None:
-    types = pytest.importorskip("openai.types.chat")
-    plain = {"messages": HELLO}
-    call = ToolCall("f", {"x": 1}, "", 0, 0)
-    for content in (
-        answered({"custom_id": "a", "body": plain}),
-        answered({"custom_id": "a", "body": {**plain, "n": 2, "logprobs": True}}, ("a", "b")),
-        answered({"custom_id": "a", "body": plain}, tool_calls=[call], messages=[{"content": ""}]),
-    ):
-        types.ChatCompletion.model_validate(content["response"]["body"], strict=True)
+def openai_answer(*texts: str, asked: Any = None, **fields: Any) -> Any:
+    """The body of the response to OpenAI's form of line, which OpenAI's client can read."""
+    line = {"custom_id": "a", "body": {"messages": HELLO, **(asked or {})}}
+    found = answered(line, texts or ("Blue.",), **fields)["response"]["body"]
+    types.ChatCompletion.model_validate(found, strict=True)
+    return found
 
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": SCHEMA}}
 
 
-def test_parameters_of_a_body_reach_generate_under_their_names_here() -> None:
-    same = {"temperature": 0.5, "stop": ["x"], "top_k": 3, "n": 2, "logit_bias": {"50": -100}}
+def test_parameters_reach_generate_in_every_form_of_line_under_their_names_here() -> None:
+    keys: dict[str, Any] = {
+        "temperature": 0.5,
+        "stop": ["x"],
+        "top_k": 3,
+        "truncate_prompt": "left",
+    }
+    keys |= {"logit_bias": {"50": -100}, "n": 1}
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
     theirs = {"max_completion_tokens": 7, "seed": None, "logprobs": True, "model": "m"}
     theirs |= {"tools": [TOOL], "tool_choice": "auto", "response_format": form}
     ours = {"max_tokens": 7, "tools": [TOOL], "json_schema": SCHEMA}
-    assert params(body(**same, **theirs)) == same | ours
-
-
-def test_parameters_are_read_in_every_form_of_line() -> None:
-    keys: dict[str, Any] = {"temperature": 0.5, "max_tokens": 7, "stop": "x", "seed": 3}
-    keys |= {"logit_bias": {"5": 1}, "truncate_prompt": "left"}
+    assert params(body(**keys, **theirs)) == keys | ours
     for line in ({"prompt": "Hi", "id": 1}, {"messages": HELLO, "conversation_id": "c"}):
-        assert params(json.dumps({**line, **keys, "n": 1}).encode()) == {**keys, "n": 1}
-        assert keys == {name: answered({**line, **keys})[name] for name in keys}
+        assert params(json.dumps(line | keys | {"seed": 3}).encode()) == keys | {"seed": 3}
+        row = answered(line | keys)
+        assert keys == {name: row.get(name, 1) for name in keys}
 
 
 def test_what_asks_for_nothing_passes() -> None:
@@ -109,7 +103,6 @@ def test_what_asks_for_nothing_passes() -> None:
     assert params(body(**nothing)) == {"logit_bias": {}, "n": 1}
     assert params(body(tools=[])) == params(body(tool_choice="none")) == {"tools": []}
     assert params(body(tools=[TOOL], tool_choice="none")) == {"tools": [TOOL]}
-    assert params(b'{"prompt": "a", "n": null, "tools": null, "logprobs": null}') == {}
     assert params(body(response_format={"type": "text"})) == {}
     # Zero and empty values are asked for.
     zeros = {"max_tokens": 0, "temperature": 0}
@@ -125,14 +118,12 @@ def test_what_asks_for_nothing_passes() -> None:
 
 
 def test_null_under_every_key_of_openais_passes() -> None:
-    chat = pytest.importorskip("openai.types.chat.completion_create_params")
-    keys = chat.CompletionCreateParamsBase.__annotations__.keys() | {"stream"}
-    assert params(body(**dict.fromkeys(keys - {"messages"}))) == {}
+    keys = types.completion_create_params.CompletionCreateParamsBase.__annotations__.keys()
+    assert params(body(**dict.fromkeys(keys - {"messages"} | {"stream"}))) == {}
 
 
 def test_several_answers_are_choices_with_their_tokens_and_the_prompt_counts_once() -> None:
-    line = {"custom_id": "a", "body": {"messages": HELLO, "n": 2, "logprobs": True}}
-    content = answered(line, ("aß", "Two"))["response"]["body"]
+    content = openai_answer("aß", "Two", asked={"n": 2, "logprobs": True})
     said = [(choice["index"], choice["message"]["content"]) for choice in content["choices"]]
     assert said == [(0, "aß"), (1, "Two")]
     counts = content["usage"]
@@ -147,11 +138,11 @@ def test_tool_calls_left_to_the_caller_stand_in_the_message() -> None:
     call, broken = ToolCall("f", {"x": 1}, "", 0, 0), ToolCall("f", {}, '{"x"', 0, 0, "no JSON")
     said = {"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}, "id": "call_0"}
     assert answered({"prompt": "Hi"}, tool_calls=[call])["tool_calls"] == [said]
-    line = {"custom_id": "a", "body": {"messages": HELLO, "tools": [TOOL]}}
     for content in ("", "I call."):
         turns = [*HELLO, {"role": "assistant", "content": content}]
-        row = answered(line, ("<tool_call>",), tool_calls=[call, broken], messages=turns)
-        message = row["response"]["body"]["choices"][0]["message"]
+        asked: Any = {"asked": {"tools": [TOOL]}, "messages": turns}
+        found = openai_answer("<tool_call>", tool_calls=[call, broken], **asked)
+        message = found["choices"][0]["message"]
         assert message["content"] == (content or None)
         assert message["tool_calls"][0] == said
         assert message["tool_calls"][1]["function"]["arguments"] == '{"x"'
@@ -170,24 +161,21 @@ def test_what_rides_along_comes_back_also_of_a_wrong_line() -> None:
 
 
 # What is wrong with the value of a keyword is in tests/request; here, what is wrong with a line.
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (b"{", ["JSON"]),
-        (b'{"prompt": "a", "id": 1e400}', ["id: ", "not finite"]),
-        (b'{"prompt": "\\ud800"}', ["prompt: ", "lone surrogate"]),
-        (b"{}", ["none of prompt, messages and body", "forms"]),
-        (b'{"prompt": "a", "messages": []}', ["prompt and messages"]),
-        (b'{"prompt": ["a"]}', ["prompt: ['a'] is not text"]),
-        (b'{"prompt": [{"role": "user"}]}', ["prompt: it is a list of messages", "'messages'"]),
-        (b'{"prompt": "a", "completion": "b"}', ["completion: unknown"]),
-        (b'{"custom_id": "a", "url": "/v1/embeddings", "body": {}}', ["/v1/chat/completions"]),
-        (body(temprature=0), ["body.temprature", "'temperature'"]),
-        (b'{"prompt": "a", "n": 2}', ["n: must be 1, not 2"]),
-        (body(logprobs=True, top_logprobs=21), ["body.top_logprobs: 21", "at most 20"]),
-    ],
-)
-def test_line_that_cannot_be_used_says_why(line: bytes, words: list[str]) -> None:
-    bad = parse(line, 5)
-    assert isinstance(bad, BadLine) and bad.line == 5, bad
-    assert all(word in bad.reason for word in words), bad.reason
+def test_line_that_cannot_be_used_says_why() -> None:
+    for line, said in (
+        (b"{", "JSON"),
+        (b'{"prompt": "a", "id": 1e400}', "id: .*not finite"),
+        (b'{"prompt": "\\ud800"}', "prompt: .*lone surrogate"),
+        (b"{}", "none of prompt, messages and body.*forms"),
+        (b'{"prompt": "a", "messages": []}', "prompt and messages"),
+        (b'{"prompt": ["a"]}', r"prompt: \['a'\] is not text"),
+        (b'{"prompt": [{"role": "user"}]}', "prompt: it is a list of messages.*'messages'"),
+        (b'{"prompt": "a", "completion": "b"}', "completion: unknown"),
+        (b'{"custom_id": "a", "url": "/v1/embeddings", "body": {}}', "/v1/chat/completions"),
+        (body(temprature=0), "body.temprature.*'temperature'"),
+        (b'{"prompt": "a", "n": 2}', "n: must be 1, not 2"),
+        (body(logprobs=True, top_logprobs=21), "body.top_logprobs: 21.*at most 20"),
+    ):
+        bad = parse(line, 5)
+        assert isinstance(bad, BadLine) and bad.line == 5, bad
+        assert re.search(said, bad.reason), bad.reason

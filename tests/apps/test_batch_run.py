@@ -1,6 +1,7 @@
-"""A batch's promises, with a stub as the engine: order, resume at any byte, flat memory.
+"""A batch's promises, with a stub as the engine: order, resume at any byte, flat memory, what the
+command checks before an engine starts, and its final report.
 
-What a real engine does with it is in `engine/test_batch.py`.
+What a real engine does with it is in `engine/commands/test_batch.py`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import errno
 import json
 import os
 import random
+import signal
 import tracemalloc
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import inf
 from _inf.apps import tally
 from _inf.apps.batch.lines import parse
 from _inf.apps.batch.output_file import OutputFile
@@ -32,7 +35,7 @@ from _inf.request.seeds import prompt_seed
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.types import Transcript
-from tests.support.json_lines import read
+from tests.support.json_lines import read, write
 from tests.support.stub_engine import StubEngine
 
 LONG, COMPLEX, LATE = "too long", "too complex", "too late"
@@ -47,6 +50,7 @@ ABORTED = {
     "silent": (None, None),
 }
 ABOUT = {"model": "m", "input": "i"}
+SOURCE, OUT = Path("in.jsonl"), Path("out.jsonl")
 
 
 class Echo(StubEngine):
@@ -82,30 +86,22 @@ class Echo(StubEngine):
         return GenerationOutput([row] * params.get("n", 1))
 
 
-def write(folder: Path, lines: Iterable[str]) -> Path:
-    source = folder / "in.jsonl"
-    source.write_text("".join(f"{line}\n" for line in lines))
-    return source
-
-
 def prompt(text: str) -> str:
     return json.dumps({"prompt": text})
 
 
 def run(
     engine: Any,
-    source: Path,
-    out: Path,
     *,
     restart: bool = False,
     on_error: Any = lambda line, reason: None,
     **params: Any,
 ) -> Tally:
-    with OutputFile(out) as file:
+    with OutputFile(OUT) as file:
         file.begin(ABOUT, restart)
-        total = sum(1 for _ in unanswered(source, file))
+        total = sum(1 for _ in unanswered(SOURCE, file))
         counts = Tally(file.answered + total, file.answered, file.answered)
-        jobs = (parse(text, line) for line, text in unanswered(source, file))
+        jobs = (parse(text, line) for line, text in unanswered(SOURCE, file))
         with counts.showing():
             asyncio.run(answer_each(engine, jobs, params, keep_in(file, counts, on_error)))
         return counts
@@ -131,15 +127,15 @@ def disk_of(size: int) -> Iterator[None]:
 # ─── Order and errors ───
 
 
-def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_path: Path) -> None:
+def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place() -> None:
     lines = [prompt(f"p{i}") for i in range(50)]
     lines[7], lines[20], lines[40], lines[45] = "{", "", prompt(COMPLEX), prompt(LATE)
     lines[30] = json.dumps({"prompt": LONG, "custom_id": "long"})
     lines[0] = "\ufeff" + json.dumps({"line": None, "prompt": "p0"})  # of a table, with a mark
     engine, told = Echo(), list[int]()
-    source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
-    stats = run(engine, source, out, on_error=lambda line, reason: told.append(line))
-    rows = {row["line"]: row for row in read(out)}
+    write(SOURCE, lines)
+    stats = run(engine, on_error=lambda line, reason: told.append(line))
+    rows = {row["line"]: row for row in read(OUT)}
     assert list(rows) == [line for line in range(1, 51) if line != 21]
     for line, row in rows.items():
         if line not in (8, 31, 41, 46):
@@ -153,29 +149,29 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     assert sorted(told) == [8, 31, 41, 46]
     assert (stats.rows, stats.tokens) == (49, 45)
     assert 1 < engine.most <= 8  # one more line waits for each place
-    before, again = out.read_bytes(), Echo()
-    run(again, source, out)  # asks again for what was refused alone
-    assert sorted(again.asked) == sorted([LONG, COMPLEX, LATE]) and out.read_bytes() == before
+    before, again = OUT.read_bytes(), Echo()
+    run(again)  # asks again for what was refused alone
+    assert sorted(again.asked) == sorted([LONG, COMPLEX, LATE]) and OUT.read_bytes() == before
 
 
-def test_aborted_conversations_are_error_rows_and_are_asked_again(tmp_path: Path) -> None:
-    source, out = write(tmp_path, map(prompt, ["a", *ABORTED])), tmp_path / "out.jsonl"
-    run(Echo(), source, out)
-    answered, *aborted = read(out)
+def test_aborted_conversations_are_error_rows_and_are_asked_again() -> None:
+    write(SOURCE, [*map(prompt, ["a", *ABORTED])])
+    run(Echo())
+    answered, *aborted = read(OUT)
     assert "error" not in answered
     assert {(row["response"], row["error"]["code"]) for row in aborted} == {(None, "aborted")}
     reasons = ("create() failed", "over_sample_rate", "aborted before its answer")
     for row, reason in zip(aborted, reasons, strict=True):
         assert reason in row["error"]["message"]
     engine = Echo()
-    run(engine, source, out)
+    run(engine)
     assert sorted(engine.asked) == sorted(ABORTED)
 
 
-def test_last_row_of_a_line_counts_and_a_file_in_order_is_not_written_again(tmp_path: Path) -> None:
-    path, failed = tmp_path / "out.jsonl", {"error": {"code": "timeout", "message": "too late"}}
+def test_last_row_of_a_line_counts_and_a_file_in_order_is_not_written_again() -> None:
+    failed = {"error": {"code": "timeout", "message": "too late"}}
     half = "fünf \ud800"  # the half of a character
-    with contextlib.suppress(KeyboardInterrupt), OutputFile(path) as file:
+    with contextlib.suppress(KeyboardInterrupt), OutputFile(OUT) as file:
         file.begin(ABOUT, False)
         for line, row in ((5, {"x": half}), (2, failed), (1, {"x": "one"}), (2, {"x": "two"})):
             file.append(line, row)
@@ -184,44 +180,45 @@ def test_last_row_of_a_line_counts_and_a_file_in_order_is_not_written_again(tmp_
         assert [(row["line"], row["x"]) for row in wanted] == [(1, "one"), (2, "two"), (5, half)]
         assert (file.answered, file.failed, file.has_row(3)) == (3, 0, False)
         raise KeyboardInterrupt
-    assert [row["line"] for row in read(path)] == [5, 2, 1, 2]
+    assert [row["line"] for row in read(OUT)] == [5, 2, 1, 2]
     inodes = set()
     for _ in range(2):
-        with OutputFile(path) as file:
+        with OutputFile(OUT) as file:
             file.begin(ABOUT, False)
-        assert read(path) == wanted
-        inodes.add(path.stat().st_ino)
+        assert read(OUT) == wanted
+        inodes.add(OUT.stat().st_ino)
     assert len(inodes) == 1
 
 
-def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before(tmp_path: Path) -> None:
+def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before() -> None:
     lines = [prompt(f"p{i}") for i in range(6)]
     lines[2], lines[4] = json.dumps({"prompt": "own", "seed": 7}), prompt(LONG)
-    source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
+    write(SOURCE, lines)
     whole, again = Echo(), Echo()
-    run(whole, source, out, seed=5)
+    run(whole, seed=5)
     wanted = [prompt_seed(5, index) for index in range(6)]
     wanted[2] = 7
     assert whole.seeds == wanted and len(set(wanted)) == 6
-    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:3]))
-    run(again, source, out, seed=5)
+    OUT.write_bytes(b"".join(OUT.read_bytes().splitlines(keepends=True)[:3]))
+    run(again, seed=5)
     assert (again.asked, again.seeds) == (["p3", LONG, "p5"], wanted[3:])
 
 
 def test_engine_that_dies_ends_the_run_and_the_next_one_goes_on_and_says_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompts = [f"p{i}" for i in range(20)]
-    source, out, again = write(tmp_path, map(prompt, prompts)), tmp_path / "out.jsonl", Echo()
+    again = Echo()
+    write(SOURCE, [*map(prompt, prompts)])
     with pytest.raises(EngineDeadError, match="exit code -9"):
-        run(Echo(dies_at="p9"), source, out)
+        run(Echo(dies_at="p9"))
     assert capsys.readouterr().err == ""  # within the first half minute
-    answered = {row["prompt"] for row in read(out)}
+    answered = {row["prompt"] for row in read(OUT)}
     assert answered >= {*prompts[:9]} and "p9" not in answered
     monkeypatch.setattr(tally, "SAY_SECONDS", 0)
-    run(again, source, out)
+    run(again)
     assert {*again.asked} == {*prompts} - answered
-    assert [row["prompt"] for row in read(out)] == prompts
+    assert [row["prompt"] for row in read(OUT)] == prompts
     said = capsys.readouterr().err.splitlines()  # where stderr is no terminal
     assert len(said) == 20 - len(answered)
     assert said[0].startswith(f"inf: {len(answered) + 1} of 20 lines, 1 tokens, ")
@@ -235,74 +232,168 @@ LINES = [prompt("a"), prompt("bß\n" * 9), prompt(LONG), "{", ""]
 @settings(max_examples=40, deadline=None)
 @given(lines=st.lists(st.sampled_from(LINES), max_size=14), share=st.floats(0, 1))
 def test_run_on_a_disk_that_fills_up_goes_on_to_the_same_file(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str], share: float
+    lines: list[str], share: float
 ) -> None:
-    folder = tmp_path_factory.mktemp("run")
-    source, out = write(folder, lines), folder / "out.jsonl"
-    run(Echo(), source, folder / "whole.jsonl")
-    whole = (folder / "whole.jsonl").read_bytes()
+    write(SOURCE, lines)
+    run(Echo(), restart=True)
+    whole = OUT.read_bytes()
     size = int(share * len(whole))
     refused = pytest.raises(InferenceError, match="out.jsonl: No space left.*the same command")
     with disk_of(size), refused if size < len(whole) else contextlib.nullcontext():
-        run(Echo(), source, out)
-    kept = out.read_bytes()
+        run(Echo(), restart=True)
+    kept = OUT.read_bytes()
     assert kept.endswith(b"\n") or not kept
-    answered = sum("error" not in row for row in read(out))
+    answered = sum("error" not in row for row in read(OUT))
     again = Echo()
-    run(again, source, out)
-    assert out.read_bytes() == whole
+    run(again)
+    assert OUT.read_bytes() == whole
     assert len(again.asked) == sum(line not in ("{", "") for line in lines) - answered
-    out.write_bytes(whole[:size])  # as a power cut leaves it
-    run(Echo(), source, out)
-    assert out.read_bytes() == whole
+    OUT.write_bytes(whole[:size])  # as a power cut leaves it
+    run(Echo())
+    assert OUT.read_bytes() == whole
 
 
-def test_disk_that_is_full_before_the_first_row_leaves_a_file_that_resumes(tmp_path: Path) -> None:
-    source, out = write(tmp_path, [prompt("a")]), tmp_path / "out.jsonl"
+def test_disk_that_is_full_before_the_first_row_leaves_a_file_that_resumes() -> None:
+    write(SOURCE, [*[prompt("a")]])
     full = OSError(errno.ENOSPC, "No space left on device")
     said = "out.meta.json.*No space left on device.*the same command"
     with mock.patch("os.fsync", side_effect=full), pytest.raises(InferenceError, match=said):
-        run(Echo(), source, out)
-    assert run(Echo(), source, out).rows == 1
+        run(Echo())
+    assert run(Echo()).rows == 1
 
 
 # ─── Refusals ───
 
 
-def test_file_that_is_no_runs_is_left_alone_and_a_damaged_row_is_named(tmp_path: Path) -> None:
-    source, out = write(tmp_path, [prompt("a"), prompt("b")]), tmp_path / "out.jsonl"
-    out.write_text("my notes, without an end")
+def test_file_that_is_no_runs_is_left_alone_and_a_damaged_row_is_named() -> None:
+    write(SOURCE, [*[prompt("a"), prompt("b")]])
+    OUT.write_text("my notes, without an end")
     with pytest.raises(ConfigError, match=r"out\.meta\.json is missing"):
-        run(Echo(), source, out)
-    assert out.read_text() == "my notes, without an end"
-    run(Echo(), source, out, restart=True)
-    first, second = out.read_text().splitlines()
-    out.write_text(f"{first[:9]}\n{second}\n")
+        run(Echo())
+    assert OUT.read_text() == "my notes, without an end"
+    run(Echo(), restart=True)
+    first, second = OUT.read_text().splitlines()
+    OUT.write_text(f"{first[:9]}\n{second}\n")
     with pytest.raises(ConfigError, match="out.jsonl, line 1: not a row .* --restart"):
-        run(Echo(), source, out)
+        run(Echo())
 
 
-def test_second_run_on_the_same_file_is_refused(tmp_path: Path) -> None:
-    with OutputFile(tmp_path / "out.jsonl"), pytest.raises(ConfigError, match="another run"):
-        OutputFile(tmp_path / "out.jsonl")
-    with OutputFile(tmp_path / "out.jsonl"):
+def test_second_run_on_the_same_file_is_refused() -> None:
+    with OutputFile(OUT), pytest.raises(ConfigError, match="another run"):
+        OutputFile(OUT)
+    with OutputFile(OUT):
         pass
 
 
 # ─── Memory ───
 
 
-def test_memory_is_flat_over_a_file_of_many_times_its_bound(tmp_path: Path) -> None:
-    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    with open(source, "w") as file:
+def test_memory_is_flat_over_a_file_of_many_times_its_bound() -> None:
+    with open(SOURCE, "w") as file:
         file.writelines(f'{{"prompt": "{i:08000}"}}\n' for i in range(1_000))
-
     engine: Any = Echo()
     engine.asked = engine.seeds = deque(maxlen=0)
     tracemalloc.start()
     try:
-        stats = run(engine, source, out)
+        stats = run(engine)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert stats.rows == 1_000 and peak < 2_000_000 < 7_000_000 < out.stat().st_size
+    assert stats.rows == 1_000 and peak < 2_000_000 < 7_000_000 < OUT.stat().st_size
+
+
+# ─── The command ───
+
+Ran = tuple[int, str]
+PROMPTS = [{"prompt": f"p{i}"} for i in range(4)]
+
+
+class Stub(StubEngine):
+    """Answers everything with "yes"; at the prompt `stops_at` Ctrl-C is pressed."""
+
+    stops_at = ""
+
+    async def answer(self, prompt: str, number: int) -> str:
+        if prompt == self.stops_at:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(5)
+        return "yes"
+
+
+@pytest.fixture
+def batch(monkeypatch: pytest.MonkeyPatch, command: Any) -> Callable[..., Ran]:
+    """`batch(lines, *options)` answers in.jsonl into out.jsonl; returns exit code and stderr."""
+    monkeypatch.setattr(Stub, "starts", 0)
+    monkeypatch.setattr(inf, "InferenceEngine", Stub)
+
+    def run(lines: list[Any], *options: str) -> Ran:
+        code, _, err = command("batch", write(SOURCE, lines), OUT, *options)
+        return code, err
+
+    return run
+
+
+def test_custom_id_of_two_lines_is_refused_with_both_numbers(batch: Callable[..., Ran]) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    lines = [{"custom_id": name, "body": body} for name in ("a", "b", "a")]
+    code, err = batch([lines[0], "", *lines[1:]])
+    assert (code, Stub.starts) == (2, 0)
+    assert "in.jsonl, line 4: line 1 has the custom_id 'a' too" in err
+    assert not OUT.exists()
+
+
+def test_changed_options_or_rules_are_refused_and_finished_files_start_no_engine(
+    batch: Callable[..., Ran],
+) -> None:
+    lines = [*PROMPTS, "{"]
+    assert batch(lines)[0] == 1
+    meta = Path("out.meta.json")
+    before, about = OUT.read_bytes(), meta.read_text()
+    code, err = batch(lines, "--max-tokens", "5")
+    assert code == 2 and "out.jsonl was begun with parameters=" in err
+    meta.write_text(json.dumps(json.loads(about) | {"format": 1}))  # other rules of reading lines
+    code, err = batch(lines)
+    now = json.loads(about)["format"]
+    assert code == 2 and f"out.jsonl was begun with format=1, and now it is format={now}." in err
+    assert "name another file" in err and "--restart" in err
+    meta.write_text(about)
+    code, err = batch(lines, "--timeout", "60")
+    assert code == 1 and Stub.starts == 1 and OUT.read_bytes() == before
+    assert "nothing left to do: 4 lines were answered earlier" in err
+    assert '1 line has an "error" in out.jsonl' in err
+    asked = Stub.asked
+    assert batch(lines, "--max-tokens", "5", "--restart")[0] == 1
+    assert Stub.asked == asked + 4 and OUT.read_bytes() == before
+
+
+def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
+    batch: Callable[..., Ran],
+) -> None:
+    wrong = [{"prompt": "a", "custom_id": f"c{i}", "temprature": 0} for i in range(13)]
+    code, err = batch([*PROMPTS, *wrong])
+    said, unknown = err.splitlines(), "temprature: unknown; did you mean 'temperature'?"
+    assert code == 1 and sum(unknown in line for line in said) == 10
+    assert any(line.startswith("inf: in.jsonl, line 5: temprature: unknown") for line in said)
+    assert "inf: more lines have errors; all are in out.jsonl" in said
+    assert said[-1] == 'inf: 13 lines have an "error" in out.jsonl'
+    rows = read(OUT)
+    assert [row["line"] for row in rows] == list(range(1, 18))
+    assert [row["custom_id"] for row in rows[4:]] == [f"c{i}" for i in range(13)]
+
+
+def test_ctrl_c_says_that_the_same_command_resumes_and_keeps_finished_rows(
+    batch: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
+    monkeypatch.setattr(Stub, "stops_at", "p2")
+    code, err = batch(PROMPTS)
+    assert code == 130
+    assert "inf: stopped; the same command resumes with the lines that out.jsonl lacks" in err
+    kept = [row["prompt"] for row in read(OUT)]
+    assert kept[:2] == ["p0", "p1"] and "p2" not in kept
+    monkeypatch.setattr(Stub, "stops_at", "")
+    code, err = batch(PROMPTS)
+    left = 4 - len(kept)
+    assert code == 0 and f"{left} lines, {left} tokens" in err
+    assert f"{len(kept)} answered earlier" in err
+    assert [row["prompt"] for row in read(OUT)] == ["p0", "p1", "p2", "p3"]

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import pytest
 
 import inf
-from _inf.apps.cli import main
 from _inf.apps.cli.options import SAMPLING
 from _inf.config import load_config
 from _inf.request.combinations import REFUSED
@@ -65,15 +64,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
 
 
 @pytest.fixture
-def chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def chat(monkeypatch: pytest.MonkeyPatch, command: Any) -> Any:
     """`chat(lines, *arguments)` returns exit code, stdout and stderr."""
     monkeypatch.setattr(inf, "InferenceEngine", lambda *a, **kw: contextlib.nullcontext(Stub()))
-    monkeypatch.chdir(tmp_path)
 
-    def run(lines: str, *arguments: str) -> tuple[int, str, str]:
+    def run(lines: str, *arguments: str) -> Any:
         monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-        capsys.readouterr()
-        return (main(["chat", *arguments]), *capsys.readouterr())
+        return command("chat", *arguments)
 
     return run
 
@@ -101,13 +98,13 @@ def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: A
     assert (first["prompt_tokens"], second["prompt_tokens"]) == (1, 3)
 
 
-@pytest.mark.parametrize("text", ['a\n"""\nb\n', "a\nb \\\n"])
-def test_input_that_ends_inside_a_message_is_named_and_not_sent(text: str, chat: Any) -> None:
-    code, out, err = chat(text)
-    assert (code, out) == (1, f"{ANSWER}\n")
-    assert "ended inside a message, which was not sent" in err
-    answer, error = map(json.loads, chat(text, "--json")[1].splitlines())
-    assert answer["completion"] == ANSWER and "was not sent" in error["error"]
+def test_input_that_ends_inside_a_message_is_named_and_not_sent(chat: Any) -> None:
+    for text in ('a\n"""\nb\n', "a\nb \\\n"):
+        code, out, err = chat(text)
+        assert (code, out) == (1, f"{ANSWER}\n")
+        assert "ended inside a message, which was not sent" in err
+        answer, error = map(json.loads, chat(text, "--json")[1].splitlines())
+        assert answer["completion"] == ANSWER and "was not sent" in error["error"]
 
 
 def test_ctrl_c_in_a_piped_answer_ends_the_chat(chat: Any, asked: list[Any]) -> None:
@@ -136,9 +133,9 @@ def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(cha
     assert len(json.loads(Path("new.jsonl").read_text())["messages"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_set_reads_a_value_as_it_was_meant(chat: Any, asked: list[Any]) -> None:
+    value: Any
+    for text, value in (
         ("stop ###", "###"),
         ("stop true", "true"),
         ('stop ["###", "\\n"]', ["###", "\n"]),
@@ -148,15 +145,11 @@ def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(cha
         ("temperature = 0.1", 0.1),
         ("top-k 5", 5),
         ('logit_bias {"5": 1}', {"5": 1}),
-    ],
-)
-def test_set_reads_a_value_as_it_was_meant(
-    text: str, value: Any, chat: Any, asked: list[Any]
-) -> None:
-    name = re.split("[ =]", text)[0]
-    assert chat(f"/set {text}\na\n/set {name} none\na\n")[0] == 0
-    given, after = (params.get(name.replace("-", "_")) for _, params in asked)
-    assert (given, type(given), after) == (value, type(value), None)
+    ):
+        name = re.split("[ =]", text)[0]
+        assert chat(f"/set {text}\na\n/set {name} none\na\n")[0] == 0
+        given, after = (params.get(name.replace("-", "_")) for _, params in asked[-2:])
+        assert (given, type(given), after) == (value, type(value), None)
 
 
 def test_bare_set_shows_what_was_set_and_what_the_config_says(chat: Any) -> None:
@@ -167,26 +160,21 @@ def test_bare_set_shows_what_was_set_and_what_the_config_says(chat: Any) -> None
     assert "temperature=" in others and "max_tokens=512" in others
 
 
-@pytest.mark.parametrize(
-    ("text", "says", "how"),
-    [
-        ("num_beams 2", "num_beams: ", []),  # a chat's, a text chat's and a streamed chat's
-        ("logprobs 2", "logprobs: ", []),
-        ("max_tokens_per_turn 5", "max_tokens_per_turn: ", []),
-        ("temperature hot", "temperature: ", []),
-        ("n 3", "n: ", ["--json"]),
-        ("temperature", "/set: it needs NAME VALUE", []),
-    ],
-)
-def test_set_of_what_a_chat_cannot_use_is_refused(
-    text: str, says: str, how: list[str], chat: Any
-) -> None:
-    code, _, err = chat(f"/set {text}\na\n", *how)
-    assert code == 1 and f"inf: {says}" in err and "\nset: " not in err
+def test_set_of_what_a_chat_cannot_use_is_refused(chat: Any) -> None:
+    for text, says, *how in (
+        ("num_beams 2", "num_beams: "),  # a chat's, a text chat's and a streamed chat's
+        ("logprobs 2", "logprobs: "),
+        ("max_tokens_per_turn 5", "max_tokens_per_turn: "),
+        ("temperature hot", "temperature: "),
+        ("n 3", "n: ", "--json"),
+        ("temperature", "/set: it needs NAME VALUE"),
+    ):
+        code, _, err = chat(f"/set {text}\na\n", *how)
+        assert code == 1 and f"inf: {says}" in err and "\nset: " not in err
+    assert chat("", "--num-beams", "2")[0] == 2
 
 
 def test_every_keyword_is_usable_in_a_chat_or_refused_by_it() -> None:
     refused = {*REFUSED["chat"], *REFUSED["text chat"], *REFUSED["streamed chat"]}
     usable = {*SAMPLING, "tools_kwargs"} - refused
     assert refused | usable == set(GenerateParams.__annotations__)
-    assert main(["chat", "--num-beams", "2"]) == 2

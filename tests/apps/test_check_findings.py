@@ -30,22 +30,19 @@ def test_token_mult_prob_error_is_nemo_rls() -> None:
     assert metrics["group/logprobs_diff_max"] == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize(
-    ("metric", "value", "says"),
-    [
+def test_metric_past_its_bound_is_a_finding() -> None:
+    for metric, value, says in (
         ("prefill_decode/logprobs_diff_max", 0.1, "its prefill and its decode"),
         ("alone_in_batch/logprobs_diff_max", 0.1, "the other rows of its batch"),
         ("alone_in_batch/same_tokens", 0.0, "the other rows of its batch"),
         ("update_weights/logprobs_diff_max", 0.1, "an update with the model folder's weights"),
         ("multi_turn/logprobs_diff_max", 0.1, "only conversations of several turns differ"),
         ("logprobs_diff_max", math.nan, ""),
-    ],
-)
-def test_metric_past_its_bound_is_a_finding(metric: str, value: float, says: str) -> None:
-    metrics = {"logprobs_diff_max": 0.0, metric: value}
-    [finding] = findings(metrics, {"logprobs_diff_max": 1e-3}, SAME, None, "float32")
-    assert finding.metric == metric and says in finding.meaning
-    assert finding.value == pytest.approx(value, nan_ok=True)
+    ):
+        metrics = {"logprobs_diff_max": 0.0, metric: value}
+        [finding] = findings(metrics, {"logprobs_diff_max": 1e-3}, SAME, None, "float32")
+        assert finding.metric == metric and says in finding.meaning
+        assert finding.value == pytest.approx(value, nan_ok=True)
 
 
 def test_rounding_of_half_precision_is_not_called_a_stale_cache() -> None:
@@ -93,8 +90,8 @@ def test_padding_and_masked_tokens_of_a_batch_are_left_out_and_its_log_probs_are
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", pytest.param("a.pkl", marks=pytest.mark.verl)])
-def test_file_that_was_cut_is_named_with_its_form(name: str, tmp_path: Path) -> None:
-    path, column = tmp_path / name, torch.zeros(2, 300)
+def test_file_that_was_cut_is_named_with_its_form(name: str) -> None:
+    path, column = Path(name), torch.zeros(2, 300)
     if path.suffix == ".pkl":
         from verl import DataProto
 
@@ -108,17 +105,11 @@ def test_file_that_was_cut_is_named_with_its_form(name: str, tmp_path: Path) -> 
         read_batch(3)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("attention_mask", (1, 7)),
-        ("old_log_probs", (2, 4)),
-        ("responses", (4,)),
-    ],
-)
-def test_tensors_that_do_not_fit_together_are_named(name: str, shape: tuple[int, ...]) -> None:
-    batch = batch_of(dict.fromkeys(("input_ids", "attention_mask"), [[1.0] * 6]))
-    answers = ("responses", "response_mask", "old_log_probs")
-    batch.batch |= dict.fromkeys(answers, torch.ones(1, 4)) | {name: torch.ones(shape)}
-    with pytest.raises(ConfigError, match=rf"^against: {name} has the shape"):
-        read_batch(batch)
+def test_tensors_that_do_not_fit_together_are_named() -> None:
+    shape: tuple[int, ...]
+    for name, shape in (("attention_mask", (1, 7)), ("old_log_probs", (2, 4)), ("responses", (4,))):
+        batch = batch_of(dict.fromkeys(("input_ids", "attention_mask"), [[1.0] * 6]))
+        answers = ("responses", "response_mask", "old_log_probs")
+        batch.batch |= dict.fromkeys(answers, torch.ones(1, 4)) | {name: torch.ones(shape)}
+        with pytest.raises(ConfigError, match=rf"^against: {name} has the shape"):
+            read_batch(batch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ from _inf.apps.check.turns_conversation import Conversation, built_in, read_conv
 from _inf.apps.check.turns_differences import AFTER_EOS, BOS, BROKEN, THINKING, TOKENS
 from _inf.apps.check.turns_paths import Paths
 from _inf.apps.check.turns_report import TurnsReport, compare_paths
-from _inf.apps.cli import main
 from _inf.config import Config
 from _inf.conversation.episode import Episode
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import rules_for
-from _inf.errors import PromptError
+from _inf.errors import InferenceError, PromptError
 from _inf.tools.execution import Executed
 from _inf.types import (
     Prompt,
@@ -30,10 +28,11 @@ from _inf.types import (
     ToolCall,
     TurnOptions,
 )
-from tests.support.chat_templates import FAMILIES, embedded_tokenizer, model_of
+from tests.support.chat_templates import FAMILIES, Family, embedded_tokenizer, model_of
+from tests.support.json_lines import write
 
 WHOLE = built_in(lambda _: None)
-SERVER = "--set rollout.name=openai --set base_url=http://x --set model_path=x".split()
+SERVER = "--set rollout.name=openai --set base_url=http://x --set model_path=x"
 TALK = [
     {"role": "user", "content": "Hi"},
     {"role": "assistant", "content": "Hello."},
@@ -45,6 +44,12 @@ TALK = [
 @pytest.fixture(scope="module")
 def embedded() -> Any:
     return embedded_tokenizer()
+
+
+def compared(embedded: Any, family: Any = "Qwen2.5", said: Any = None) -> TurnsReport:
+    """Of these messages, or the built-in conversation."""
+    model = model_of(embedded, FAMILIES[family] if isinstance(family, str) else family)
+    return compare_paths(model, Config(), None if said is None else Conversation(said))
 
 
 def causes(report: TurnsReport, path: int) -> list[str]:
@@ -88,7 +93,7 @@ def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name: str, embed
 
 @pytest.mark.verl
 def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) -> None:
-    report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
+    report = compared(embedded)
     ours, verl = report.paths
     assert ours.ids == report.whole and ours.equal and not verl.equal and not report.passed
     [lost] = [each for each in verl.differences if each.cause == AFTER_EOS]
@@ -99,9 +104,9 @@ def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) ->
 
 def test_answer_of_thinking_alone_keeps_it(embedded: Any) -> None:
     said = [TALK[0], {"role": "assistant", "content": "<think>\nHm.\n</think>"}, *TALK[2:]]
-    model = model_of(embedded, FAMILIES["DeepSeek-R1"])
-    report = compare_paths(model, Config(), Conversation(said))
-    assert model.tokenizer.decode(report.paths[0].ids).count("<think>\nHm.\n</think>") == 1
+    report = compared(embedded, "DeepSeek-R1", said)
+    tokenizer = model_of(embedded, FAMILIES["DeepSeek-R1"]).tokenizer
+    assert tokenizer.decode(report.paths[0].ids).count("<think>\nHm.\n</think>") == 1
     assert causes(report, 0)[0] == THINKING
 
 
@@ -124,107 +129,86 @@ def test_without_verl_its_line_says_so_and_ours_decides(
         raise ImportError("No module named 'verl'")
 
     monkeypatch.setattr(turns_report, "builder_name", missing)
-    report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
+    report = compared(embedded)
     assert report.passed
     assert report.text().endswith("verl: not importable: No module named 'verl'")
 
 
 def test_special_token_in_a_tools_text_is_broken_in_our_path_only(embedded: Any) -> None:
-    said = [dict(message) for message in TALK]
-    said[2]["content"] = "a <|im_end|> b"
-    report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), Conversation(said))
+    said = [*TALK[:2], {"role": "user", "content": "a <|im_end|> b"}, TALK[3]]
+    report = compared(embedded, said=said)
     assert causes(report, 0) == [BROKEN] and BROKEN not in causes(report, 1)
 
 
 def test_text_that_is_cut_into_other_tokens_as_a_whole_is_named_so(embedded: Any) -> None:
-    family = dataclasses.replace(
-        FAMILIES["Qwen2.5"],
-        template="{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>"
-        "{% else %}{{ '\n\n' }}{% endif %}{% endfor %}",
+    template = (
+        "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>"
+        "{% else %}{{ '\n\n' }}{% endif %}{% endfor %}"
     )
-    report = compare_paths(model_of(embedded, family), Config(), Conversation(TALK[:2]))
-    assert causes(report, 0) == [TOKENS]
+    assert causes(compared(embedded, Family(template), TALK[:2]), 0) == [TOKENS]
 
 
 def test_built_in_conversation_shrinks_to_what_the_template_renders(embedded: Any) -> None:
-    report = compare_paths(model_of(embedded, FAMILIES["DeepSeek-R1"]), Config(), None)
+    report = compared(embedded, "DeepSeek-R1")
     assert report.roles == ["system", "user", "assistant", "user", "assistant"]
     assert 'can only concatenate str (not "dict") to str' in report.left_out
-    family = dataclasses.replace(FAMILIES["Qwen2.5"], template="{{ raise_exception('no') }}")
     with pytest.raises(PromptError, match="shorter ones; give your own"):
-        compare_paths(model_of(embedded, family), Config(), None)
+        compared(embedded, Family("{{ raise_exception('no') }}"))
 
 
 # ── A file, and the command ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_wrong_file_is_refused_by_its_name() -> None:
+    content: Any
+    for content, message in (
         ("{", "is not JSON"),
-        (json.dumps(TALK[:1]), "no message is an assistant's"),
-        (json.dumps(TALK[1:]), "message 0 is an assistant's; begin with"),
-        (json.dumps([{"role": "assistant"}, 3]), "is neither a list of messages nor"),
-        (json.dumps({"messages": TALK, "tools": [{"type": "x"}]}), "tool"),
-    ],
-)
-def test_wrong_file_is_refused_by_its_name(content: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "talk.json"
-    file.write_text(content)
-    with pytest.raises(Exception, match="talk.json") as refused:
-        read_conversation(file)
-    assert message in str(refused.value)
+        (TALK[:1], "no message is an assistant's"),
+        (TALK[1:], "message 0 is an assistant's; begin with"),
+        ([{"role": "assistant"}, 3], "is neither a list of messages nor"),
+        ({"messages": TALK, "tools": [{"type": "x"}]}, "tool"),
+    ):
+        with pytest.raises(InferenceError, match="talk.json") as refused:
+            read_conversation(write(Path("talk.json"), [content]))
+        assert message in str(refused.value)
     with pytest.raises(PromptError, match="none.json cannot be read: No such file"):
-        read_conversation(tmp_path / "none.json")
+        read_conversation(Path("none.json"))
 
 
 @pytest.mark.verl
-def test_command_reports_a_file_by_a_template_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, template = tmp_path / "talk.json", tmp_path / "own.jinja"
-    file.write_text(json.dumps(TALK))
+def test_command_reports_a_file_by_a_template_of_ones_own(command: Any) -> None:
+    asked = ("check", "turns", write(Path("talk.json"), [TALK]))
     text = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
-    template.write_text(text + "{% if add_generation_prompt %}<|im_start|>{% endif %}")
-    assert main(["check", "turns", str(file), "--template", str(template)]) == 0
-    out = capsys.readouterr().out
+    Path("own").write_text(text + "{% if add_generation_prompt %}<|im_start|>{% endif %}")
+    code, out, _ = command(*asked, "--template", "own")
     assert out.startswith("conversation: user, assistant, user, assistant\nthe template whole: ")
-    assert out.count(" ids, equal") == 2
-    assert main(["check", "turns", str(file), "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    assert code == 0 and out.count(" ids, equal") == 2
+    code, out, _ = command(*asked, "--json")
+    report = json.loads(out)
     [lost] = report["paths"][1]["differences"]
-    assert not report["passed"] and lost["cause"] == AFTER_EOS and lost["expected"] == "\n"
+    assert (code, report["passed"], lost["cause"], lost["expected"]) == (1, False, AFTER_EOS, "\n")
     assert [path["ids"] == report["whole"] for path in report["paths"]] == [True, False]
 
 
-def test_command_refuses_what_it_cannot_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for arguments, said in (
-        (["--template", str(tmp_path / "no.jinja")], "no.jinja cannot be read"),
-        ([*SERVER], "tokenizer_path: the server has the tokenizer"),
-        ([*SERVER, "--set", f"tokenizer_path={tmp_path}"], "tokenizer_path: Transformers cannot"),
-    ):
-        assert main(["check", "turns", *arguments]) == 2
-        assert said in capsys.readouterr().err
-
-
-def test_hub_that_cannot_be_reached_is_named_without_repetitions(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_refuses_what_it_cannot_read(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # closed
-    assert main(["check", "turns", *SERVER, "--set", "tokenizer_path=nobody/nothing"]) == 2
-    said = capfd.readouterr().err
-    assert said.startswith("inf: tokenizer_path: there is no folder at ") and "Retrying" not in said
+    for words, said in (
+        ("--template no.jinja", "--template: no.jinja cannot be read"),
+        (SERVER, "tokenizer_path: the server has the tokenizer"),
+        (f"{SERVER} --set tokenizer_path=.", "tokenizer_path: Transformers cannot"),
+        (f"{SERVER} --set tokenizer_path=nobody/nothing", "tokenizer_path: there is no folder at"),
+    ):
+        code, _, err = command("check", "turns", *words.split())
+        assert code == 2 and err.startswith(f"inf: {said}") and "Retrying" not in err
 
 
 def test_check_itself_still_takes_its_prompts_and_options(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(options: Any) -> Any:
         raise PromptError("started")
 
     monkeypatch.setattr("_inf.apps.cli.check.Options.start", start)
-    for arguments in ([], ["A prompt", "--batch", "2"], ["--json"], ["--", "turns"]):
-        assert main(["check", *arguments]) == 2
-        assert "inf: started" in capsys.readouterr().err
+    for words in ("", "A --batch 2", "--json", "-- turns"):
+        code, _, err = command("check", *words.split())
+        assert code == 2 and "inf: started" in err

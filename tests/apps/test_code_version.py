@@ -1,10 +1,15 @@
-"""What a reward function is known by: whatever it computes with, and nothing else."""
+"""What a run is known by, so that another one does not go on with its file: a reward function by
+whatever it computes with and nothing else, the code that its files and keywords name, and the
+model's files."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import json
 import os
+import random
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,7 +20,13 @@ from typing import Any
 
 import pytest
 
+from _inf.apps import configured_code
+from _inf.apps.batch import fingerprint
+from _inf.apps.batch.fingerprint import BLOCK, BLOCKS
 from _inf.apps.code_version import CodeVersion, version_of
+from _inf.apps.eval.environments import environment_version, factory_of_file
+from _inf.tools.definition import as_tools
+from tests.support.scripts import environment
 
 
 def made(text: str) -> Any:
@@ -27,10 +38,6 @@ def made(text: str) -> Any:
 
 def same(first: CodeVersion, second: CodeVersion) -> bool:
     return second.scored(str(first))
-
-
-def closing_over(value: Any) -> Callable[..., Any]:
-    return lambda **rest: value
 
 
 # A program with a hole, and what stands in it before and after the change.
@@ -63,6 +70,7 @@ CHANGES = {
         *("1", "2"),
     ),
     "bound argument": ("import functools\nreward = functools.partial(int, base={})", "2", "8"),
+    "value of a closure": ("reward = (lambda x: lambda **rest: x)({})", "[1, 'a']", "[1, 'b']"),
 }
 
 
@@ -72,11 +80,6 @@ def test_changed_function_is_another_and_an_equal_one_the_same(what: str) -> Non
     first, second = (version_of(made(program.format(value))) for value in (before, after))
     assert not first.unknown and not same(first, second)
     assert same(first, version_of(made(program.format(before))))
-
-
-def test_values_of_a_closure_count() -> None:
-    assert same(version_of(closing_over([1, "a"])), version_of(closing_over([1, "a"])))
-    assert not same(version_of(closing_over([1, "a"])), version_of(closing_over([1, "b"])))
 
 
 def test_comments_and_what_the_function_does_not_read_do_not_count() -> None:
@@ -94,29 +97,23 @@ def test_every_process_describes_a_function_alike() -> None:
         "def reward(s, **rest): return s in {'g', 'h', 'i'} or Judge() or X\n"
         "print(version_of(reward))\n"
     )
-    path = os.pathsep.join(filter(None, sys.path))
     found = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in "1234"
+        subprocess.check_output(
+            [sys.executable, "-c", program], env=environment(PYTHONHASHSEED=seed), text=True
+        )
+        for seed in "12"
     }
     assert len(found) == 1 and "?" not in found.pop()
 
 
-class Client:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
 def test_value_that_cannot_be_read_is_named_and_never_counts_as_the_same() -> None:
-    judge = closing_over(Client())
+    client = threading.Lock()
+
+    def judge(**rest: Any) -> Any:
+        return client
+
     version = version_of(judge)
-    assert version.unknown == ("value (Client)",)
+    assert version.unknown == ("client (lock)",)
     assert not same(version, version_of(judge))
     assert not same(version, version_of(functools.partial(judge, k=1)))
 
@@ -198,3 +195,123 @@ def test_class_of_a_folder_is_known_by_its_module_and_those_that_it_names(
     assert digest() == first
     (tmp_path / "classes_of_a_folder.py").write_text("class Game: x = 1\n")
     assert digest() != first
+
+
+# ─── Code that files and keywords name ───
+
+GAME = """
+from rules_of_games import POINTS
+class Game:
+    def reset(self, **row): return None
+    def get_reward(self): return POINTS * 1.0
+kinds = {"easy": Game, "hard": lambda: Game()}
+"""
+TOOL = """
+from rules_of_games import POINTS
+def add(a: int) -> int:
+    '''Add.
+
+    Args:
+        a: A number.
+    '''
+    return a + 1
+class Tool:
+    def execute(self): return 1
+"""
+FILES = {
+    "game.py": GAME,
+    "rules_of_games.py": "POINTS = 1\n",
+    "classes_of_tools.py": TOOL,
+    "server.py": "import rules_of_games\n",
+    "servers.json": json.dumps({"mcpServers": {"local": {"args": ["server.py"]}}}),
+    "tools.yaml": "tools:\n- {class_name: classes_of_tools.Tool, config: {type: native}}\n",
+    "verl_mcp.yaml": "tools:\n- class_name: verl.tools.mcp_base_tool.MCPBaseTool\n"
+    "  config: {type: mcp}\n  mcp: {mcp_servers_config_path: servers.json}\n",
+    "mcp.yaml": "- {type: mcp, command: python, args: [server.py]}\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+
+
+def of_environment(named: str) -> Any:
+    return environment_version({"environment_factory": factory_of_file(named)})
+
+
+def of_file(name: str) -> Any:
+    return configured_code.of_file("code", Path(name))
+
+
+def of_function(name: str) -> Any:
+    function = getattr(importlib.import_module("classes_of_tools"), name)
+    return configured_code.of_tools(as_tools([function]))
+
+
+@pytest.mark.parametrize(
+    ("version", "argument", "edits"),
+    [
+        (of_environment, "game.py:Game", {"game.py": "1.0", "rules_of_games.py": "1"}),
+        (of_environment, "game.py:kinds", {"game.py": "1.0"}),
+        (of_file, "tools.yaml", {"classes_of_tools.py": "return 1", "rules_of_games.py": "1"}),
+        (of_file, "verl_mcp.yaml", {"servers.json": "local", "server.py": "rules_of_games"}),
+        (of_file, "mcp.yaml", {"rules_of_games.py": "1"}),
+        (of_function, "add", {"classes_of_tools.py": "a + 1"}),
+    ],
+)
+def test_edited_code_is_another_and_one_with_another_comment_is_not(
+    version: Callable[[str], Any],
+    argument: str,
+    edits: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if version is not of_file:  # whose folder is found without it
+        monkeypatch.syspath_prepend(str(tmp_path))
+    first = version(argument)
+    for name, before in edits.items():
+        text = Path(name).read_text()
+        Path(name).write_text(text if name.endswith(".json") else f"{text}# a comment\n")
+        assert version(argument) == first
+        assert before in text
+        Path(name).write_text(text.replace(before, "os" if "rules" in before else "22"))
+        assert version(argument) != first
+        Path(name).write_text(text)
+
+
+@pytest.mark.parametrize("text", ["", "[", "3", "tools: [{class_name: 3}]", "- {x: '${oc.env:N}'}"])
+def test_file_of_another_form_is_left_to_its_loading(text: str) -> None:
+    Path("tools.yaml").write_text(text)
+    assert of_file("tools.yaml").digest
+
+
+# ─── The model's files ───
+
+
+def test_overwritten_model_is_another_and_a_copy_the_same_whatever_its_path_and_times(
+    tmp_path: Path,
+) -> None:
+    model, copy = tmp_path / "model", tmp_path / "copy"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    weights = model / "model.safetensors"
+    weights.write_bytes(random.Random(0).randbytes(2 * BLOCKS * BLOCK))
+    (model / ".inf-complete.json").write_text("of a cache")
+    first = fingerprint.of_model(model)
+    shutil.copytree(model, copy, ignore=lambda *_: [".inf-complete.json"])
+    for file in copy.iterdir():
+        os.utime(file, (1, 1))
+    assert fingerprint.of_model(copy) == first
+    (copy / "config.json").rename(copy / "other.json")
+    assert fingerprint.of_model(copy) != first
+    # A byte of a small file, a longer file, and other weights of the same size with the same times.
+    (model / "config.json").write_text("[]")
+    assert (second := fingerprint.of_model(model)) != first
+    times, size = os.stat(weights), weights.stat().st_size
+    for text in (bytes(size + 1), random.Random(1).randbytes(size)):
+        weights.write_bytes(text)
+        os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))  # as cp -p leaves it
+        assert fingerprint.of_model(model) not in (first, second)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy
 import pytest
 
-from _inf.apps.cli import main
 from _inf.apps.eval.compare import Comparison, compare_runs
 from _inf.errors import ConfigError
+from tests.support.json_lines import read, write
 
 Rows = list[dict[str, Any]]
+FIRST, SECOND = Path("a.jsonl"), Path("b.jsonl")
 
 
 def row(number: int, reward: Any, source: str = "math", **more: Any) -> dict[str, Any]:
@@ -22,23 +23,17 @@ def row(number: int, reward: Any, source: str = "math", **more: Any) -> dict[str
     return about | {"scored_by": "f 1"} | more
 
 
-def write(path: Path, rows: Rows) -> Path:
-    lines = [json.dumps({"line": line, **each}) for line, each in enumerate(rows, 1)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+def compared(first: Rows, second: Rows) -> Comparison:
+    for path, rows in ((FIRST, first), (SECOND, second)):
+        write(path, [{"line": line, **each} for line, each in enumerate(rows, 1)])
+    return compare_runs(FIRST, SECOND)
 
 
-def compared(tmp_path: Path, first: Rows, second: Rows) -> Comparison:
-    return compare_runs(write(tmp_path / "a.jsonl", first), write(tmp_path / "b.jsonl", second))
-
-
-def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and_named(
-    tmp_path: Path,
-) -> None:
+def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and_named() -> None:
     first = [row(0, 1.0), row(0, 0.0), row(1, 0.0), row(1, None), row(5, 1.0, "code")]
     first += [row(1, 0.0, line=4), row(7, 1.0), row(3, None)]  # a line's later row counts
     second = [row(5, 1.0, "code"), row(1, 1.0), row(0, 0.0), row(9, None), row(3, 1.0)]
-    found = compared(tmp_path, first, second)
+    found = compared(first, second)
     assert [(each.number, each.a, each.b) for each in found.changed] == [(1, 0, 1), (0, 0.5, 0)]
     assert list(found.by_source) == ["math", "code"]
     whole, code = found.overall, found.by_source["code"]
@@ -54,26 +49,26 @@ def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and
         "answers without a reward: 1 of A, 1 of B",
     ):
         assert line in found.table()
-    same = compared(tmp_path, [row(0, 0.0), row(1, 0.0)], [row(0, 0.0), row(1, 0.0)])
-    assert "+0.0000  none: all differences are equal" in same.table()
+    same = [row(0, 0.0), row(1, 0.0)]
+    assert "+0.0000  none: all differences are equal" in compared(same, same).table()
 
 
-def test_interval_is_of_the_paired_differences(tmp_path: Path) -> None:
+def test_interval_is_of_the_paired_differences() -> None:
     draw = random.Random(3)
     first = [row(i, float(draw.random() < 0.4)) for i in range(60)]
     second = [row(i, float(draw.random() < 0.6)) for i in range(60)]
-    found = compared(tmp_path, first, second).overall
+    found = compared(first, second).overall
     differences = [b["reward"] - a["reward"] for a, b in zip(first, second, strict=True)]
     normal = 1.96 * numpy.std(differences) / 60**0.5  # of so many, nearly the same
     middle = numpy.mean(differences)
     bounds = [middle, middle - normal, middle + normal]
     assert [found.difference, found.low, found.high] == pytest.approx(bounds, abs=0.02)
-    assert compared(tmp_path, first, second).overall == found  # drawn with a seed
+    assert compared(first, second).overall == found  # drawn with a seed
 
 
-@pytest.mark.parametrize(
-    ("second", "said"),
-    [
+def test_runs_that_cannot_be_compared_are_refused_by_name() -> None:
+    second: Rows
+    for second, said in (
         ([row(0, 1.0, prompt="?")], "different data: the prompt of row 0 is '0[?]' in the"),
         ([row(0, 1.0, "code")], "different data: the data_source of row 0 is 'math'"),
         ([row(0, 1.0, ground_truth="5")], "the ground_truth of row 0 is None in the first and '5'"),
@@ -81,38 +76,29 @@ def test_interval_is_of_the_paired_differences(tmp_path: Path) -> None:
         ([], "b.jsonl: it has no rows"),
         ([{"completion": "?"}], "b.jsonl, line 1: a row of `inf eval` has number and reward"),
         ([row(0, "good")], "b.jsonl, line 1: reward must be a number or null, not 'good'"),
-    ],
-)
-def test_runs_that_cannot_be_compared_are_refused_by_name(
-    second: Rows, said: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        compared(tmp_path, [row(0, 1.0)], second)
+    ):
+        with pytest.raises(ConfigError, match=said):
+            compared([row(0, 1.0)], second)
 
 
-def test_command_writes_the_comparison_and_leaves_other_files_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(Path("a.jsonl"), [row(i, 0.0) for i in range(30)])
-    write(Path("b.jsonl"), [row(i, float(i < 25)) for i in range(30)])
-    command = ["eval", "compare", "a.jsonl", "b.jsonl"]
-    for out in ([], ["--out", "compare.json"]):  # the second one replaces the first
-        assert main([*command, *out]) == 0
-    said, err = capsys.readouterr()
+def test_command_writes_the_comparison_and_leaves_other_files_alone(command: Any) -> None:
+    write(FIRST, [row(i, 0.0) for i in range(30)])
+    write(SECOND, [row(i, float(i < 25)) for i in range(30)])
+    asked = ("eval", "compare", FIRST, SECOND)
+    for options in ((), ("--out", "compare.json")):  # the second one replaces the first
+        code, said, err = command(*asked, *options)
+        assert code == 0 and "comparison: compare.json" in err
     assert "better: 25, worse: 0, equal: 5" in said and "and 5 more, in the JSON file" in said
-    assert "comparison: compare.json" in err
-    assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(command(*asked, "--json")[1])
     assert found == json.loads(Path("compare.json").read_text()) and len(found["changed"]) == 25
     assert found["by_source"]["math"]["difference"] == pytest.approx(5 / 6)
-    Path("mine.json").write_text('{"mine": 1}')
-    assert main([*command, "--out", "mine"]) == 2
-    assert "--out: mine.json is no earlier comparison" in capsys.readouterr().err
-    assert Path("mine.json").read_text() == '{"mine": 1}'
+    mine = write(Path("mine.json"), [{"mine": 1}])
+    code, _, err = command(*asked, "--out", "mine")
+    assert code == 2 and "--out: mine.json is no earlier comparison" in err
+    assert read(mine) == [{"mine": 1}]
 
 
-def test_runs_scored_by_different_rewards_are_compared_with_that_said(tmp_path: Path) -> None:
+def test_runs_scored_by_different_rewards_are_compared_with_that_said() -> None:
     def by(*names: str) -> Rows:
         return [row(i, 0.0, scored_by=name) for i, name in enumerate(names)]
 
@@ -124,6 +110,6 @@ def test_runs_scored_by_different_rewards_are_compared_with_that_said(tmp_path: 
         (["judge 12?"], ["judge 12?"], "Maybe not scored by"),  # it uses what is not compared
         (["f 1", "f 2"], ["f 1", "f 2"], "Maybe not scored by"),
     ):
-        found = compared(tmp_path, by(*first), by(*second))
+        found = compared(by(*first), by(*second))
         assert said in found.table() and ("scored by" in found.table()) is bool(said)
     assert "A was scored by f 1, f 2" in found.table()

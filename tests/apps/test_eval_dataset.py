@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from _inf.apps.eval.dataset import read_examples
 from _inf.errors import ConfigError
+from tests.support.json_lines import write
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -26,15 +26,13 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def test_every_form_gives_the_same_rows(tmp_path: Path) -> None:
+def test_every_form_gives_the_same_rows() -> None:
     import datasets  # seconds, which the other tests do not wait for
 
     table = pandas.DataFrame(ROWS, index=range(3, 8))  # the index is no column
-    table.to_parquet(tmp_path / "rows.parquet")
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n\n")
-    (tmp_path / "rows.json").write_text(json.dumps(ROWS))
-    forms: list[Any] = [tmp_path / f"rows{end}" for end in (".parquet", ".jsonl", ".json")]
-    forms += [str(forms[0]), table, datasets.Dataset.from_list(ROWS), ROWS]
+    table.to_parquet("rows.parquet")
+    forms = [write(Path("rows.jsonl"), [*ROWS, ""]), write(Path("rows.json"), [ROWS])]
+    forms += ["rows.parquet", table, datasets.Dataset.from_list(ROWS), ROWS]
     [first, *others] = [read_examples(each) for each in forms]
     assert all(each == first for each in others)
     assert first[3].prompt == ROWS[3]["prompt"] and first[3].ground_truth == "5"
@@ -62,19 +60,23 @@ def test_shuffled_rows_keep_their_numbers_and_its_seed_repeats_their_order() -> 
     assert examples == read_examples(ROWS, shuffle_seed=7)
 
 
-def test_whole_numbers_of_a_parquet_file_stay_what_they_are(tmp_path: Path) -> None:
+def test_whole_numbers_of_a_parquet_file_stay_what_they_are() -> None:
     numbers = [9007199254740993, None, 3]  # the first is no float
     rows = [{"prompt": "x", "level": each, "extra_info": {"all": [each, 1]}} for each in numbers]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    read = read_examples(tmp_path / "rows.parquet")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), "rows.parquet")
+    read = read_examples(Path("rows.parquet"))
     assert [each.columns["level"] for each in read] == numbers
     assert all(type(each.columns["level"]) in (int, type(None)) for each in read)
     assert [each.extra_info for each in read] == [row["extra_info"] for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
+def test_data_of_another_form_is_refused_by_row_and_key() -> None:
+    row = '{"prompt": "x"}'
+    texts = {"rows.json": row, "cut.json": "[", "rows.parquet": row}
+    for name, text in {**texts, "rows.jsonl": f'{row}\n\n{{"prompt"'}.items():
+        Path(name).write_text(text)
+    data: Any
+    for data, said in (
         ([], "data: it has no rows"),
         ([ROWS[0], {"question": "?"}], "data, row 1: the key 'prompt' is missing; it has question"),
         ([{"prompt": "x", "reward_model": "rule"}], "data, row 0: reward_model must be an object"),
@@ -88,18 +90,9 @@ def test_whole_numbers_of_a_parquet_file_stay_what_they_are(tmp_path: Path) -> N
         ("rows.json", "rows.json: it must be a list of rows, not {'prompt': 'x'}"),
         ("cut.json", "cut.json cannot be read: Expecting value"),
         ("rows.parquet", "rows.parquet cannot be read"),
-    ],
-)
-def test_data_of_another_form_is_refused_by_row_and_key(
-    data: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    row = '{"prompt": "x"}'
-    texts = {"rows.json": row, "cut.json": "[", "rows.parquet": row}
-    for name, text in {**texts, "rows.jsonl": f'{row}\n\n{{"prompt"'}.items():
-        Path(name).write_text(text)
-    with pytest.raises(ConfigError, match=said):
-        read_examples(data)
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read_examples(data)
 
 
 def test_columns_are_kept_for_agent_loops_as_verls_data_set_gives_them() -> None:

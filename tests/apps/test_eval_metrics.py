@@ -64,26 +64,20 @@ def test_prompts_without_all_their_rewards_are_left_out_and_sources_kept_apart()
     }
 
 
-@pytest.mark.parametrize(
-    ("rewards", "said"),
-    [
-        ([1.0, 0.0, None, 1.0], "2 of 3 right, 1 cut by max_tokens (64)"),
-        ([0.5, 1.0], "a mean reward of 0.7500 of 2 answers, 1 cut by max_tokens (64)"),
-        ([None], "none of 1 answers has a reward, 1 cut by max_tokens (64)"),
-        ([1.0, -1.0, -1.0], "1 of 3 right, 1 cut by max_tokens (64)"),  # as `acc` says
-    ],
-)
-def test_report_begins_with_how_many_are_right_and_how_many_were_cut(
-    rewards: list[float | None], said: str
-) -> None:
-    extra = [{"acc": max(0.0, each)} if -1.0 in rewards and each else {} for each in rewards]
-    rows = [row(i, each, **more) for i, (each, more) in enumerate(zip(rewards, extra, strict=True))]
-    rows[0]["finish_reason"] = "length"
+def test_report_begins_with_how_many_are_right_and_how_many_were_cut() -> None:
     names = ("model", "data", "reward", "reward_version", "tokens_per_second")
     facts: dict[str, Any] = dict.fromkeys((*names, "limit", "rescored_because"))
     facts |= {"n": 1, "answers_kept": 0, "rewards_kept": 0, "parameters": {"max_tokens": 64}}
-    report = EvalReport.of(rows, len(rows), **facts)
-    assert report.table().startswith(f"{said}\n")
-    assert report.unscored == rewards.count(None)
-    rows[0]["limit"] = "max_assistant_turns"
-    assert report.table().startswith(said.replace("max_tokens (64)", "a limit"))
+    by_accuracy = [row(0, 1.0, acc=1.0), row(1, -1.0, acc=0.0), row(2, -1.0, acc=0.0)]
+    for rows, unscored, said in (
+        ([row(0, 1.0), row(1, 0.0), row(2, None), row(3, 1.0)], 1, "2 of 3 right"),
+        ([row(0, 0.5), row(1, 1.0)], 0, "a mean reward of 0.7500 of 2 answers"),
+        ([row(0, None)], 1, "none of 1 answers has a reward"),
+        (by_accuracy, 0, "1 of 3 right"),
+    ):
+        rows[0]["finish_reason"] = "length"
+        report = EvalReport.of(rows, len(rows), **facts)
+        assert report.table().startswith(f"{said}, 1 cut by max_tokens (64)\n")
+        assert report.unscored == unscored
+        rows[0]["limit"] = "max_assistant_turns"
+        assert report.table().startswith(f"{said}, 1 cut by a limit\n")

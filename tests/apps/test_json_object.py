@@ -1,4 +1,5 @@
-"""A body that a client sends is JSON values, or the error names the field that is not."""
+"""A body that a client sends is JSON values, or the error names the field that is not; and JSON
+that is written is what every reader takes."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from _inf.apps.json_lines import json_text
 from _inf.apps.json_object import MAX_DIGITS, MAX_NESTING, json_object
 from _inf.apps.openai_answers import assistant
 from _inf.apps.serve.bodies import ChatBody, read_body
@@ -45,13 +47,11 @@ def test_error_about_a_keyword_names_the_field_that_gave_it() -> None:
     assert str(caught.value) == "tools, as a schema.x: no." and caught.value.key == "tools"
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"{", b'{"a": 1,}', b'{"a": "\xff"}', rb'{"\ud800": 1e400}', b"[" * 100_000]
-)
-def test_text_that_is_not_json_is_said_to_be_so(text: bytes) -> None:
-    with pytest.raises(ConfigError, match="it is not JSON") as caught:
-        json_object(text)
-    assert caught.value.key is None
+def test_text_that_is_not_json_is_said_to_be_so() -> None:
+    for text in (b"", b"{", b'{"a": 1,}', b'{"a": "\xff"}', rb'{"\ud800": 1e400}', b"[" * 100_000):
+        with pytest.raises(ConfigError, match="it is not JSON") as caught:
+            json_object(text)
+        assert caught.value.key is None
 
 
 def test_values_at_the_limits_are_read() -> None:
@@ -67,12 +67,12 @@ def deep(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), deep(5000)])
-def test_arguments_that_json_cannot_hold_are_their_text(value: Any) -> None:
+def test_arguments_that_json_cannot_hold_are_their_text() -> None:
     text = '{"name": "f", "arguments": {"x": ...}}'
-    call = ToolCall("f", {"x": value}, text, 0, len(text))
-    [said] = assistant("", [call], ["call_1"])["tool_calls"]
-    assert said["function"]["arguments"] == text
+    for value in (float("nan"), float("inf"), deep(5000)):
+        call = ToolCall("f", {"x": value}, text, 0, len(text))
+        [said] = assistant("", [call], ["call_1"])["tool_calls"]
+        assert said["function"]["arguments"] == text
 
 
 def test_forced_call_that_nests_too_deeply_is_text() -> None:
@@ -81,11 +81,20 @@ def test_forced_call_that_nests_too_deeply_is_text() -> None:
     assert forced_calls(f'{{"name": "f", "arguments": {arguments}}}') == []
 
 
-@pytest.mark.parametrize("arguments", [f'{{"x": {value}}}' for value, _ in UNUSABLE])
-def test_history_whose_arguments_cannot_be_used_equals_itself(arguments: str) -> None:
+def test_history_whose_arguments_cannot_be_used_equals_itself() -> None:
     """A session finds where a conversation goes on by comparing messages."""
-    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
-    asked = [[{"role": "assistant", "content": None, "tool_calls": [call]}]]
-    [messages] = normalize(asked)
-    assert messages == normalize(asked)[0]
-    json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
+    for value, _ in UNUSABLE:
+        function = {"name": "f", "arguments": f'{{"x": {value}}}'}
+        call = {"type": "function", "function": function}
+        asked = [[{"role": "assistant", "content": None, "tool_calls": [call]}]]
+        [messages] = normalize(asked)
+        assert messages == normalize(asked)[0]
+        json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
+
+
+def test_numbers_that_json_does_not_have_are_written_as_null_and_others_as_they_are() -> None:
+    value = {"a": float("nan"), "b": [float("inf"), -float("inf"), "NaN", 1e300], "c": {1}}
+    text = json_text(value, default=list, indent=1)
+    assert json.loads(text) == {"a": None, "b": [None, None, "NaN", 1e300], "c": [1]}
+    assert "Infinity" not in text
+    assert json_text([0.5, None, "é"]) == json.dumps([0.5, None, "é"])

@@ -1,9 +1,12 @@
-"""The JSON form of a rollout: what is read, what is refused and how, and the texts of tokens."""
+"""Files of rollouts and of traces: what is read, what is refused, and what a crash leaves."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from _inf.apps.rollouts.traces import Trace
+import inf
+from _inf.apps.rollouts.traces import Trace, TraceFile
 from inf import ConfigError, as_rollouts, load_rollouts, save_rollouts
+from tests.support.json_lines import write
 
 ROW: dict[str, Any] = {
     "row_id": "3.1",
@@ -28,33 +33,33 @@ ROW: dict[str, Any] = {
 }
 
 
-def written(path: Path, *lines: Any) -> Path:
-    texts = [line if isinstance(line, str) else f"{json.dumps(line)}\n" for line in lines]
-    path.write_text("".join(texts))
-    return path
+FILE = Path("a.jsonl")
+
+
+def loaded(*lines: Any) -> list[Any]:
+    return load_rollouts(write(FILE, [*lines]))
 
 
 # ── The file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_row_is_read_back_as_it_was_written_with_its_other_keys(tmp_path: Path) -> None:
-    [rollout] = load_rollouts(written(tmp_path / "a.jsonl", ROW))
+def test_row_is_read_back_as_it_was_written_with_its_other_keys() -> None:
+    [rollout] = loaded(ROW)
     assert rollout.row() == ROW and rollout.extra == {"data_source": "math"}
     assert rollout.logprobs == ROW["logprobs"] and rollout.messages is None
     assert repr(rollout) == "<Rollout 3.1: 'é <b>' (3 tokens, stop, reward 1.0)>"
-    save_rollouts([rollout], tmp_path / "b.jsonl")
-    assert load_rollouts(tmp_path / "b.jsonl") == [rollout]
+    save_rollouts([rollout], FILE)
+    assert load_rollouts(FILE) == [rollout]
 
 
-def test_row_without_an_id_has_its_line(tmp_path: Path) -> None:
-    rows = [{"completion": "a"}, {"completion": "b", "line": 7}, {"error": {"message": "no"}}]
-    path = written(tmp_path / "a.jsonl", rows[0], "\n", *rows[1:])
-    assert [each.row_id for each in load_rollouts(path)] == ["1", "7", "4"]
+def test_row_without_an_id_has_its_line() -> None:
+    found = loaded({"completion": "a"}, "", {"completion": "b", "line": 7}, {"error": {}})
+    assert [each.row_id for each in found] == ["1", "7", "4"]
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
+def test_line_of_another_form_is_named_with_its_key() -> None:
+    line: Any
+    for line, says in (
         ("[1]", "a row is a JSON object, not [1]"),
         ({"response": {"body": {}}}, "it has none of response_ids, completion, messages, error"),
         ({**ROW, "response_ids": [7, 8.0, 9]}, "response_ids.1: 8.0"),
@@ -65,27 +70,30 @@ def test_row_without_an_id_has_its_line(tmp_path: Path) -> None:
         ({**ROW, "answer_places": [[0, 2], [1, 3]]}, "answer_places: pairs of a first place and"),
         ({**ROW, "response_mask": [1, 2, 1]}, "response_mask: its values are 0 and 1"),
         ('{"completion": "a', "it is not JSON (the file ends inside it)"),
-    ],
-)
-def test_line_of_another_form_is_named_with_its_key(line: Any, says: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "a.jsonl", ROW, line)
-    with pytest.raises(ConfigError) as caught:
-        load_rollouts(path)
-    assert str(caught.value).startswith(f"{path}, line 2: {says}")
+    ):
+        text = line if isinstance(line, str) else json.dumps(line)
+        FILE.write_text(f"{json.dumps(ROW)}\n{text}")
+        with pytest.raises(ConfigError) as caught:
+            load_rollouts(FILE)
+        assert str(caught.value).startswith(f"a.jsonl, line 2: {says}")
 
 
-@pytest.mark.parametrize("name", ["none.jsonl", "empty.jsonl", "."])
-def test_file_without_rows_is_refused(name: str, tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(ConfigError, match=rf"{name}(: it has no rows| cannot be read: )"):
-        load_rollouts(tmp_path / name)
+def test_file_without_rows_is_refused() -> None:
+    Path("empty.jsonl").write_text("\n")
+    for said in (
+        "none.jsonl cannot be read: ",
+        "empty.jsonl: it has no rows",
+        ". cannot be read: ",
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_rollouts(said.split(" ")[0].rstrip(":"))
 
 
-def test_value_that_json_cannot_keep_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_value_that_json_cannot_keep_is_named_and_nothing_is_written() -> None:
     rows = [ROW, {**ROW, "note": float("nan")}]
     with pytest.raises(ConfigError, match=r"^rows\[1\]: JSON cannot keep it: note: "):
-        save_rollouts(rows, tmp_path / "a.jsonl")
-    assert not list(tmp_path.iterdir())
+        save_rollouts(rows, FILE)
+    assert not FILE.exists()
 
 
 def test_what_has_no_rows_is_refused() -> None:
@@ -99,29 +107,20 @@ def test_what_has_no_rows_is_refused() -> None:
 # ── Sources without an engine ────────────────────────────────────────────────────────────────────
 
 
-def test_trace_of_a_session_is_a_rollout_with_its_fork(tmp_path: Path) -> None:
+def test_trace_of_a_session_is_a_rollout_with_its_fork() -> None:
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
-    trace = Trace(
-        id="t2",
-        prompt_token_ids=[1, 2],
-        token_ids=[3, 4, 5],
-        response_mask=[1, 0, 1],
-        logprobs=[-0.5, 0.0, -0.25],
-        messages=said,
-        finish_reasons=["tool_calls", "stop"],
-        weight_versions=[(4, 0), (5, 2)],
-        reward=0.5,
-        forked_from=("t1", 2),
-    )
-    save_rollouts([trace], tmp_path / "a.jsonl")
-    [rollout] = load_rollouts(tmp_path / "a.jsonl")
+    trace = Trace("t2", [1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0.0, -0.25], said)
+    ends: Any = {"finish_reasons": ["tool_calls", "stop"], "weight_versions": [(4, 0), (5, 2)]}
+    trace = dataclasses.replace(trace, reward=0.5, forked_from=("t1", 2), **ends)
+    save_rollouts([trace], FILE)
+    [rollout] = load_rollouts(FILE)
     assert (rollout.finish_reason, rollout.weight_version, rollout.num_turns) == ("stop", 5, 2)
     assert (rollout.messages, rollout.completion) == (said, "Yes")
     assert as_rollouts([trace]) == [rollout]
     for known in ([], [-0.5, 0.0]):  # a server gave none, or to some turns
         unknown = [*known, *[float("nan")] * (3 - len(known))]
-        save_rollouts([dataclasses.replace(trace, logprobs=unknown)], tmp_path / "a.jsonl")
-        [rollout] = load_rollouts(tmp_path / "a.jsonl")
+        save_rollouts([dataclasses.replace(trace, logprobs=unknown)], FILE)
+        [rollout] = load_rollouts(FILE)
         assert rollout.logprobs is None and rollout.response_ids == [3, 4, 5]
 
 
@@ -134,3 +133,81 @@ def test_odd_value_in_a_column_of_a_batch_costs_no_row() -> None:
     first, second = as_rollouts(SimpleNamespace(batch=tensors, non_tensor_batch=columns))
     assert first.reward is None and second.reward == 2.0
     assert "odd" not in first.extra and second.extra["odd"] == 3
+
+
+# ─── The file of `inf serve --traces` ───
+
+ANSWERS = """
+import pathlib, sys, types
+from _inf.apps.rollouts.traces import TraceFile
+from _inf.apps.serve.session_settings import SessionSettings
+from _inf.apps.serve.sessions import Sessions, Start
+from _inf.types import RequestOutput
+
+sessions = Sessions(file=TraceFile(sys.argv[1]))
+session = sessions.of_request("one", SessionSettings(task="sums", rollout="r"))
+messages, ids = [], [1]
+for turn in range(10**6):
+    messages.append({"role": "user", "content": str(turn)})
+    output = RequestOutput(token_ids=[2] * 500, logprobs=[-0.5] * 500)
+    said = {"role": "assistant", "content": "Yes"}
+    choice = types.SimpleNamespace(output=output, finish_reason="stop", message=said, ended=True)
+    start = session.chat(list(messages), "", types.SimpleNamespace(after=lambda *a, **k: [3]))
+    session.add(start, start.ids or ids, choice)
+    messages.append(said)
+    print(turn, flush=True)
+"""
+
+
+def test_killed_server_loses_no_recorded_answer() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ANSWERS, FILE], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(40):
+            process.stdout.readline()
+        process.kill()
+        told = 40 + len(process.stdout.read().splitlines())
+    [trace] = inf.load_traces(FILE)
+    turns = len(trace.finish_reasons)
+    assert turns >= told and len(trace.messages) == 2 * turns
+    assert trace.token_ids == ([2] * 500 + [3]) * (turns - 1) + [2] * 500
+    assert len(trace.logprobs) == len(trace.response_mask) == len(trace.token_ids)
+    assert (trace.task, trace.rollout) == ("sums", "r")
+    assert FILE.stat().st_size < turns * 12_000  # a line has its answer, not all before it
+
+
+def test_traces_read_back_as_they_were() -> None:
+    begun = Trace("a", [1, 2], [3], [1], [math.nan], [{"role": "user"}], ["length"], [(0, 0)])
+    other = dataclasses.replace(begun, id="b", forked_from=("a", 1), fork_reason="retried")
+    longer = dataclasses.replace(begun, token_ids=[3, 4], response_mask=[1, 0], logprobs=[0.0, 0.0])
+    rewarded = dataclasses.replace(longer, reward=0.5, limit="max_turns")
+    written = TraceFile(FILE)
+    for before, after in ((None, begun), (None, other), (begun, longer), (longer, rewarded)):
+        written.write(before, after)
+    written.close()
+    with open(FILE, "a") as torn:
+        torn.write('{"id": "a", "token_')
+    first, second = inf.load_traces(FILE)
+    assert math.isnan(first.logprobs[0]) and math.isnan(second.logprobs[0])
+    assert dataclasses.replace(first, logprobs=rewarded.logprobs) == rewarded
+    assert dataclasses.replace(second, logprobs=other.logprobs) == other
+    assert [row.row_id for row in inf.load_rollouts(FILE)] == ["a", "b"]
+    again = TraceFile(FILE)  # continues after the last whole line
+    with pytest.raises(ConfigError, match="another server is writing it"):
+        TraceFile(FILE)
+    again.write(rewarded, dataclasses.replace(rewarded, reward=1.0))
+    again.close()
+    assert [trace.reward for trace in inf.load_traces(FILE)] == [1.0, None]
+
+
+def test_line_that_is_no_trace_is_named() -> None:
+    for line, says in (
+        ('{"row_id": "1", "completion": "x"}', "line 1: .* is no trace"),
+        ('{"id": "a", "prompt_token_ids": ["x"]}', "line 1: prompt_token_ids.0"),
+        ("[", "line 1: it is not JSON"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            inf.load_traces(write(FILE, [line]))
+    with pytest.raises(ConfigError, match="traces: .*it is a folder"):
+        TraceFile(".")

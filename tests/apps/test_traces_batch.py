@@ -30,10 +30,16 @@ def answered(sessions: Sessions, name: str, *requests: tuple[list[int], str]) ->
     return session.traces()
 
 
+def batch_of(traces: list[Trace], **given: Any) -> Any:
+    asked = {"rewards": None, "uid": None} | given
+    return traces_to_data_proto(
+        traces, tokenizer=TOKENIZER, widths=(8, 8), **asked
+    ).non_tensor_batch
+
+
 def groups_of(traces: list[Trace]) -> list[list[int]]:
     """The numbers of the rows of each `uid`."""
-    batch = traces_to_data_proto(traces, [1.0] * len(traces), None, TOKENIZER, (8, 8))
-    columns, groups = batch.non_tensor_batch, dict[str, list[int]]()
+    columns, groups = batch_of(traces), dict[str, list[int]]()
     for row, uid in enumerate(columns["uid"]):
         groups.setdefault(uid, []).append(row)
     assert [columns["prompt_index"][rows[0]] for rows in groups.values()] == [*range(len(groups))]
@@ -65,12 +71,6 @@ def trace(
     return Trace("id", [prompt], [9], [1], [-0.5], said, ["stop"], [(0, 0)], **names)
 
 
-def batch_of(traces: list[Trace], **given: Any) -> Any:
-    return traces_to_data_proto(
-        traces, given.get("rewards"), given.get("uid"), TOKENIZER, (8, 8)
-    ).non_tensor_batch
-
-
 @pytest.mark.verl
 def test_traces_of_a_rollout_share_its_task_and_its_reward() -> None:
     columns = batch_of([trace("a", "sums", 1.0), trace("a"), trace("b", "sums", 0.0), trace("c")])
@@ -82,17 +82,13 @@ def test_traces_of_a_rollout_share_its_task_and_its_reward() -> None:
 
 
 @pytest.mark.verl
-@pytest.mark.parametrize("name", ["reward", "task"])
-def test_trace_whose_rollout_has_two_rewards_or_tasks_is_refused(name: str) -> None:
+def test_rewards_that_are_no_finite_numbers_or_contradict_each_other_are_refused() -> None:
     values: dict[str, list[Any]] = {"reward": [0.0, 1.0], "task": ["x", "y"]}
-    others = [trace("a", **{name: value}) for value in values[name]]
-    with pytest.raises(ConfigError, match=rf"traces\[2\]: it has no {name}.*'a'"):
-        batch_of([*others, trace("a")])
-
-
-@pytest.mark.verl
-@pytest.mark.parametrize("reward", [float("nan"), True, "x"])
-def test_reward_that_is_no_finite_number_is_refused_by_its_index(reward: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^rewards\[1\]: ") as caught:
-        batch_of([trace("a"), trace("b")], rewards=[0.5, reward])
-    assert caught.value.key == "rewards[1]"
+    for name, both in values.items():
+        others = [trace("a", **{name: value}) for value in both]
+        with pytest.raises(ConfigError, match=rf"traces\[2\]: it has no {name}.*'a'"):
+            batch_of([*others, trace("a")])
+    for reward in (float("nan"), True, "x"):
+        with pytest.raises(ConfigError, match=r"^rewards\[1\]: ") as caught:
+            batch_of([trace("a"), trace("b")], rewards=[0.5, reward])
+        assert caught.value.key == "rewards[1]"

@@ -1,13 +1,15 @@
-"""A server's manners: abandoned requests, death and restart, the end, totals."""
+"""A server's manners: abandoned requests, death and restart, the end, totals, quiet streams."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import threading
 import time
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,10 @@ from typing import Any
 import pytest
 
 import inf
+from _inf.apps.serve.connections import EventStream
 from _inf.apps.serve.keeper import EngineKeeper
+from _inf.apps.serve.message_responses import MessagesResponses
+from _inf.apps.serve.responses import ChatResponses
 from _inf.apps.serve.server import InferenceServer, _listen
 from _inf.backends.openai.http import httpx
 from inf import EngineDeadError, InferenceEngine
@@ -212,3 +217,44 @@ def test_metrics_count_requests_tokens_and_what_runs(http: Http) -> None:
     assert {"inf_prompt_tokens_total", "inf_cached_tokens_total", "inf_restarts_total"} <= set(
         after
     )
+
+
+# ─── Streams of events on a connection, without a server ───
+
+PING = 0.05  # seconds
+
+
+def sent(*waits: float, ping: str = ": ping\n\n") -> list[dict[str, Any]]:
+    """What a stream sends whose events come after so many seconds each."""
+    found: list[dict[str, Any]] = []
+
+    async def events() -> AsyncGenerator[str, None]:
+        for number, wait in enumerate(waits):
+            await asyncio.sleep(wait)
+            yield f"data: {number}\n\n"
+
+    async def send(message: Any) -> None:
+        found.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def answer() -> None:
+        await EventStream("data: first\n\n", events(), {}, ping)({"type": "http"}, receive, send)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(answer())
+    return found
+
+
+@pytest.mark.parametrize("kind", [ChatResponses, MessagesResponses])
+def test_stream_pings_while_it_holds_back(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("_inf.apps.serve.connections.PING_SECONDS", PING)
+    start, first, one, *rest, two, end = sent(0, PING * 10, ping=kind.ping)
+    assert start["type"] == "http.response.start"
+    assert [each["body"] for each in (first, one, two)] == [
+        *(b"data: first\n\n", b"data: 0\n\n", b"data: 1\n\n")
+    ]
+    assert len(rest) >= 2 and {each["body"] for each in rest} == {kind.ping.encode()}
+    assert end == {"type": "http.response.body", "body": b"", "more_body": False}

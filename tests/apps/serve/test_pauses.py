@@ -27,28 +27,20 @@ def _goes_on(tiny: InferenceEngine) -> Iterator[None]:
     tiny.resume()
 
 
-def test_paused_rows_end_or_go_on_and_requests_wait(tiny: InferenceEngine, http: Http) -> None:
+def test_paused_rows_end_and_requests_wait(tiny: InferenceEngine, http: Http) -> None:
     def ask() -> Any:
         ids = PROMPTS[0]["prompt_token_ids"]
         return http.post(COMPLETION, prompt=ids, return_token_ids=True, **GREEDY)["choices"][0]
 
     expected = ask()
     assert expected["weight_versions"] == [[0, 0]]
-    assert http.get("/is_paused") == {"is_paused": False}
     [row] = running(tiny, PROMPTS[1:], 5, **GREEDY)
-    under_way = begun(ask)
-    assert http.post("/pause?mode=keep") == {"status": "paused"}
-    assert http.get("/is_paused") == {"is_paused": True} and stand_still([row], 0.1)
-    assert http.post("/resume") == {"status": "resumed"}
-    assert under_way.result(60)["token_ids"] == expected["token_ids"]
-
-    [row] = running(tiny, PROMPTS[1:], 5, **GREEDY)
-    http.post("/pause")
-    assert row.end(10).finish_reason == "abort"
+    assert http.post("/pause") == {"status": "paused"}
+    assert row.end(10).finish_reason == "abort" and http.get("/is_paused") == {"is_paused": True}
     later = begun(ask)
     assert http.post("/reset_prefix_cache") == {"success": True}
     assert not later.done()
-    http.post("/resume")
+    assert http.post("/resume") == {"status": "resumed"}
     assert later.result(60)["token_ids"] == expected["token_ids"]
 
 

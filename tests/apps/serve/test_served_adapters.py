@@ -84,12 +84,11 @@ def test_adapters_are_loaded_listed_asked_for_and_unloaded(
 
 def test_no_other_folder_is_read(http: Http, engine: InferenceEngine, folders: list[Path]) -> None:
     (folders[0].parent / "link").symlink_to("/etc")
-    for path in ("/etc", "..", "../../x", "link"):
+    below = "is not below the server's adapter folder"
+    told = {"/etc": below, "..": below, "link": below, "a\0b": "is no folder"}
+    for path, says in {**told, "x" * 5000: "is no folder"}.items():
         status, said = load(http, path)
-        assert status == 400 and "is not below the server's adapter folder" in said
-    for path in ("a\0b", "x" * 5000):
-        status, said = load(http, path)
-        assert status == 400 and "is no folder" in said
+        assert status == 400 and says in said
     assert engine.adapters == []
 
 

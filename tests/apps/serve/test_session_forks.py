@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from _inf.apps.rollouts.traces import Trace
 from _inf.apps.serve.forks import Fork, fork_of
+from tests.support.serve_clients import user
 
 SYSTEM = {"role": "system", "content": "Work."}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def said(text: str, **also: Any) -> dict[str, Any]:
@@ -40,12 +35,12 @@ FORKS: list[tuple[list[Any], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("messages", "common", "reason"), FORKS)
-def test_fork_says_from_where_and_why(messages: list[Any], common: int, reason: str) -> None:
+def test_fork_says_from_where_and_why() -> None:
     far = Trace("far", [1], messages=[user("Another")])
     near = Trace("near", [1], messages=RECORDED)
-    found = fork_of(messages, "tools", [("tools", far), ("tools", near)])
-    assert found == Fork("near", common, reason)
+    for messages, common, reason in FORKS:
+        found = fork_of(messages, "tools", [("tools", far), ("tools", near)])
+        assert found == Fork("near", common, reason)
 
 
 def test_thought_in_the_text_of_an_answer_may_be_left_out() -> None:

@@ -91,47 +91,37 @@ def test_limits_count_every_choice_of_every_prompt(server: InferenceServer) -> N
     assert "3 of its max_tokens of 3 are left, for 4 answers" in refused["message"]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
+def test_fields_of_sessions_count_as_memory_and_no_session_is_opened_again(
+    server: InferenceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("_inf.apps.serve.sessions.MAX_BYTES", 100_000)
+    settings: Any
+    for settings in (
         {"task": "x" * 60_000},
         {"sampling": {"stop": ["x" * 600] * 100}},
         {"sampling": {"stop_token_ids": [*range(300, 360)] * 60}},
-    ],
-)
-def test_fields_of_sessions_count_as_memory(
-    settings: Any, server: InferenceServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("_inf.apps.serve.sessions.MAX_BYTES", 100_000)
-    server.session("a", **settings)
-    with pytest.raises(InferenceError, match="hold 100000 bytes"):
-        server.session("b", **settings)
+    ):
+        http = opened(server, "a", **settings)
+        with pytest.raises(InferenceError, match="hold 100000 bytes"):
+            server.session("b")
+        with pytest.raises(InferenceError, match="'a' is open already; delete it first"):
+            server.session("a")
+        http.delete()
 
 
-@pytest.mark.parametrize(
-    ("settings", "key"),
-    [
+def test_wrong_setting_is_refused_by_its_key(server: InferenceServer) -> None:
+    settings: Any
+    for settings, key in (
         ({"task": ""}, "task"),
         ({"max_turns": 0}, "max_turns"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"sampling": [1]}, "sampling"),
         ({"sampling": {"temprature": 1}}, "sampling.temprature"),
         ({"sampling": {"tools": []}}, "sampling.tools"),
-        ({"sampling": {"temperature": -1}}, "sampling"),
-    ],
-)
-def test_wrong_setting_is_refused_by_its_key(
-    server: InferenceServer, settings: Any, key: str
-) -> None:
-    with pytest.raises(ConfigError, match=key) as refused:
-        server.session("wrong", **settings)
-    assert str(refused.value.key).startswith(key) and server.sessions() == []
-    assert key in Http(server).post("/sessions", 400, name="wrong", **settings)["error"]["message"]
-
-
-def test_open_session_is_not_opened_again(server: InferenceServer) -> None:
-    http = opened(server, "one", task="sums")
-    with pytest.raises(InferenceError, match="'one' is open already; delete it first"):
-        server.session("one")
-    http.delete()
-    server.session("one")
+        ({"sampling": {"temperature": -1}}, "sampling.temperature"),
+    ):
+        with pytest.raises(ConfigError, match=key) as refused:
+            server.session("wrong", **settings)
+        assert refused.value.key == key and server.sessions() == []
+        refusal = Http(server).post("/sessions", 400, name="wrong", **settings)
+        assert key in refusal["error"]["message"]

@@ -13,19 +13,13 @@ from _inf.apps.rendered_call import RenderedCall
 from _inf.apps.serve.choice import Choice
 from _inf.config.tool_formats import FORMATS
 from _inf.response.streaming import StreamChunk
-from _inf.tools.definition import as_tools
+from _inf.tools.definition import shown_tools
 from tests.support.conversation_rules import rules
 from tests.support.tool_call_forms import written_call
 
 MARKS = re.compile(r"<[|｜][^<>]*[|｜]>|\[TOOL_CALLS\]")
 FIRST_MARK = 0x110000  # above all characters
-SEARCH = {
-    "type": "function",
-    "function": {
-        "name": "search",
-        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
-    },
-}
+SEARCH = {"name": "search", "parameters": {"properties": {"query": {"type": "string"}}}}
 BEFORE = (
     "",
     "Let me look.\n",
@@ -59,7 +53,7 @@ def streamed(
 ) -> tuple[list[str], Choice]:
     """The events' contents and the finished choice, the answer's ids arriving `pieces` at once."""
     tokenizer = Characters(text, marks=marks)
-    tools = {tool.name: tool for tool in as_tools([SEARCH])}
+    tools = {tool.name: tool for tool in shown_tools([SEARCH])}
     own = rules(None, tokenizer, tools=tools, eos=0, multi_turn={"format": format})
     call = RenderedCall(cast(Any, None), [[1]], {"n": 1}, own, forced, False)
     choice, ids = Choice(call, 0), tokenizer.ids
@@ -100,16 +94,18 @@ def test_text_streams_before_a_call_in_the_function_format() -> None:
     assert "".join(contents[: text.index("search")]) == "Let me look at it."
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_forced_call_that_a_limit_cut_is_a_call_as_far_as_it_came(several: bool) -> None:
-    call = '{"name": "search", "arguments": {"query": "Py"}}'
-    before = f"[{call}, " if several else ""
-    arguments = ['{"query": "Py"}'] if several else []
-    for size in range(len(call)):
-        text = before + call[:size]
+CALL = '{"name": "search", "arguments": {"query": "Py"}}'
+
+
+@pytest.mark.parametrize(("before", "arguments"), [("", []), (f"[{CALL}, ", ['{"query": "Py"}'])])
+def test_forced_call_that_a_limit_cut_is_a_call_as_far_as_it_came(
+    before: str, arguments: list[str]
+) -> None:
+    for size in range(len(CALL)):
+        text = before + CALL[:size]
         contents, choice = streamed(text, "hermes", marks=True, pieces=1, forced=True, why="length")
         assert "".join(contents) == "" and choice.finish_reason == "length"
-        begun = call[:size].partition('"arguments":')
+        begun = CALL[:size].partition('"arguments":')
         expected = [*arguments, *([begun[2].lstrip()] if begun[1] else [])]
         calls = choice.message.get("tool_calls") or []
         assert [each["function"]["arguments"] for each in calls] == expected
@@ -117,8 +113,7 @@ def test_forced_call_that_a_limit_cut_is_a_call_as_far_as_it_came(several: bool)
         assert {each["function"]["name"] for each in calls} <= {"search"}
 
 
-@pytest.mark.parametrize("forced", [False, True])
-def test_aborted_answer_says_so_although_it_has_a_call(forced: bool) -> None:
-    text = '{"name": "search", "arguments": {}}' if forced else written_call("hermes")
-    _, choice = streamed(text, "hermes", marks=True, pieces=1, forced=forced, why="abort")
-    assert len(choice.message["tool_calls"]) == 1 and choice.finish_reason == "abort"
+def test_aborted_answer_says_so_although_it_has_a_call() -> None:
+    for text, forced in ((CALL, True), (written_call("hermes"), False)):
+        _, choice = streamed(text, "hermes", marks=True, pieces=1, forced=forced, why="abort")
+        assert len(choice.message["tool_calls"]) == 1 and choice.finish_reason == "abort"
