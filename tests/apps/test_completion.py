@@ -11,8 +11,6 @@ from IPython.core.interactiveshell import InteractiveShell
 import inf
 from inf import GenerateParams, InferenceEngine
 
-METHODS = ("generate", "agenerate", "stream", "astream", "rollout_batch")
-
 
 def completions(text: str, jedi: bool) -> set[str]:
     shell = InteractiveShell()
@@ -30,10 +28,9 @@ def test_public_names_and_keywords_of_a_call_are_completed(jedi: bool) -> None:
     assert set(dir(inf)) == {*inf.__all__, "__version__", "__doc__"}
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_signature_names_every_keyword_with_its_default(name: str) -> None:
-    first, *keywords = inspect.signature(getattr(InferenceEngine, name)).parameters.values()
-    assert first.name == "self"
-    own = ["uid", "extra"] if name == "rollout_batch" else []
-    assert [each.name for each in keywords[1:]] == [*own, *GenerateParams.__annotations__]
-    assert all(each.kind is each.KEYWORD_ONLY and each.default is None for each in keywords[1:])
+def test_signature_names_every_keyword_with_its_default() -> None:
+    for name in ("generate", "agenerate", "stream", "astream", "rollout_batch"):
+        keywords = [*inspect.signature(getattr(InferenceEngine, name)).parameters.values()][2:]
+        own = ["uid", "extra"] if name == "rollout_batch" else []
+        assert [each.name for each in keywords] == [*own, *GenerateParams.__annotations__]
+        assert all(each.kind is each.KEYWORD_ONLY and each.default is None for each in keywords)

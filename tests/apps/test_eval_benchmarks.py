@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from _inf.apps.eval.benchmarks import BenchmarkOptions, data_of
 from _inf.apps.eval.dataset import read_examples
 from _inf.errors import ConfigError
 from _inf.tools.definition import as_tools
+from tests.support.json_lines import write
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "examples" / "problems.jsonl"
@@ -26,12 +26,12 @@ AIME24 = {"id": 60, "problem": "What is $5^2$?", "solution": "It is 25.", "answe
 AIME25 = {"problem": "What is 7 * 10?", "answer": "70", "id": "0"}
 
 
-def rows(name: str, path: Path, given: list[Any], **options: Any) -> list[dict[str, Any]]:
+def rows(name: str, path: Path, given: list[Any]) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         pandas.DataFrame(given).to_parquet(path)
     else:
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in given))
-    return list(data_of(name, BenchmarkOptions(data=path, **options), "reward.py").rows)
+        write(path, given)
+    return list(data_of(name, BenchmarkOptions(data=path), "reward.py").rows)
 
 
 @pytest.mark.verl
@@ -45,11 +45,11 @@ def rows(name: str, path: Path, given: list[Any], **options: Any) -> list[dict[s
     ],
 )
 def test_rows_of_the_hubs_columns_are_asked_and_scored_as_verl_does(
-    name: str, row: dict[str, Any], file: str, right: str, wrong: str, tmp_path: Path
+    name: str, row: dict[str, Any], file: str, right: str, wrong: str
 ) -> None:
     from verl.utils.reward_score import default_compute_score  # seconds, for this test alone
 
-    examples = read_examples(rows(name, tmp_path / file, [row, row]))
+    examples = read_examples(rows(name, Path(file), [row, row]))
     assert [each.extra_info["index"] for each in examples] == [0, 1]
     [message] = examples[0].prompt
     question = row.get("question") or row["problem"]
@@ -66,22 +66,19 @@ def test_rows_of_the_hubs_columns_are_asked_and_scored_as_verl_does(
     assert all(examples[0].extra_info[key] == row[key] for key in others)
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "said"),
-    [
+def test_row_of_another_form_is_named() -> None:
+    row: Any
+    for name, row, said in (
         ("gsm8k", [], "problem 2: it must be"),
         ("gsm8k", {"question": "a", "answer": "no number"}, "problem 2: it must be"),
         ("gsm8k", {"question": "a", "answer": "#### ,"}, "problem 2: it must be"),
         ("math500", {"question": "?"}, 'row 1: it must have "problem" and "answer", as Hugg'),
         ("math500", AIME25 | {"answer": None}, 'row 1: it must have "problem" and "answer"'),
         ("aime25", AIME25 | {"answer": "x"}, "row 1: answer must be a whole number, not 'x'"),
-    ],
-)
-def test_row_of_another_form_is_named(name: str, row: Any, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    with pytest.raises(ConfigError) as failure:
-        rows(name, path, [GSM8K if name == "gsm8k" else AIME25, row])
-    assert str(failure.value).startswith(f"{path}, {said}")
+    ):
+        with pytest.raises(ConfigError) as failure:
+            rows(name, Path("rows.jsonl"), [GSM8K if name == "gsm8k" else AIME25, row])
+        assert str(failure.value).startswith(f"rows.jsonl, {said}")
 
 
 @pytest.mark.verl
@@ -95,12 +92,12 @@ def test_gsm8ks_table_of_the_documentation_is_what_its_rules_say() -> None:
 
 
 @pytest.mark.verl
-def test_tools_get_each_problems_own_truth(tmp_path: Path) -> None:
+def test_tools_get_each_problems_own_truth() -> None:
     given = [row["extra_info"]["tools_kwargs"] for row in gsm8k.rows(OWN, tool=True)[-2:]]
     truths = [each["calc_gsm8k_reward"]["create_kwargs"]["ground_truth"] for each in given]
     assert truths == ["250", "1050"]
     assert [*given[0]] == [tool.name for tool in as_tools(gsm8k.tools())]  # those that rows name
-    [plain] = rows("gsm8k", tmp_path / "g.jsonl", [GSM8K])
+    [plain] = rows("gsm8k", Path("g.jsonl"), [GSM8K])
     assert "tools_kwargs" not in plain["extra_info"]
 
 

@@ -90,9 +90,8 @@ async def keeps_the_interpreter(solution_str, **rest):
         pass
 
 def two(solution_str, **rest):
-    folder = solution_str
-    open(os.path.join(folder, str(os.getpid())), "w").close()
-    while len(os.listdir(folder)) < 2:
+    open(f"{solution_str}/{os.getpid()}", "w").close()
+    while len(os.listdir(solution_str)) < 2:
         time.sleep(0.01)
     return os.getpid()
 """
@@ -301,7 +300,7 @@ UNUSABLE = {
 }
 
 
-def test_function_that_cannot_be_found_or_loaded_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_function_that_cannot_be_found_or_loaded_is_refused_with_the_reason() -> None:
     for named, said in (
         ("rewards", "FILE.py:compute_score"),
         (3, "must be a function, not 3"),
@@ -310,9 +309,8 @@ def test_function_that_cannot_be_found_or_loaded_is_refused_with_the_reason(tmp_
         with pytest.raises(ConfigError, match=said):
             RewardPool(named)
     for number, (text, said) in enumerate(UNUSABLE.items()):
-        file = tmp_path / f"reward{number}.py"
-        file.write_text(text)
-        with pytest.raises(ConfigError, match=said), Pool(str(file), workers=number % 2):
+        Path(f"reward{number}.py").write_text(text)
+        with pytest.raises(ConfigError, match=said), Pool(f"reward{number}.py", workers=number % 2):
             pass
 
 

@@ -96,14 +96,17 @@ class Opened:
         [text] = self.texts("#list [aria-current=true] .number >> nth=0")
         return text.split(" ")[0]
 
+    def text(self, selector: str) -> str:
+        return str(self.page.text_content(selector))
+
     def count(self) -> str:
-        return str(self.page.text_content("#count"))
+        return self.text("#count")
 
 
 ROWS = [row(number) for number in range(1000)]
 # Of two files, side by side.
 LEFT = ROWS[:10]
-RIGHT = [row(number, reward=9.0, completion="other") for number in (2, 0, 7)]
+RIGHT = [row(number, reward=9.0) for number in (2, 0, 7)]
 RIGHT += [row(5000), {"row_id": "8.0", "error": {"message": HOSTILE}}]
 
 
@@ -135,7 +138,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
 # ── What is shown ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_row_is_shown_in_parts_that_say_what_was_sampled(opened: Any) -> None:
+def test_row_is_shown_in_parts_and_its_tokens_are_tinted_by_their_log_probs(opened: Any) -> None:
     seen = opened()
     assert seen.texts("#detail .caption")[:4] == [
         "prompt · 2 tokens",
@@ -149,9 +152,6 @@ def test_row_is_shown_in_parts_that_say_what_was_sampled(opened: Any) -> None:
     assert seen.texts("#detail .tool") == [f"42 {HOSTILE}"]
     assert seen.texts("#detail dd")[:2] == ["0", "length"]
 
-
-def test_token_is_tinted_by_its_log_prob_and_says_it_when_pointed_at(opened: Any) -> None:
-    seen = opened()
     tints, scale = (
         seen.page.eval_on_selector_all(
             each, "all => all.map(each => getComputedStyle(each).backgroundColor)"
@@ -161,7 +161,7 @@ def test_token_is_tinted_by_its_log_prob_and_says_it_when_pointed_at(opened: Any
     assert len(set(tints)) == 6 and tints == scale
     seen.page.hover("#detail .token >> nth=4")
     said = 'token " is", id 108, log prob -2.5000, probability 8.21 %'
-    assert seen.page.text_content("#readout") == said
+    assert seen.text("#readout") == said
 
 
 def test_ids_of_an_agent_loop_that_were_not_sampled_are_marked_and_the_legend_says_so(
@@ -178,7 +178,7 @@ def test_ids_of_an_agent_loop_that_were_not_sampled_are_marked_and_the_legend_sa
     assert seen.page.is_visible("#unsampled")
     for key, said in (("1", "not sampled there, but its mask is 1"), ("3", "its mask is 0")):
         seen.page.hover(f"#detail .token >> nth={key}")
-        assert said in str(seen.page.text_content("#readout"))
+        assert said in seen.text("#readout")
     seen.page.keyboard.press("j")
     assert seen.texts("#detail .unsampled") == []
     assert opened().page.is_hidden("#unsampled")
@@ -193,7 +193,7 @@ def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
         for summary in seen.page.locator("#detail summary").all():
             summary.click()
         assert seen.page.locator("article").count() == 1
-        assert HOSTILE[:30] in str(seen.page.text_content("#detail"))
+        assert HOSTILE[:30] in seen.text("#detail")
         assert seen.page.locator("#detail :is(script, img, b)").count() == 0
         seen.page.keyboard.press("j")
     assert seen.chosen() == str(len(HOSTILE_FIELDS))
@@ -206,14 +206,10 @@ def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
     assert seen.page.locator("#list button").count() == 1000
     assert seen.page.locator("article").count() == 1
 
-
-def test_pages_policy_lets_nothing_of_the_data_run(opened: Any) -> None:
-    text = page_of(LEFT)
-    [policy] = re.findall('Content-Security-Policy" content="(.*?)">', text)
+    [policy] = re.findall('Content-Security-Policy" content="(.*?)">', page_of(LEFT))
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert rules.pop("default-src") == rules.pop("base-uri") == rules.pop("form-action") == "'none'"
     assert all(re.fullmatch("'sha256-.{44}'", rule) for rule in rules.values()) and len(rules) == 2
-    seen = opened()
     seen.page.evaluate(
         "() => { const made = document.createElement('script');"
         " made.textContent = 'window.ran = 1'; document.body.append(made) }"
@@ -261,7 +257,7 @@ def test_page_can_be_used_by_keyboard_alone(opened: Any) -> None:
     press("Home")
     press("ArrowRight")
     press("ArrowRight")
-    readout = seen.page.text_content("#readout")
+    readout = seen.text("#readout")
     assert readout == 'token " see", id 101, log prob -0.2000, probability 81.87 %'
     press("/")
     assert seen.page.evaluate("document.activeElement.id") == "search"

@@ -79,24 +79,23 @@ def run(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> s
     return done.stdout
 
 
-def claude(url: str, model: str, folder: Path, *more: str, task: str = TASK) -> Any:
-    models = ("MODEL", "SMALL_FAST_MODEL")
+def claude(url: str, folder: Path, tools: str) -> Any:
+    models = ("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")
     variables = {
         "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
         "ANTHROPIC_API_KEY": "none",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "CLAUDE_CODE_SUBAGENT_MODEL": model,
-        **{f"ANTHROPIC_{name}": model for name in models},
+        **dict.fromkeys(models, MODEL),
     }
-    command = [f"{PROGRAMS}/claude", "-p", task, "--output-format", "json", *more]
+    command = [f"{PROGRAMS}/claude", "-p", TASK, "--output-format", "json", "--allowedTools", tools]
     return json.loads(run(command, folder, variables))
 
 
-def codex(url: str, model: str, folder: Path) -> str:
+def codex(url: str, folder: Path) -> str:
     settings = folder / "home" / ".codex"
     settings.mkdir(parents=True)
     settings.joinpath("config.toml").write_text(
-        f'model = "{model}"\nmodel_provider = "inf"\n'
+        f'model = "{MODEL}"\nmodel_provider = "inf"\n'
         "check_for_update_on_startup = false\n[analytics]\nenabled = false\n"
         f'[model_providers.inf]\nname = "inf"\nbase_url = "{url}"\nwire_api = "responses"\n'
         'env_key = "INF_KEY"\n'
@@ -135,10 +134,10 @@ def test_run_is_one_trace(
     look, url = BASH if program == "claude" else SHELL, server.session(program, task=TASK)
     spoken[0].says(look, DONE)
     if program == "claude":
-        result = claude(url, MODEL, tmp_path, "--allowedTools", "Bash")
+        result = claude(url, tmp_path, "Bash")
         assert (result["result"], result["num_turns"]) == ("All is done.", 2)
     else:
-        assert "All is done." in codex(url, MODEL, tmp_path)
+        assert "All is done." in codex(url, tmp_path)
     assert (tmp_path / "work" / "seen.txt").read_text() == "found\n"
     [trace] = server.traces(program)
     assert sampled(trace) == ids_of(spoken[0], look, DONE)
@@ -150,7 +149,7 @@ def test_claude_codes_sub_agent_is_another_trace_of_the_rollout(
 ) -> None:
     spoken[0].says(HELP, BASH, "<think>Hm.</think>Seen.", DONE)
     url = server.session("claude-helped", task=TASK)
-    result = claude(url, MODEL, tmp_path, "--allowedTools", "Agent,Bash")
+    result = claude(url, tmp_path, "Agent,Bash")
     assert result["result"] == "All is done."
     by_size = sorted(server.traces("claude-helped"), key=lambda trace: -len(trace.prompt_token_ids))
     agent, helper = by_size
@@ -184,17 +183,3 @@ def test_mini_swe_agents_run_is_one_trace(
     assert (tmp_path / "work" / "seen.txt").read_text() == "found\n"
     [trace] = server.traces(f"mini-{form}")
     assert sampled(trace) == ids_of(spoken[0], look, end)
-
-
-@pytest.mark.engine
-def test_claude_code_gets_the_embedded_models_answer(tmp_path: Path) -> None:
-    """Without its own instructions and most of its tools, for which the context is too small."""
-    rollout = {"name": "hf", "prompt_length": 4000, "response_length": 128}
-    few = ("--tools", "Read", "--system-prompt", "Answer the question.")
-    with InferenceEngine(rollout=rollout) as engine, engine.serve() as server:
-        url = server.session("claude", sampling={"max_tokens": 128})
-        question = "What is the capital of France?"
-        result = claude(url, engine.config.model_name, tmp_path, *few, task=question)
-        [trace] = server.traces("claude")
-        assert result["result"] == trace.messages[-1]["content"]
-        assert trace.finish_reasons == ["stop"] and "Paris" in result["result"]

@@ -25,7 +25,7 @@ from _inf.apps.serve.server import InferenceServer, _listen
 from _inf.backends.openai.http import httpx
 from inf import EngineDeadError, InferenceEngine
 from tests.support.schedulers import in_flight
-from tests.support.scripts import START_SECONDS, script, until
+from tests.support.scripts import INF, START_SECONDS, script, until
 from tests.support.serve_clients import COMPLETION, Http
 from tests.support.tiny import tiny_model
 
@@ -33,13 +33,12 @@ LONG = {"prompt": "Go on", "temperature": 0, "max_tokens": 120, "ignore_eos": Tr
 ABORT_SECONDS = 6.0  # a request that is left alone takes longer
 
 
-def raw_request(server: InferenceServer, body: str) -> socket.socket:
-    """Send a request and do not read the answer."""
-    host, port = server.base_url.removeprefix("http://").removesuffix("/v1").split(":")
-    connection = socket.create_connection((host, int(port)))
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+def raw_request(server: InferenceServer, stream: bool = False) -> socket.socket:
+    """Send a request for a long answer, and do not read it."""
+    asked = {"prompt": "Go on", "max_tokens": 3500, "ignore_eos": True, "stream": stream}
+    url, body = httpx.URL(server.base_url), json.dumps(asked)
+    connection = socket.create_connection((url.host, url.port))
+    head = f"POST {COMPLETION} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall((head + body).encode())
     return connection
 
@@ -51,18 +50,17 @@ def test_connections_send_each_event_at_once() -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-@pytest.mark.parametrize("stream", ["true", "false"])
-def test_abandoned_request_is_aborted_in_the_engine(stream: str, mortal: InferenceEngine) -> None:
-    body = f'{{"prompt": "Go on", "max_tokens": 3500, "ignore_eos": true, "stream": {stream}}}'
+@pytest.mark.parametrize("stream", [True, False])
+def test_abandoned_request_is_aborted_in_the_engine(stream: bool, mortal: InferenceEngine) -> None:
     with mortal.serve() as server:
-        connections = [raw_request(server, body) for _ in range(3)]
+        connections = [raw_request(server, stream) for _ in range(3)]
         assert until(lambda: in_flight(mortal) == 3, 30)
-        if stream == "true":
+        if stream:
             assert connections[0].recv(64).startswith(b"HTTP/1.1 200")
         for connection in connections:
             connection.close()
         assert until(lambda: in_flight(mortal) == 0, ABORT_SECONDS)
-        assert httpx.get(f"{server.base_url}/models", timeout=60).status_code == 200
+        assert Http(server).get("/v1/models")["data"]
 
 
 @pytest.mark.verl
@@ -137,12 +135,6 @@ def test_engine_with_updated_weights_or_shut_down_is_not_restarted() -> None:
 
 # ─── The end ───
 
-SERVING = """
-import sys
-from _inf.apps.cli import main
-arguments = ["serve", "--port", "0", "-c", sys.argv[1]]
-raise SystemExit(main(arguments))
-"""
 CONFIG = """
 model_path: {model}
 rollout: {{dtype: float32, prompt_length: 512, response_length: 128, max_model_len: 4096}}
@@ -153,8 +145,8 @@ rollout: {{dtype: float32, prompt_length: 512, response_length: 128, max_model_l
 @pytest.mark.slow
 def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG.format(model=tiny_model()))
-    text = SERVING.replace("sys.argv[1]", repr(str(tmp_path / "config.yaml")))
-    with script(text, tmp_path) as run:
+    arguments = ["serve", "--port", "0", "-c", str(tmp_path / "config.yaml")]
+    with script(INF, tmp_path, arguments=arguments) as run:
         assert until(lambda: "is served at " in run.err, START_SECONDS)
         url = run.err.rpartition("is served at ")[2].split()[0]
         http = httpx.Client(base_url=url, timeout=60)
@@ -186,8 +178,7 @@ def test_requests_beyond_the_limit_are_aborted_at_the_end(
 ) -> None:
     monkeypatch.setattr("_inf.apps.serve.server.FINISH_SECONDS", 1)
     with mortal.serve() as server:
-        body = '{"prompt": "Go on", "max_tokens": 3500, "ignore_eos": true}'
-        connection = raw_request(server, body)
+        connection = raw_request(server)
         assert until(lambda: in_flight(mortal) == 1, 30)
         begin = time.monotonic()
     assert until(lambda: in_flight(mortal) == 0, ABORT_SECONDS)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from _inf.apps.serve.message_bodies import CountBody, MessagesBody
+from _inf.apps.serve.message_bodies import MessagesBody
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
@@ -160,17 +160,14 @@ def test_fields_are_those_of_chats() -> None:
         for alone, parallel in ((False, None), (True, False)):
             choice = {"type": kind, "name": "look", "disable_parallel_tool_use": alone}
             sent = {**BODY, "tools": [TOOL], "output_format": FORMAT, "tool_choice": choice}
-            chat = MessagesBody.model_validate(sent).chat("")
+            sent |= {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}
+            body = MessagesBody.model_validate(sent)
+            chat = body.chat("{{ reasoning_effort }}")
             assert (chat["tool_choice"], chat["parallel_tool_calls"]) == (expected, parallel)
             assert chat["json_schema"] == FORMAT["schema"]
-
-
-def test_thinking_and_effort_reach_the_templates_that_read_them() -> None:
-    about = {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}
-    body = CountBody.model_validate({"messages": ASK, **about})
-    read = body.asked("{% if enable_thinking %}")["chat_template_kwargs"]
-    assert read == {"enable_thinking": False}
-    assert body.asked("{{ messages }}")["chat_template_kwargs"] is None
+            assert chat["chat_template_kwargs"] == {"reasoning_effort": "high"}
+            read = body.chat("{% if enable_thinking %}")["chat_template_kwargs"]
+            assert read == {"enable_thinking": False}
 
 
 # ─── Sessions ───

@@ -41,11 +41,6 @@ class RunningCompletion(Completion):
     choices: list[RunningChoice]  # type: ignore[assignment]
 
 
-def tool(name: str) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
-
-
 @pytest.fixture(scope="module")
 def model(tiny_client: OpenAI) -> str:
     [model] = tiny_client.models.list().data
@@ -70,20 +65,19 @@ def test_chat_has_the_tokens_and_log_probs_of_generate(
     given: dict[str, Any] = {"model": model, "messages": ASK, "max_tokens": 20, **sampling}
     given |= {"logprobs": True, "top_logprobs": 2, "extra_body": {"return_token_ids": True}}
     rows = tiny.generate([ASK], max_tokens=20, logprobs=2, **sampling)
-    answer = tiny_client.chat.completions.create(**given)
+    answer: Any = tiny_client.chat.completions.create(**given)
     choices, ids = whole_chat(answer)
     assert [choice.ids for choice in choices] == rows.token_ids
     assert [choice.text for choice in choices] == rows.completions
     assert len(set(map(tuple, rows.token_ids))) == sampling.get("n", 1)
     assert choices[0].finish_reason == rows[0].metadata["finish_reason"]
-    assert answer.usage is not None and answer.usage.prompt_tokens == len(ids)
+    assert answer.usage.prompt_tokens == len(ids)
     assert answer.usage.completion_tokens == sum(map(len, rows.token_ids))
     cached = tiny.generate([ASK], max_tokens=1)[0].cached_tokens
     assert answer.usage.to_dict()["prompt_tokens_details"] == {"cached_tokens": cached}
-    logprobs = answer.choices[0].logprobs
-    assert logprobs is not None and logprobs.content is not None
-    assert [each.logprob for each in logprobs.content] == pytest.approx(rows.logprobs[0], abs=1e-4)
-    for each, tops in zip(logprobs.content, rows[0].top_logprobs or (), strict=True):
+    content = answer.choices[0].logprobs.content
+    assert [each.logprob for each in content] == pytest.approx(rows.logprobs[0], abs=1e-4)
+    for each, tops in zip(content, rows[0].top_logprobs or (), strict=True):
         best = sorted(tops.values(), reverse=True)[:2]
         assert [top.logprob for top in each.top_logprobs] == pytest.approx(best, abs=1e-4)
 
@@ -135,7 +129,10 @@ def test_tool_choice_makes_any_model_call(
     choice: Any, names: set[str], stream: bool, tiny_client: OpenAI, model: str
 ) -> None:
     asked: Any = {"model": model, "messages": ASK, "temperature": 1.0, "seed": 5, "n": 8}
-    asked |= {"tools": [tool("f"), tool("g")], "tool_choice": choice, "max_tokens": 60}
+    parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
+    functions = [{"name": name, "parameters": parameters} for name in "fg"]
+    asked["tools"] = [{"type": "function", "function": function} for function in functions]
+    asked |= {"tool_choice": choice, "max_tokens": 60}
     asked["response_format"] = OF_COLOR  # of an answer without a call
     choices = choices_of(tiny_client.chat.completions.create(**asked, stream=stream))
     assert {name for each in choices for name, _ in each.calls} == names
@@ -146,23 +143,6 @@ def test_tool_choice_makes_any_model_call(
 
 
 # ─── Completions ───
-
-
-def test_completions_take_text_ids_and_lists_of_them(tiny: InferenceEngine, http: Http) -> None:
-    texts = ["The capital", "Two apples"]
-    ids = [tiny.tokenizer(text)["input_ids"] for text in texts]
-    rows = tiny.generate([{"text": text} for text in texts], max_tokens=10, prompt_logprobs=True)
-    extra = {"return_token_ids": True, "prompt_logprobs": 0, "max_tokens": 10}
-    for prompt, expected in ((texts, [0, 1]), (ids, [0, 1]), (texts[1], [1]), (ids[1], [1])):
-        choices = http.post(COMPLETION, prompt=prompt, **extra)["choices"]
-        for choice, row in zip(choices, expected, strict=True):
-            assert choice["text"] == rows.completions[row]
-            assert choice["token_ids"] == rows.token_ids[row]
-            assert choice["prompt_token_ids"] == ids[row]
-            first, *others = choice["prompt_logprobs"]
-            values = [next(iter(each.values()))["logprob"] for each in others]
-            assert first is None and rows.prompt_logprobs is not None
-            assert values == pytest.approx(rows.prompt_logprobs[row][1:], abs=1e-4)
 
 
 @pytest.mark.parametrize("route", [CHAT, COMPLETION])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
 from _inf.apps.serve.server import InferenceServer
-from inf import InferenceEngine
+from inf import InferenceEngine, StreamChunk
 from tests.support.scripted_server import Reply, scripted
 from tests.support.scripted_server import connected as connected_to_text
 from tests.support.scripted_thoughts import CALL, SAID, Speaker
 from tests.support.serve_clients import client, user
+from tests.support.tool_calling import calculator, call
 
 ASK: list[Any] = [user("What is the capital?")]
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -23,6 +25,13 @@ WITH_TOOL = {"tools": [TOOL]}
 @pytest.fixture
 def engine(spoken: tuple[Speaker, InferenceEngine]) -> InferenceEngine:
     return spoken[1]
+
+
+def joined(chunks: Iterable[StreamChunk]) -> tuple[str, str]:
+    """The thought and the text of a stream."""
+    parts = [(chunk.reasoning, chunk.text) for chunk in chunks]
+    thoughts, texts = zip(*parts, strict=True)
+    return "".join(thoughts), "".join(texts)
 
 
 @pytest.fixture
@@ -62,8 +71,7 @@ def test_row_has_its_thought_beside_its_completion(
     thought = engine.tokenizer.decode(speaker.answer[: row.metadata["reasoning_tokens"]])
     assert thought.endswith("</think>")
     chunks = [*engine.stream("Hi")]
-    assert "".join(chunk.reasoning for chunk in chunks) == row.reasoning
-    assert "".join(chunk.text for chunk in chunks) == row.completion
+    assert joined(chunks) == (row.reasoning, row.completion)
     assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
     last = chunks[-1].metadata
     assert last and last["reasoning_tokens"] == row.metadata["reasoning_tokens"]
@@ -84,20 +92,12 @@ def test_stop_string_in_a_thought_ends_it(
 def test_tool_loop_keeps_thoughts_in_its_messages(
     speaker: Speaker, engine: InferenceEngine
 ) -> None:
-    def look(at: int) -> str:
-        """Look.
-
-        Args:
-            at: where
-        """
-        return f"saw {at}"
-
-    speaker.says(f"Look there?</think>{CALL}", "Fine.</think>Done.")
-    [row] = engine.generate("Hi", tools=[look], chat_template_kwargs={"thinking": True})
+    speaker.says(f"Look there?</think>{call('1')}", "Fine.</think>Done.")
+    how: Any = {"tools": [calculator("1")], "chat_template_kwargs": {"thinking": True}}
+    [row] = engine.generate("Hi", **how)
     thoughts = [message.get("reasoning_content") for message in row.messages or []]
     assert thoughts == [None, "Look there?", None, "Fine."]
     assert (row.reasoning, row.completion) == ("Fine.", "Done.")
-    assert [call["result"] for call in row.metadata["tool_calls"]] == ["saw 1"]
 
 
 # ─── Chats ───
@@ -159,7 +159,8 @@ def test_session_keeps_the_thoughts_ids(speaker: Speaker, server: InferenceServe
 def test_thought_that_a_server_of_text_splits_off_is_taken() -> None:
     about = {"completion_tokens_details": {"reasoning_tokens": 4}}
     usage = {"prompt_tokens": 1, "completion_tokens": 6, **about}
-    message = {"reasoning_content": "The capital?", "content": "Paris."}
+    said = ("The capital?", "Paris.")
+    message = dict(zip(("reasoning_content", "content"), said, strict=True))
 
     def script(path: str, body: Any) -> Reply:
         if path.endswith("/models"):
@@ -173,8 +174,5 @@ def test_thought_that_a_server_of_text_splits_off_is_taken() -> None:
 
     with scripted(script) as server, connected_to_text(server) as engine:
         [row] = engine.generate("Hi")
-        chunks = [*engine.stream("Hi")]
-    assert (row.reasoning, row.completion) == ("The capital?", "Paris.")
+        assert (row.reasoning, row.completion) == joined(engine.stream("Hi")) == said
     assert row.metadata["reasoning_tokens"] == 4
-    assert "".join(chunk.reasoning for chunk in chunks) == row.reasoning
-    assert "".join(chunk.text for chunk in chunks) == row.completion

@@ -108,13 +108,12 @@ def test_sglang_route_has_the_tokens_and_log_probs_of_generate(
 def test_sglang_stream_has_all_tokens_so_far_in_each_event(http: Http) -> None:
     body = of_sglang(sampling_seed=7) | {"return_logprob": True}
     whole = http.post(SGLANGS, **body)
-    *others, last = http.events(SGLANGS, **body)
-    for chunk in (*others, last):
+    for chunk in (chunks := http.events(SGLANGS, **body)):
         ids = chunk["output_ids"]
         assert whole["output_ids"][: len(ids)] == ids and whole["text"].startswith(chunk["text"])
         assert [each[1] for each in chunk["meta_info"]["output_token_logprobs"]] == ids
-        assert (chunk["meta_info"]["finish_reason"] is None) == (chunk is not last)
-    assert (last["output_ids"], last["text"]) == (whole["output_ids"], whole["text"])
+        assert (chunk["meta_info"]["finish_reason"] is None) == (chunk is not chunks[-1])
+    assert (ids, chunk["text"]) == (whole["output_ids"], whole["text"])
 
 
 def test_sglangs_route_takes_several_prompts_and_texts(http: Http, tiny: InferenceEngine) -> None:

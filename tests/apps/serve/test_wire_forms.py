@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from lm_eval.models.openai_completions import LocalCompletionsAPI
 from lm_eval.utils import RemoteTokenizer, check_remote_tokenizer_support
 
 from _inf.apps.serve.server import InferenceServer
@@ -85,23 +84,6 @@ def test_prompts_likeliest_tokens_have_ranks(http: Http, tiny: InferenceEngine) 
     assert whole["prompt_logprobs"][1] is not None and "prompt_logprobs" not in whole["choices"][0]
 
 
-def test_lm_eval_scores_by_echoed_prompts_as_the_engine_does(
-    http: Http, tiny: InferenceEngine
-) -> None:
-    prompt = tiny.tokenizer("What is the capital of France?")["input_ids"]
-    greedy = tiny.generate([{"prompt_token_ids": prompt}], temperature=0, max_tokens=4)[0].token_ids
-    assert greedy is not None
-    answers = [tiny.tokenizer(" Paris")["input_ids"], greedy]
-    body = {"prompt": [prompt + answer for answer in answers], "max_tokens": 1, "temperature": 0}
-    whole = post(http, COMPLETION, **body, logprobs=1, echo=True, seed=1234)
-    found = LocalCompletionsAPI.parse_logprobs(whole, ctxlens=[len(prompt)] * 2)
-    scores = tiny.score([{"prompt_token_ids": prompt}] * 2, answers)
-    for (logprob, is_greedy), score in zip(found, scores, strict=True):
-        assert logprob == pytest.approx(sum(score.logprobs), abs=1e-3)
-        assert is_greedy == score.is_greedy
-    assert [score.is_greedy for score in scores] == [False, True]
-
-
 @pytest.mark.parametrize("logprobs", [None, 0, 2])
 @pytest.mark.parametrize("of_ids", [False, True])
 def test_echo_puts_the_prompt_before_the_answer(
@@ -111,14 +93,19 @@ def test_echo_puts_the_prompt_before_the_answer(
     ids = tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=True, return_dict=False)
     texts = [TEXT, tiny.tokenizer.decode(ids)]
     assert tiny.tokenizer.eos_token in texts[1]
-    body = {"prompt": texts, "n": 2, "logprobs": logprobs, **SAMPLED}
-    if of_ids:
-        body["prompt"] = [tiny.tokenizer(TEXT)["input_ids"], ids]
+    prompts = [tiny.tokenizer(TEXT)["input_ids"], ids]
+    body = {"prompt": prompts if of_ids else texts, "n": 2, "logprobs": logprobs, **SAMPLED}
+    body |= {"return_token_ids": True, "prompt_logprobs": 0}
+    asked: Any = [{"prompt_token_ids": each} for each in prompts]
+    rows = tiny.generate(asked, n=2, max_tokens=8, prompt_logprobs=True, **SAMPLED)
     plain = post(http, COMPLETION, **body)["choices"]
     echoed = post(http, COMPLETION, **body, echo=True)["choices"]
-    for index, (one, other) in enumerate(zip(plain, echoed, strict=True)):
+    for index, (one, other, row) in enumerate(zip(plain, echoed, rows, strict=True)):
         text, said, prompt = other["text"], other["logprobs"], texts[index // 2]
-        assert text == prompt + one["text"]
+        assert text == prompt + one["text"] == prompt + row.completion
+        assert one["prompt_token_ids"] == prompts[index // 2] and one["token_ids"] == row.token_ids
+        scored = [next(iter(each.values()))["logprob"] for each in one["prompt_logprobs"][1:]]
+        assert scored == pytest.approx((row.prompt_logprobs or [])[1:], abs=1e-3)
         if logprobs is None:
             assert said is None
             continue
@@ -251,29 +238,18 @@ def test_prompt_is_the_template_s_and_so_are_the_ids_of_tokenize(
         assert http.post(path, 400, **body)["error"]["param"] == param
 
 
-def test_texts_end_with_the_stop_string_that_is_asked_for(http: Http) -> None:
-    free = chosen(http, COMPLETION, **SAMPLED)["text"]
-    stop = {"stop": [free[2:4]], "include_stop_str_in_output": True}
-    end = free[: free.index(free[2:4]) + 2]
-    assert chosen(http, COMPLETION, **SAMPLED, **stop)["text"] == end
-    parts = [each["choices"][0]["text"] for each in events(http, COMPLETION, **SAMPLED, **stop)]
-    assert "".join(parts) == end
-
-
-@pytest.mark.parametrize(
-    ("grammar", "matches"),
-    [
+def test_structured_outputs_are_enforced(http: Http) -> None:
+    grammar: Any
+    for grammar, matches in (
         ({"regex": "[ab]{3}c"}, r"[ab]{3}c"),
         ({"choice": ["red (or) wine.", "a|b"]}, r"red \(or\) wine\.|a\|b"),
         ({"json": {"enum": [1, 2]}}, "1|2"),
         ({"json": '{"enum": [1, 2]}'}, "1|2"),
-    ],
-)
-def test_structured_outputs_are_enforced(grammar: dict[str, Any], matches: str, http: Http) -> None:
-    body = {"n": 4, "max_tokens": 40, "structured_outputs": grammar, **SAMPLED}
-    found = [choice["text"] for choice in post(http, COMPLETION, **body)["choices"]]
-    found.append(chosen(http, CHAT, **body | {"n": 1})["message"]["content"])
-    assert all(re.fullmatch(matches, text) for text in found), found
+    ):
+        body = {"max_tokens": 40, "structured_outputs": grammar, **SAMPLED}
+        found = [choice["text"] for choice in post(http, COMPLETION, n=4, **body)["choices"]]
+        found.append(chosen(http, CHAT, **body)["message"]["content"])
+        assert all(re.fullmatch(matches, text) for text in found), found
 
 
 def test_reasoning_effort_reaches_a_template_that_reads_it(
