@@ -90,9 +90,8 @@ def test_tool_choice_none_shows_the_tools_and_finds_no_calls(openai: OpenAI) -> 
     assert cut.finish_reason == "length" and "<tool_call>" in cut.message.content
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_one_call_is_kept_where_calls_may_not_be_parallel(stream: bool, openai: OpenAI) -> None:
-    asked: Any = {"parallel_tool_calls": False, "stream": stream}
+def test_one_call_is_kept_where_calls_may_not_be_parallel(openai: OpenAI) -> None:
+    asked: Any = {"parallel_tool_calls": False, "stream": True}
     [choice] = choices_of(ask(openai, question("12 * 7", "3 + 4"), **asked))
     assert choice.calls == [("calculator", json.dumps({"expression": "12 * 7"}))]
     assert (choice.text, choice.finish_reason) == ("", "tool_calls")
@@ -124,15 +123,14 @@ def strict_calculator(**expression: Any) -> list[Any]:
     return [{"name": "calculator", "strict": True, "parameters": parameters}]
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("expression", "calls"), [({"pattern": "^[0-9 *]+$"}, 1), ({"maxLength": 3}, 0)]
 )
 def test_call_of_a_strict_tool_fits_its_schema_or_stays_text(
-    stream: bool, expression: Any, calls: int, openai: OpenAI
+    expression: Any, calls: int, openai: OpenAI
 ) -> None:
     tools = strict_calculator(**expression)
-    [choice] = choices_of(ask(openai, question("12 * 7"), tools=tools, stream=stream))
+    [choice] = choices_of(ask(openai, question("12 * 7"), tools=tools))
     assert (len(choice.calls), "12 * 7" in choice.text) == (calls, not calls)
     assert choice.finish_reason == ("tool_calls" if calls else "stop")
 

@@ -141,7 +141,7 @@ def test_agent_with_tools_is_one_trace_whatever_its_client_adds_to_answers(
     messages: list[Any] = [user(text)]
     while messages[-1]["role"] != "assistant":
         message = said(ask(openai, messages, temperature=0, tools=[CALCULATOR])).to_dict()
-        messages.append(ADDED | message)
+        messages.append(message | ADDED)
         for call in message.get("tool_calls") or ():
             result = run(**json.loads(call["function"]["arguments"]))
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
