@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -177,3 +178,18 @@ def assert_greedy(
         theirs = logprobs(logits, answer)
         assert max(abs(a - b) for a, b in zip(row.logprobs, theirs, strict=True)) <= within
     assert ties <= max(1, PARTING_ROWS * len(output)), ties
+
+
+def assert_same_rows(ours: Any, expected: Any, within: float = WITHIN) -> None:
+    """The same tokens, texts and ends and, but for the last bits, the same log probs."""
+    for one, other in zip(ours, expected, strict=True):
+        assert (one.token_ids, one.completion) == (other.token_ids, other.completion)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=within)
+        for name in ("finish_reason", "matched_stop", "prompt_tokens", "completion_tokens", "seed"):
+            assert one.metadata.get(name) == other.metadata.get(name), name
+        assert [*one.forced_at] == [*other.forced_at]
+        assert one.sampling_mask == other.sampling_mask
+        for field in ("top_logprobs", "top_prompt_logprobs"):
+            tops = zip(getattr(one, field) or [], getattr(other, field) or [], strict=True)
+            for mine, its in tops:
+                assert mine == pytest.approx(its, abs=within)

@@ -1,18 +1,27 @@
-"""What tests of answers share."""
+"""What tests of answers share: the backends, each on the tiny model."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
 from inf import InferenceEngine
-from tests.support.reference import Reference
+
+BACKENDS = {"sglang": "tiny", "hf": "hf", "openai": "remote"}
 
 
-@pytest.fixture(scope="session")
-def reference(engine: InferenceEngine) -> Iterator[Reference]:
-    """The embedded model on the backend `hf`."""
-    found = Reference.of(engine)
-    yield found
-    found.engine.shutdown()
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> InferenceEngine:
+    engine: InferenceEngine = request.getfixturevalue(BACKENDS[request.param])
+    return engine
+
+
+@pytest.fixture(params=["sglang", "hf"])
+def local(request: pytest.FixtureRequest) -> InferenceEngine:
+    engine: InferenceEngine = request.getfixturevalue(BACKENDS[request.param])
+    return engine
+
+
+@pytest.fixture(params=["hf", "openai"])
+def other(request: pytest.FixtureRequest) -> InferenceEngine:
+    engine: InferenceEngine = request.getfixturevalue(BACKENDS[request.param])
+    return engine

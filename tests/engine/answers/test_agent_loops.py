@@ -35,32 +35,6 @@ SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3, "n": 2, "max_tokens": 
 SIZES: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
 
 
-@pytest.fixture(scope="module")
-def hf() -> Iterator[InferenceEngine]:
-    rollout = {"name": "hf", **SIZES}
-    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def remote(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
-    """On `inf serve`, with token ids."""
-    with tiny.serve() as server:
-        with InferenceEngine(
-            base_url=server.base_url,
-            model_path=str(tiny_model()),
-            tokenizer_path=str(tiny_model()),
-            rollout={"name": "openai", "prompt_length": 512, "response_length": 128},
-        ) as engine:
-            yield engine
-
-
-@pytest.fixture(params=["tiny", "hf", "remote"])
-def backend(request: pytest.FixtureRequest) -> InferenceEngine:
-    engine: InferenceEngine = request.getfixturevalue(request.param)
-    return engine
-
-
 # ─── The same on every backend ───
 
 

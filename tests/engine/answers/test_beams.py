@@ -5,33 +5,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from inf import ConfigError, InferenceEngine
+from tests.support.check_references import hf as started
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import WITHIN, Transformers, logprobs
 from tests.support.refusals import refused
 from tests.support.scripts import until
-from tests.support.tiny import VOCABULARY, save_tiny, tiny_model
+from tests.support.tiny import VOCABULARY, save_tiny
 
-SETTINGS = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 128}
 PROMPTS = token_prompts(6, 120, seed=51)
 TOKENS = 18
-
-
-@pytest.fixture(scope="module")
-def hf() -> Iterator[InferenceEngine]:
-    with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def transformers() -> Transformers:
-    return Transformers.of(tiny_model())
 
 
 @pytest.mark.parametrize(("beams", "n"), [(2, 1), (7, 7)])
@@ -111,7 +99,7 @@ def test_what_beams_cannot_have_is_refused_by_name(hf: InferenceEngine, tmp_path
 
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
     save_tiny(MambaConfig(**sizes), 0, tmp_path, 1024)
-    with InferenceEngine(model_path=str(tmp_path), rollout=SETTINGS) as of_state:
+    with started(tmp_path) as of_state:
         for call in (
             lambda: hf.generate("a", num_beams=4, tools=[now]),
             lambda: hf.generate("a", num_beams=300),  # more than rows fit into memory

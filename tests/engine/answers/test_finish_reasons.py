@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
-import torch
 
 from _inf.request.prompts import object_array
 from _inf.runtime.extras import has_verl
 from inf import GenerationOutput, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
-from tests.support.reference import TIE, Reference, logprobs, until
+from tests.support.reference import Reference, assert_greedy, until
 from tests.support.tiny import END_OF_TEXT, IM_END, tiny_model
 
 TOKENS = 80
@@ -47,7 +46,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """An engine, what its model is, and what it says when no EOS stops it."""
+    """An engine, what its model is and says when no EOS stops it."""
 
     engine: InferenceEngine
     reference: Reference
@@ -87,7 +86,7 @@ def listen(engine: InferenceEngine, ends: Sequence[str]) -> Served:
     prompts = spread(engine)
     return Served(
         engine=engine,
-        reference=Reference.of(engine),
+        reference=dataclasses.replace(Reference.of(engine), ends=frozenset()),
         eos=frozenset(engine.tokenizer.convert_tokens_to_ids(list(ends))),
         prompts=prompts,
         free=engine.generate(as_ids(prompts), temperature=0.0, max_tokens=TOKENS, ignore_eos=True),
@@ -148,13 +147,7 @@ def test_eos_ids_are_those_of_generation_config_and_tokenizer(served: Served) ->
 
 
 def test_answers_and_logprobs_are_those_of_transformers(served: Served) -> None:
-    for prompt, row in zip(served.prompts, served.free, strict=True):
-        assert len(row.token_ids) == TOKENS
-        logits = served.reference.logits(prompt, row.token_ids)
-        picked = logits[torch.arange(TOKENS), torch.tensor(row.token_ids)]
-        assert (logits.max(-1).values - picked).max() < TIE
-        expected = logprobs(logits, row.token_ids)
-        assert row.logprobs == pytest.approx(expected, rel=0, abs=1e-3)
+    assert_greedy(served.reference, served.prompts, served.free, TOKENS)
 
 
 @pytest.mark.parametrize("ignore_eos", [False, True])
@@ -197,14 +190,12 @@ def test_samples_of_a_prompt_stand_together_and_each_ends_for_itself(served: Ser
     prompts = served.prompts[:12]
     output = served.engine.generate(as_ids(prompts), n=5, temperature=1.0, max_tokens=64)
     assert_true(served.engine, output, [len(prompt) for prompt in prompts], n=5)
-    for index, row in enumerate(output):
+    for row in output:
         ids, matched = row.token_ids, row.metadata["matched_stop"]
         assert not served.eos & set(ids[:-1])
         stopped = row.metadata["finish_reason"] == "stop"
         assert matched == (ids[-1] if stopped else None) and (stopped or len(ids) == 64)
         assert stopped == (ids[-1] in served.eos)
-        expected = logprobs(served.reference.logits(prompts[index // 5], ids), ids)
-        assert row.logprobs == pytest.approx(expected, rel=0, abs=1e-3)
     assert {row["finish_reason"] for row in output.metadata} == {"stop", "length"}
     assert len({tuple(answer) for answer in output.token_ids}) > 50
 
@@ -275,21 +266,5 @@ def test_a_prompt_that_fills_the_limit_gets_its_whole_answer(served: Served) -> 
             as_ids(prompts), temperature=0.0, max_tokens=max_tokens, ignore_eos=True
         )
         assert_true(served.engine, output, [length] * 2)
-        for prompt, row in zip(prompts, output, strict=True):
-            assert len(row.token_ids) == max_tokens
-            assert row.metadata["finish_reason"] == "length"
-            expected = logprobs(served.reference.logits(prompt, row.token_ids), row.token_ids)
-            assert row.logprobs == pytest.approx(expected, rel=0, abs=1e-3)
-
-
-def test_a_thousand_short_prompts_are_twenty_times_fifty(tiny: InferenceEngine) -> None:
-    prompts = [f"What is {number} + {number % 7}?" for number in range(1000)]
-    output = tiny.generate(prompts, temperature=0.0, max_tokens=8)
-    parts = [
-        tiny.generate(prompts[start : start + 50], temperature=0.0, max_tokens=8)
-        for start in range(0, 1000, 50)
-    ]
-    assert output.token_ids == [ids for part in parts for ids in part.token_ids]
-    assert output.completions == [text for part in parts for text in part.completions]
-    assert [row["prompt_index"] for row in output.metadata] == list(range(1000))
-    assert len({tuple(ids) for ids in output.token_ids}) > 100
+        assert [row.finish_reason for row in output] == ["length"] * 2
+        assert_greedy(served.reference, prompts, output, max_tokens)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from inf import ConfigError, InferenceEngine
-from tests.support.check_references import hf
-from tests.support.tiny import tiny_model
 
 PROMPTS = ["What is the capital of France?", "Count to ten."]
 FILTERS: dict[str, dict[str, Any]] = {
@@ -19,19 +16,6 @@ FILTERS: dict[str, dict[str, Any]] = {
     "min_p": {"min_p": 0.2},
     "all": {"top_k": 20, "top_p": 0.9, "min_p": 0.05},
 }
-
-
-@pytest.fixture(scope="module")
-def reference() -> Iterator[InferenceEngine]:
-    with hf(tiny_model()) as engine:
-        yield engine
-
-
-@pytest.fixture(params=["sglang", "hf"])
-def backend(
-    request: pytest.FixtureRequest, tiny: InferenceEngine, reference: InferenceEngine
-) -> InferenceEngine:
-    return tiny if request.param == "sglang" else reference
 
 
 def left(logits: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> set[int]:
@@ -45,20 +29,20 @@ def left(logits: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float 
     ("name", "temperature"), [("top_k", 1.0), ("top_p", 0.7), ("min_p", 1.0), ("all", 0.7)]
 )
 def test_mask_and_log_probs_are_those_of_the_definitions(
-    backend: InferenceEngine, reference: InferenceEngine, name: str, temperature: float
+    local: InferenceEngine, hf: InferenceEngine, name: str, temperature: float
 ) -> None:
     how = {"temperature": temperature, "n": 2, "max_tokens": 12, "seed": 3, **FILTERS[name]}
-    output = backend.generate(PROMPTS, sampling_mask=True, **how)
+    output = local.generate(PROMPTS, sampling_mask=True, **how)
     assert output.sampling_mask is not None and output.sampling_logprobs is not None
     sizes = set()
     for row in output:
         assert row.token_ids and row.sampling_mask and row.sampling_logprobs
-        prompt = backend.tokenizer.apply_chat_template(
+        prompt = local.tokenizer.apply_chat_template(
             [{"role": "user", "content": PROMPTS[row.metadata["prompt_index"]]}],
             add_generation_prompt=True,
             return_dict=False,
         )
-        [logits] = reference.get_logits({"prompt_token_ids": prompt}, [row.token_ids])
+        [logits] = hf.get_logits({"prompt_token_ids": prompt}, [row.token_ids])
         steps = zip(
             row.token_ids, logits / temperature, row.sampling_mask, row.sampling_logprobs,
             strict=True,
@@ -83,10 +67,10 @@ def test_rows_without_a_mask_beside_it_and_seeds_stay_as_they_are(tiny: Inferenc
     assert masked.to_pandas()["sampling_logprobs"][0] == masked.sampling_logprobs[0]
 
 
-def test_likeliest_tokens_of_the_prompt_leave_the_mask_whole(backend: InferenceEngine) -> None:
+def test_likeliest_tokens_of_the_prompt_leave_the_mask_whole(local: InferenceEngine) -> None:
     how: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "seed": 3, "max_tokens": 8}
-    plain = backend.generate(PROMPTS, sampling_mask=True, **how)
-    both = backend.generate(PROMPTS, sampling_mask=True, prompt_logprobs=2, **how)
+    plain = local.generate(PROMPTS, sampling_mask=True, **how)
+    both = local.generate(PROMPTS, sampling_mask=True, prompt_logprobs=2, **how)
     assert both.sampling_mask == plain.sampling_mask and both.top_logprobs is None
     assert max(len(mask) for row in both.sampling_mask or [] for mask in row) > 3
     for first, *tops in both.top_prompt_logprobs or []:

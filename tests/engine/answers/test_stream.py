@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
+from tests.support.refusals import refused
 from tests.support.schedulers import in_flight, slow_down
 from tests.support.scripts import until
 
 
 @pytest.fixture
-def slow(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
-    """`tiny` with a tenth of a second for each token: no answer here ends before it is aborted."""
-    slow_down(tiny, 0.1)
-    yield tiny
-    slow_down(tiny, 0.0)
+def slow(local: InferenceEngine) -> Iterator[InferenceEngine]:
+    """With a tenth of a second for each token: no answer here ends before it is aborted."""
+    slow_down(local, 0.1)
+    yield local
+    slow_down(local, 0.0)
 
 
 def is_idle(engine: InferenceEngine) -> bool:
@@ -27,17 +28,17 @@ def is_idle(engine: InferenceEngine) -> bool:
     return until(lambda: not in_flight(engine), 6.0)
 
 
-def test_text_of_the_chunks_is_at_any_time_that_of_their_ids(engine: InferenceEngine) -> None:
-    prompt = "Write one sentence about a robot, with 😀 in it."
-    whole = engine.generate(prompt, max_tokens=48)
-    chunks = list(engine.stream(prompt, max_tokens=48))
+def test_text_of_the_chunks_is_at_any_time_that_of_their_ids(tiny: InferenceEngine) -> None:
+    said: dict[str, Any] = {"regex": "A robot says 😀, 数 and naïve things", "max_tokens": 80}
+    [whole] = tiny.generate("Say", **said)
+    chunks = list(tiny.stream("Say", **said))
     assert all(chunk.finish_reason is None for chunk in chunks[:-1])
     assert len(chunks) > 10
     read, ids = "", list[int]()
     for chunk in chunks[:-1]:
         read, ids = read + chunk.text, ids + chunk.token_ids
-        assert read == engine.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-    assert read + chunks[-1].text == whole.completions[0]
+        assert read == tiny.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    assert read + chunks[-1].text == whole.completion == said["regex"]
 
 
 @pytest.mark.parametrize("way", ["break", "exception", "garbage"])
@@ -73,20 +74,11 @@ def test_a_stream_past_its_timeout_is_aborted(slow: InferenceEngine) -> None:
     assert is_idle(slow)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "params", "error"),
-    [
-        (["a", "b"], {}, PromptError),
-        ([], {}, PromptError),
-        ("a", {"n": 2}, ConfigError),
-        ("a", {"prompt_logprobs": 2}, ConfigError),
-        ("a", {"temperature": -1}, ConfigError),
-    ],
-)
-def test_a_wrong_call_is_refused_before_the_first_chunk(
-    tiny: InferenceEngine, prompt: Any, params: dict[str, Any], error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        tiny.stream(prompt, **params)
-    with pytest.raises(error):
-        tiny.astream(prompt, **params)
+def test_a_wrong_call_is_refused_before_the_first_chunk(tiny: InferenceEngine) -> None:
+    for call in (tiny.stream, tiny.astream):
+        for prompts in (["a", "b"], []):
+            with pytest.raises(PromptError):
+                call(prompts)
+        for name, value in {"n": 2, "prompt_logprobs": 2, "temperature": -1}.items():
+            with refused(ConfigError, key=name):
+                call("a", **{name: value})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,7 @@ from _inf.apps.check.measure import BATCH, PROMPTS
 from _inf.apps.check.report import CheckReport
 from _inf.runtime.extras import has_verl
 from inf import ConfigError, InferenceEngine
-from tests.support.check_references import FEW, hf, trainers_batch
-from tests.support.tiny import tiny_model
-
-
-@pytest.fixture(scope="module")
-def reference() -> Iterator[InferenceEngine]:
-    with hf(tiny_model()) as engine:
-        yield engine
+from tests.support.check_references import FEW, trainers_batch
 
 
 @pytest.fixture(scope="module")
@@ -45,23 +38,23 @@ def test_rollout_that_is_right_passes(report: CheckReport) -> None:
 
 
 def test_check_leaves_version_and_answers_as_they_were(
-    tiny: InferenceEngine, reference: InferenceEngine
+    tiny: InferenceEngine, hf: InferenceEngine
 ) -> None:
     asked: dict[str, Any] = {"temperature": 0, "max_tokens": 16}
     before, version = tiny.generate(list(PROMPTS), **asked), tiny.weight_version
-    inf.check(tiny, against=reference, **FEW)
+    inf.check(tiny, against=hf, **FEW)
     after = tiny.generate(list(PROMPTS), **asked)
     assert after.token_ids == before.token_ids and tiny.weight_version == version == 0
 
 
 @pytest.mark.verl
 def test_updated_engine_is_compared_with_an_engine_of_its_weights_only(
-    tiny: InferenceEngine, reference: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+    tiny: InferenceEngine, hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiny.rollout, "weight_version", 3)
     with pytest.raises(ConfigError, match="^check: .*updated weights"):
         inf.check(tiny)
-    said = inf.check(tiny, against=reference, **FEW)
+    said = inf.check(tiny, against=hf, **FEW)
     assert said.passed and "update_weights/logprobs_diff_max" not in said.metrics
     assert "update_weights: not compared: the engine serves updated weights" in said.notes
 
@@ -82,9 +75,9 @@ def test_wrong_calls_are_refused(tiny: InferenceEngine, tmp_path: Path) -> None:
 
 @pytest.mark.verl
 def test_trainers_batch_is_compared_as_an_object_and_as_either_file(
-    tiny: InferenceEngine, reference: InferenceEngine, tmp_path: Path
+    tiny: InferenceEngine, hf: InferenceEngine, tmp_path: Path
 ) -> None:
-    batch = trainers_batch(tiny, reference)
+    batch = trainers_batch(tiny, hf)
     batch.save_to_disk(tmp_path / "batch.pkl")
     save_file(dict(batch.batch.items()), tmp_path / "b.safetensors")
     given = (batch, tmp_path / "batch.pkl", str(tmp_path / "b.safetensors"))
@@ -96,9 +89,9 @@ def test_trainers_batch_is_compared_as_an_object_and_as_either_file(
 
 @pytest.mark.verl
 def test_batch_without_the_rollouts_log_probs_gets_the_engines(
-    tiny: InferenceEngine, reference: InferenceEngine
+    tiny: InferenceEngine, hf: InferenceEngine
 ) -> None:
-    batch = trainers_batch(tiny, reference)
+    batch = trainers_batch(tiny, hf)
     batch.pop(["rollout_log_probs"])
     assert inf.check(tiny, against=batch, **FEW).passed
     batch.meta_info["temperature"] = 0.7

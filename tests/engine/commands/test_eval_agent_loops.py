@@ -264,30 +264,22 @@ def test_loop_of_a_program_is_known_by_its_code_and_one_that_cannot_be_read_is_n
 # ─── What is refused, before anything is asked ───
 
 
-@pytest.mark.parametrize(
-    ("params", "more", "says"),
-    [
-        ({"agent_loop": "twoturns"}, {}, "agent_loop: no agent loop has the name 'twoturns'; did"),
-        ({}, {"agent_name": "nobody"}, "row 0: agent_name: no agent loop has the name 'nobody'"),
-        ({"agent_kwargs": {"a": 1}}, {}, "agent_kwargs: no agent loop runs; set agent_loop"),
+def test_what_no_loop_can_answer_is_refused(tiny: InferenceEngine) -> None:
+    asked, kwargs = tiny.stats()["requests"], {"agent_kwargs": {"ability": "x"}}
+    for params, agent_name, says in (
         (
-            {"agent_loop": "two_turns", "agent_kwargs": {"ability": "x"}},
-            {},
-            "agent_kwargs.ability: row 0 has a column of that name",
+            {"agent_loop": "twoturns"},
+            None,
+            "agent_loop: no agent loop has the name 'twoturns'; did",
         ),
-        (
-            {"json_schema": {"type": "object"}},
-            {"agent_name": "two_turns"},
-            "row 0: agent_name: json_schema: cannot be used with agent_loop",
-        ),
-    ],
-)
-def test_what_no_loop_can_answer_is_refused(
-    params: dict[str, Any], more: dict[str, Any], says: str, tiny: InferenceEngine
-) -> None:
-    asked = tiny.stats()["requests"]
-    with pytest.raises(ConfigError, match=says):
-        inf.evaluate(tiny, rows(2, **more), reward=half(), **params)
+        ({}, "nobody", "row 0: agent_name: no agent loop has the name 'nobody'"),
+        (kwargs, None, "agent_kwargs: no agent loop runs; set agent_loop"),
+        (kwargs, "two_turns", "agent_kwargs.ability: row 0 has a column of that name"),
+        ({"regex": "a"}, "two_turns", "row 0: agent_name: regex: cannot be used with agent_loop"),
+    ):
+        more = {"agent_name": agent_name} if agent_name else {}
+        with pytest.raises(ConfigError, match=says):
+            inf.evaluate(tiny, rows(2, **more), reward=half(), **params)
     assert tiny.stats()["requests"] == asked
 
 
@@ -295,7 +287,6 @@ def test_what_no_loop_can_answer_is_refused(
 
 
 def test_batch_writes_the_default_loops_rows_in_each_form(
-    listing: InferenceEngine,
     files: Path,
     folder: Path,
     command: Ran,

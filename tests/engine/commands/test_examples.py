@@ -27,30 +27,28 @@ EXAMPLES = Path(inf.__file__).parent / "examples"
 
 
 @pytest.fixture
-def on_engine(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def short(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script's engine is the session's, and its answers are short."""
-    monkeypatch.setattr(
-        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(engine)
-    )
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
     for name in ("generate", "stream"):
-        short = functools.partial(short_answers, getattr(engine, name))
-        monkeypatch.setattr(engine, name, short)
+        method = functools.partial(short_answers, getattr(tiny, name))
+        monkeypatch.setattr(tiny, name, method)
 
 
 def short_answers(method: Callable[..., Any], *args: Any, **params: Any) -> Any:
     return method(*args, **params | {"max_tokens": 24})
 
 
-@pytest.mark.usefixtures("on_engine")
+@pytest.mark.usefixtures("short")
 def test_chat_remembers_the_turns_before_and_ends_with_an_empty_line(
-    engine: InferenceEngine,
+    tiny: InferenceEngine,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("My name is Ada.\nWhat is my name?\n\nnever\n"))
-    before = engine.stats()["requests"]
+    before = tiny.stats()["requests"]
     program = runpy.run_path(str(EXAMPLES / "chat.py"))
-    assert engine.stats()["requests"] == before + 2
+    assert tiny.stats()["requests"] == before + 2
     assert [turn["role"] for turn in program["history"]] == ["user", "assistant"] * 2
     said = capsys.readouterr().out
     for turn in program["history"][1::2]:
@@ -74,7 +72,7 @@ def interrupt(*_: Any, **__: Any) -> NoReturn:
 
 
 @pytest.mark.verl
-@pytest.mark.usefixtures("on_engine")
+@pytest.mark.usefixtures("short")
 def test_evaluation_scores_each_problem(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -144,25 +144,27 @@ def test_other_users_can_neither_read_its_files_nor_give_it_work(tmp_path: Path)
 # ─── What an engine gets ───
 
 
-@pytest.mark.parametrize(
-    ("machines", "device", "workers", "wanted"),
-    [
-        ([{"CPU": 16.0, "GPU": 8.0}], "auto", 8, {"num_gpus": 1}),
-        ([{"CPU": 16.0, "GPU": 8.0}], "cpu", 5, {"num_cpus": 3}),
-        ([{"CPU": 8.0}, {"CPU": 8.0}], "auto", 3, {"num_cpus": 4}),
-        ([{"CPU": 64.0}, {"CPU": 2.0}], "auto", 2, {"num_cpus": 32}),
-        ([{"CPU": 7.0}, {"CPU": 4.0}], "auto", 3, {"num_cpus": 3}),
-        ([{"CPU": 2.0}], "auto", 3, "3 engines .* 2 of 2 are free; set it to 2 or less"),
-        ([{"CPU": 7.0, "GPU": 0.5}], "auto", 1, "GPUs, of which 0 of 8 are free; wait"),
-        ([{"CPU": 7.0}], "cuda", 9, "0 of 8 are free"),
-    ],
-)
+# Each machine's free cores and GPUs, of 8 GPUs in the cluster where one has any; the device, the
+# engines, and what each gets or what is said.
+SHARES: list[tuple[list[tuple[float, float]], str, int, Any]] = [
+    ([(16, 8)], "auto", 8, {"num_gpus": 1}),
+    ([(16, 8)], "cpu", 5, {"num_cpus": 3}),
+    ([(8, 0), (8, 0)], "auto", 3, {"num_cpus": 4}),
+    ([(64, 0), (2, 0)], "auto", 2, {"num_cpus": 32}),
+    ([(7, 0), (4, 0)], "auto", 3, {"num_cpus": 3}),
+    ([(2, 0)], "auto", 3, "3 engines .* 2 of 2 are free; set it to 2 or less"),
+    ([(7, 0.5)], "auto", 1, "GPUs, of which 0 of 8 are free; wait"),
+    ([(7, 0)], "cuda", 9, "0 of 8 are free"),
+]
+
+
+@pytest.mark.parametrize(("free", "device", "workers", "wanted"), SHARES)
 def test_share_is_a_gpu_or_as_many_cores_as_each_engine_finds_on_one_machine(
-    machines: list[dict[str, float]], device: str, workers: int, wanted: Any
+    free: list[tuple[float, float]], device: str, workers: int, wanted: Any
 ) -> None:
-    """Of what other work leaves, on a cluster with 8 GPUs where a machine has any."""
     config = load_config(None, {"device": device, "rollout": {"max_num_seqs": 1024}})
-    has_gpus = device == "cuda" or any("GPU" in each for each in machines)
+    machines = [{"CPU": float(cores), "GPU": float(gpus)} for cores, gpus in free]
+    has_gpus = device == "cuda" or any(each["GPU"] for each in machines)
     whole = {"CPU": sum(each["CPU"] for each in machines), "GPU": 8.0 * has_gpus}
     if isinstance(wanted, dict):
         assert share_of(whole, machines, config, workers) == wanted

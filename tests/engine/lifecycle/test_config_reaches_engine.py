@@ -75,7 +75,6 @@ def dummy() -> Iterator[InferenceEngine]:
             ROOT / "config.yaml",
             model_path=str(tiny_model()),
             pack_weights=torch.cuda.is_available(),  # false on a CPU, where it has an effect
-            compiled_kernels=torch.cuda.is_available(),
             truncate_prompt="left",
             rollout=over,
         )
@@ -88,6 +87,7 @@ def real() -> Iterator[InferenceEngine]:
     config = {
         "model_path": str(tiny_model()),
         "truncate_prompt": "right",
+        "compiled_kernels": torch.cuda.is_available(),
         "max_prompt_length": 90,  # the older form of rollout.prompt_length
         "rollout": {
             "dtype": "float32",
@@ -173,65 +173,55 @@ def test_every_key_reaches_the_other_running_engine(real: InferenceEngine) -> No
     has(real, enable_memory_saver=arguments(real).device == "cuda")
 
 
-@pytest.mark.parametrize(
-    ("device", "rollout", "expected"),
-    [
-        ("cpu", {"free_cache_engine": True}, {"enable_memory_saver": False}),
-        ("cuda", {"tensor_model_parallel_size": 2, "expert_parallel_size": 2}, {"ep_size": 2}),
-        ("cuda", {"cudagraph_capture_sizes": [1, 8]}, {"cuda_graph_bs": [1, 8]}),
-        ("cuda", {"engine_kwargs": {"sglang": {"page_size": 16}}}, {"attention_backend": None}),
-        (
-            "cuda",
-            {"engine_kwargs": {"sglang": {"attention_backend": "triton"}}},
-            {"attention_backend": "triton"},
-        ),
-    ],
-)
-def test_key_becomes_the_server_argument(
-    device: Literal["cuda", "cpu"], rollout: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    given = server_arguments(load_config({"rollout": rollout}, {}), 1024, device, "warning")
-    assert {name: given[name] for name in expected} == expected
+def sglang(**arguments: Any) -> dict[str, Any]:
+    return {"engine_kwargs": {"sglang": arguments}}
 
 
-def test_steps_overlap_on_a_gpu_unless_the_key_or_the_record_of_experts_says_no(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+EXPERTS, OVERLAP = "enable_return_routed_experts", "disable_overlap_schedule"
+ARGUMENTS: list[tuple[Literal["cuda", "cpu"], dict[str, Any], dict[str, Any]]] = [
+    ("cpu", {"free_cache_engine": True}, {"enable_memory_saver": False}),
+    ("cuda", {"tensor_model_parallel_size": 2, "expert_parallel_size": 2}, {"ep_size": 2}),
+    ("cuda", {"cudagraph_capture_sizes": [1, 8]}, {"cuda_graph_bs": [1, 8]}),
+    ("cuda", sglang(page_size=16), {"attention_backend": None}),
+    ("cuda", sglang(attention_backend="triton"), {"attention_backend": "triton"}),
+    ("cuda", sglang(enable_torch_compile=True), {"enable_torch_compile": True}),
+    ("cuda", {}, {OVERLAP: False}),
+    ("cpu", {}, {OVERLAP: True}),
+    ("cuda", sglang(disable_overlap_schedule=None), {OVERLAP: False}),
+    ("cuda", sglang(disable_overlap_schedule=True), {OVERLAP: True}),
+    ("cpu", sglang(disable_overlap_schedule=False), {OVERLAP: False}),
+    ("cuda", sglang(enable_return_routed_experts=True), {OVERLAP: True}),
+]
+
+
+def given(device: Literal["cuda", "cpu"], config: dict[str, Any]) -> dict[str, Any]:
+    return server_arguments(load_config(config, {}), 1024, device, "warning")
+
+
+def test_keys_become_the_server_arguments_of_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("_inf.backends.verl.server_arguments.SERIAL_DEVICES", {"cpu"})
-
-    def serial(device: Literal["cuda", "cpu"], **sglang: Any) -> Any:
-        config = load_config(at("rollout.engine_kwargs.sglang", sglang), {})
-        return server_arguments(config, 1024, device, "warning")["disable_overlap_schedule"]
-
-    assert (serial("cuda"), serial("cpu")) == (False, True)
-    assert serial("cuda", disable_overlap_schedule=None) is False
-    assert serial("cuda", disable_overlap_schedule=True) is True
-    assert serial("cpu", disable_overlap_schedule=False) is False
-    assert serial("cuda", enable_return_routed_experts=True) is True
-    with refused(ConfigError, key="rollout.engine_kwargs.sglang.disable_overlap_schedule"):
-        serial("cuda", enable_return_routed_experts=True, disable_overlap_schedule=False)
-
-
-def test_a_cpu_without_amx_compiles_no_model_and_a_null_backend_is_none() -> None:
-    path = "rollout.engine_kwargs.sglang.enable_torch_compile"
-    config = load_config(at(path, True), {})
-    with refused(ConfigError, key=path):
-        server_arguments(config, 1024, "cpu", "warning")
-    assert server_arguments(config, 1024, "cuda", "warning")["enable_torch_compile"]
-    null = load_config(at("rollout.engine_kwargs.sglang.attention_backend", None), {})
-    said, unsaid = (server_arguments(c, 9, "cpu", "warning") for c in (null, load_config({}, {})))
-    assert said["attention_backend"] == unsaid["attention_backend"]
+    for device, rollout, expected in ARGUMENTS:
+        found = given(device, {"rollout": rollout})
+        assert {name: found[name] for name in expected} == expected, rollout
+    null = given("cpu", {"rollout": sglang(attention_backend=None)})
+    assert null["attention_backend"] == given("cpu", {})["attention_backend"]
+    for device, config, key in (
+        ("cuda", {"rollout": sglang(**{EXPERTS: True, OVERLAP: False})}, OVERLAP),
+        ("cpu", {"rollout": sglang(enable_torch_compile=True)}, "enable_torch_compile"),
+        ("cuda", {"pack_weights": False}, "pack_weights"),
+        ("cuda", {"compiled_kernels": False}, "compiled_kernels"),
+    ):
+        path = f"rollout.engine_kwargs.sglang.{key}" if "rollout" in config else key
+        with refused(ConfigError, key=path):
+            given(device, config)  # type: ignore[arg-type]
 
 
 def test_weights_are_packed_and_layers_computed_in_c_unless_the_keys_say_no(
     dummy: InferenceEngine, real: InferenceEngine
 ) -> None:
     assert not child_settings(dummy)["pack_weights"] and child_settings(real)["pack_weights"]
-    assert child_settings(dummy)["kernel_library"] is None
-    assert child_settings(real)["kernel_library"].name == "kernels.so"
-    for key in ("pack_weights", "compiled_kernels"):
-        with refused(ConfigError, key=key):
-            server_arguments(load_config({key: False}, {}), 1024, "cuda", "warning")
+    assert child_settings(real)["kernel_library"] is None
+    assert child_settings(dummy)["kernel_library"].name == "kernels.so"
 
 
 def child_settings(engine: InferenceEngine) -> dict[str, Any]:
@@ -252,7 +242,7 @@ def test_dummy_weights_are_not_the_models(dummy: InferenceEngine, real: Inferenc
     assert min(known) > -4.5
 
 
-def test_answers_do_not_depend_on_chunks_caches_or_the_loader(
+def test_answers_do_not_depend_on_chunks_caches_kernels_or_the_loader(
     tiny: InferenceEngine, real: InferenceEngine
 ) -> None:
     prompts = [{"prompt_token_ids": LONG[:size]} for size in (1, 31, 32, 33, 64, 90)]
@@ -313,20 +303,17 @@ def test_truncation_is_reported_and_keeps_the_asked_side(
 # ── What can be known only when the engine starts ────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "says"),
-    [
+def test_config_that_this_engine_cannot_have_is_refused_before_it_starts(
+    tiny: InferenceEngine,
+) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    for key, value, says in (
         ("tensor_model_parallel_size", 2, "needs 2 processes.* torchrun --nproc-per-node"),
         ("max_model_len", 5000, "4096"),
         ("engine_kwargs.sglang.max_total_tokens", 10**12, "would not fit into memory"),
-    ],
-)
-def test_config_that_this_engine_cannot_have_is_refused_before_it_starts(
-    key: str, value: int, says: str, tiny: InferenceEngine
-) -> None:
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    with refused(ConfigError, f"^rollout.{key}: .*{says}"):
-        InferenceEngine(model_path=str(tiny_model()), **at(f"rollout.{key}", value))
+    ):
+        with refused(ConfigError, f"^rollout.{key}: .*{says}"):
+            InferenceEngine(model_path=str(tiny_model()), **at(f"rollout.{key}", value))
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
 
 
@@ -351,8 +338,4 @@ def test_stats_add_up_what_the_rows_say(tiny: InferenceEngine) -> None:
         assert after[name] - before[name] == sum(row[name] for row in rows)
     assert after["requests"] - before["requests"] == len(rows) == 7
     assert after["calls"] - before["calls"] == 2
-    assert after["restarts"] == before["restarts"]
-    assert after["busy_seconds"] > before["busy_seconds"]
-    speed = after["completion_tokens"] / after["busy_seconds"]
-    # Answers from memory, which other tests may have got, count as tokens and not for the speed.
-    assert 0 < after["tokens_per_second"] <= speed * (1 + 1e-6)
+    assert after["busy_seconds"] > before["busy_seconds"] and after["tokens_per_second"] > 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,14 +77,3 @@ def test_model_that_loads_copies_is_left_to_the_check_of_unset_parameters() -> N
     """SGLang's DeepSeek concatenates two weights, and a copy does not say of what."""
     fused = Model(lambda given: ((name, tensor.clone()) for name, tensor in given if name != HEAD))
     fused.load_weights(weights())
-
-
-def test_weights_are_in_large_pages(engine: InferenceEngine) -> None:
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not setting.exists() or "[never]" in setting.read_text():
-        pytest.skip("this machine gives no process large pages")
-    assert engine.rollout.host is not None
-    smaps = Path(f"/proc/{engine.rollout.host.children[0].pid}/smaps_rollup").read_text()
-    kilobytes = re.search(r"^AnonHugePages: +(\d+) kB$", smaps, re.MULTILINE)
-    assert kilobytes is not None
-    assert int(kilobytes[1]) > 0
