@@ -43,18 +43,6 @@ def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf: InferenceEng
     assert mixed.token_ids[:1] == hf.generate(as_ids([[5, 6]]), **GREEDY).token_ids
 
 
-def test_streams_scores_and_unseeded_samples_are_computed(hf: InferenceEngine) -> None:
-    [row] = hf.generate(IDS[:1], temperature=0, max_tokens=12)
-    before = hits(hf)
-    streamed = hf.stream(IDS[0], temperature=0, max_tokens=12)
-    assert [token for chunk in streamed for token in chunk.token_ids] == row.token_ids
-    hf.score(IDS, PROMPTS)
-    texts = {
-        tuple(hf.generate(IDS[:1], temperature=1.0, max_tokens=12).token_ids[0]) for _ in range(4)
-    }
-    assert len(texts) > 1 and hits(hf) == before
-
-
 def test_new_weights_restart_and_clear_cache_empty_it(hf: InferenceEngine) -> None:
     def asked_again() -> float:
         """How many of the first answers come from memory."""

@@ -128,11 +128,11 @@ def test_reset_gets_the_row_with_its_prompt(caller: InferenceEngine) -> None:
         return made[-1]
 
     columns = {"index": 3, "environment": "sums"}
-    prompt = [{"role": "user", "content": PRODUCT}]
-    caller.generate(PRODUCT, environment_factory=factory, environment_kwargs=columns)
-    assert made[-1].row == {"prompt": prompt, **columns}
-    caller.generate(PRODUCT, environment_factory={"sums": factory}, environment_kwargs=columns)
-    assert made[-1].row == {"prompt": prompt, "index": 3}  # the choice is not the row's
+    row = {"prompt": [{"role": "user", "content": PRODUCT}], "index": 3}
+    # The choice among several is not the row's.
+    for factories, expected in ((factory, {**row, **columns}), ({"sums": factory}, row)):
+        caller.generate(PRODUCT, environment_factory=factories, environment_kwargs=columns)
+        assert made[-1].row == expected
 
 
 @pytest.mark.parametrize(
@@ -181,29 +181,30 @@ def test_fault_after_the_beginning_keeps_the_row(
 
 
 def test_call_that_cannot_have_its_environment_is_refused(caller: InferenceEngine) -> None:
-    def says(sentence: str, key: str | None, kind: Any = ConfigError, **call: Any) -> None:
-        with refused(kind, sentence, key=key):
-            caller.generate(PRODUCT, **call)
-
     name, columns = "environment_factory", "environment_kwargs"
-    says("cannot be called", name, environment_factory=3)
-    says("cannot be called", f"{name}.a", environment_factory={"a": 3})
-    with refused(ToolError, "the name 'calculator' is taken by"):
-        tools = [kinds.Sums().calculator]
-        caller.generate(PRODUCT, tools=tools, environment_factory=kinds.Sums)
-    says("WithoutReset has no method reset", name, environment_factory=kinds.WithoutReset)
-    says("cannot be made: OSError: no display", name, environment_factory=kinds.CannotBeMade)
-    says("no environment gets it", columns, environment_kwargs={"a": 1})
-    routed = {"sums": kinds.Sums}
-    says("None of prompt 0 is not an env", f"{columns}.environment", environment_factory=routed)
-    says(
-        "did you mean 'sums'",
-        f"{columns}.environment",
-        environment_factory=routed,
-        environment_kwargs={"environment": "sum"},
-    )
-    says("leave environment_factory out", "regex", regex="a", environment_factory=kinds.Sums)
-    says(r"Unhinted.move\(\)", None, ToolError, environment_factory=kinds.Unhinted)
+    routed = {name: {"sums": kinds.Sums}}
+    for call, says, key in (
+        ({name: 3}, "cannot be called", name),
+        ({name: {"a": 3}}, "cannot be called", f"{name}.a"),
+        ({name: kinds.WithoutReset}, "WithoutReset has no method reset", name),
+        ({name: kinds.CannotBeMade}, "cannot be made: OSError: no display", name),
+        ({columns: {"a": 1}}, "no environment gets it", columns),
+        (routed, "None of prompt 0 is not an env", f"{columns}.environment"),
+        (
+            {**routed, columns: {"environment": "sum"}},
+            "did you mean 'sums'",
+            f"{columns}.environment",
+        ),
+        ({name: kinds.Sums, "regex": "a"}, "leave environment_factory out", "regex"),
+    ):
+        with refused(ConfigError, says, key=key):
+            caller.generate(PRODUCT, **call)
+    for call, says in (
+        ({name: kinds.Unhinted}, r"Unhinted.move\(\)"),
+        ({name: kinds.Sums, "tools": [kinds.Sums().calculator]}, "'calculator' is taken by"),
+    ):
+        with refused(ToolError, says):
+            caller.generate(PRODUCT, **call)
     with refused(ConfigError, "use generate", key=name):
         caller.stream(PRODUCT, environment_factory=kinds.Sums)
 

@@ -28,22 +28,15 @@ def once(engine: InferenceEngine, prompts: Sequence[dict[str, Any]]) -> int:
     return sum((SAMPLES - 1) * (len(each["prompt_token_ids"]) - last) for each in prompts)
 
 
-def test_samples_of_a_prompt_compute_it_once(tiny: InferenceEngine) -> None:
+@pytest.mark.parametrize("n", [1, SAMPLES])
+def test_rows_of_a_prompt_compute_it_once(tiny: InferenceEngine, n: int) -> None:
+    """Whether it is repeated or sampled."""
     prompts = new_prompts(PROMPTS)
-    lengths = [1 + row % 7 for row in range(PROMPTS)]  # so that rows begin at different times
-    output = tiny.generate(prompts, n=SAMPLES, max_tokens=lengths, **DRAWN)
+    asked = [each for each in prompts for _ in range(SAMPLES // n)]
+    lengths = [1 + row % 7 for row in range(len(asked))]  # so that rows begin at different times
+    output = tiny.generate(asked, n=n, max_tokens=lengths, **DRAWN)
     cached = sum(row.cached_tokens for row in output)
     assert 0 <= cached - once(tiny, prompts) <= 3 * PROMPTS  # first ids of another, by chance
-
-
-@pytest.mark.verl
-@pytest.mark.parametrize("n", [1, SAMPLES])
-def test_rows_of_a_trainers_batch_compute_a_prompt_once(tiny: InferenceEngine, n: int) -> None:
-    prompts, before = new_prompts(4), tiny.stats()["cached_tokens"]
-    asked = [each for each in prompts for _ in range(SAMPLES // n)]
-    assert len(tiny.rollout_batch(asked, n=n, max_tokens=5, **DRAWN)) == 4 * SAMPLES
-    cached = tiny.stats()["cached_tokens"] - before
-    assert 0 <= cached - once(tiny, prompts) <= 12  # by chance
 
 
 def test_rows_of_equal_prompts_are_what_they_are_alone(tiny: InferenceEngine) -> None:

@@ -196,7 +196,7 @@ def test_samples_of_a_prompt_stand_together_and_each_ends_for_itself(served: Ser
         stopped = row.metadata["finish_reason"] == "stop"
         assert matched == (ids[-1] if stopped else None) and (stopped or len(ids) == 64)
         assert stopped == (ids[-1] in served.eos)
-    assert {row["finish_reason"] for row in output.metadata} == {"stop", "length"}
+    assert {row.finish_reason for row in output} == {"stop", "length"}
     assert len({tuple(answer) for answer in output.token_ids}) > 50
 
 
@@ -212,7 +212,6 @@ def raw_batch(engine: InferenceEngine, prompts: list[list[int]], **params: Any) 
 @pytest.mark.parametrize("caller", ["inf", "verl's trainer"])
 def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None:
     engine, prompts, n = served.engine, served.prompts[:20], 2
-    eos = served.eos
     batch = raw_batch(engine, prompts, temperature=0.0, max_tokens=TOKENS, n=n)
     params: dict[str, Any] = {}
     if caller != "inf":  # no parameters a row, and the columns of verl's `RLHFDataset`
@@ -228,17 +227,15 @@ def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None
     width, pad = max(map(len, prompts)), engine.tokenizer.pad_token_id
     for row in range(len(prompts) * n):
         prompt = prompts[row // n]
-        answer = until(served.free.token_ids[row // n], eos)
+        answer = until(served.free.token_ids[row // n], served.eos)
         before, after = width - len(prompt), RESPONSE - len(answer)
         whole = [pad] * before + prompt + answer + [pad] * after
         mask = [0] * before + [1] * (len(prompt) + len(answer)) + [0] * after
         places = [*([0] * before), *range(len(prompt) + RESPONSE)]
-        assert answered["input_ids"][row].tolist() == whole
-        assert answered["prompts"][row].tolist() == whole[:width]
-        assert answered["responses"][row].tolist() == whole[width:]
-        assert answered["attention_mask"][row].tolist() == mask
-        assert answered["response_mask"][row].tolist() == mask[width:]
-        assert answered["position_ids"][row].tolist() == places
+        expected = {"input_ids": whole, "attention_mask": mask, "position_ids": places}
+        expected |= {"prompts": whole[:width], "responses": whole[width:]}
+        expected["response_mask"] = mask[width:]
+        assert {name: answered[name][row].tolist() for name in expected} == expected
 
 
 @pytest.mark.verl

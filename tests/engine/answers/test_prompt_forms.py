@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from inf import InferenceEngine, PromptError
-from tests.support.refusals import refused
+from inf import InferenceEngine
 
 TALK = [{"role": "user", "content": "hi"}]
 
@@ -39,15 +38,3 @@ def test_special_token_in_a_users_text_is_one_unless_it_is_escaped(tiny: Inferen
     assert special(text) == special("Hi") + 2
     assert special(tiny.escape_special_tokens(text)) == special("Hi")
     assert tiny.escape_special_tokens("a < b") == "a < b"
-
-
-def test_call_cuts_prompts_that_the_config_refuses(tiny: InferenceEngine) -> None:
-    ids = [5 + place % 300 for place in range(600)]
-    long, short = {"prompt_token_ids": ids}, {"prompt_token_ids": [5, 6]}
-    with refused(PromptError, index=0):
-        answers(tiny, [long, short])
-    for side, kept in (("left", ids[-512:]), ("right", ids[:512])):
-        output = tiny.generate([long, short], max_tokens=8, temperature=0, truncate_prompt=side)  # type: ignore[arg-type]
-        assert output.token_ids == answers(tiny, [{"prompt_token_ids": kept}, short])
-        cut = [row.get("truncated_prompt_tokens") for row in output.metadata]
-        assert cut == [88, None]

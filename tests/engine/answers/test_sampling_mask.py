@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from inf import ConfigError, InferenceEngine
+from tests.support.refusals import refused
 
 PROMPTS = ["What is the capital of France?", "Count to ten."]
 FILTERS: dict[str, dict[str, Any]] = {
@@ -62,6 +63,8 @@ def test_rows_without_a_mask_beside_it_and_seeds_stay_as_they_are(tiny: Inferenc
     assert plain.sampling_mask is None and plain.sampling_logprobs is None
     assert masked.token_ids == plain.token_ids and masked.top_logprobs is None
     assert masked.logprobs == [pytest.approx(row, abs=1e-4) for row in plain.logprobs]
+    with refused(ConfigError, "stream", key="sampling_mask"):
+        tiny.stream("Hi", sampling_mask=True, **how)
     rows = masked.to_dict()
     assert rows[0]["sampling_mask"] == masked.sampling_mask[0]
     assert masked.to_pandas()["sampling_logprobs"][0] == masked.sampling_logprobs[0]
@@ -75,15 +78,3 @@ def test_likeliest_tokens_of_the_prompt_leave_the_mask_whole(local: InferenceEng
     assert max(len(mask) for row in both.sampling_mask or [] for mask in row) > 3
     for first, *tops in both.top_prompt_logprobs or []:
         assert first is None and {len(top or []) for top in tops} <= {2, 3}
-
-
-def test_mask_is_refused_in_streams_and_beside_tools(tiny: InferenceEngine) -> None:
-    def clock() -> str:
-        """Tell the time."""
-        return "noon"
-
-    right: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "sampling_mask": True}
-    with pytest.raises(ConfigError, match="^sampling_mask: cannot be used with tools"):
-        tiny.generate("Hi", **right, tools=[clock])
-    with pytest.raises(ConfigError, match="^sampling_mask: stream"):
-        tiny.stream("Hi", **right)

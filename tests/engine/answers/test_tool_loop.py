@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import io
 import random
@@ -117,27 +116,19 @@ def test_config_tools_run_and_the_answer_is_their_result(caller: InferenceEngine
     (messages,) = caller.generate(PRODUCT + ALOUD).messages or ()
     assert messages[1]["content"].strip() == THINKING
     assert messages[1]["tool_calls"][0]["function"]["name"] == "calculator"
-    output = caller.generate([PRODUCT, PRODUCT + UNKNOWN_TOOL + RETRY])
-    assert output.completions == [answer("84")] * 2
-    calls = output.metadata[1]["tool_calls"]
-    assert [call["error"] is None for call in calls] == [False, True]
 
 
 # ─── Schemas only: the caller executes ───
 
 
-def test_schema_only_call_ends_the_row(caller: InferenceEngine) -> None:
-    output = caller.generate(PRODUCT, tools=[CALCULATOR])
-    row = output[0]
-    assert row.metadata["finish_reason"] == "tool_calls" and row.metadata["tool_calls"] == []
+def test_schema_only_call_ends_the_row_and_the_stream(caller: InferenceEngine) -> None:
+    [row] = caller.generate(PRODUCT, tools=[CALCULATOR])
+    assert row.finish_reason == "tool_calls" and row.metadata["tool_calls"] == []
     (call,) = row.tool_calls or ()
     assert (call.name, call.arguments) == ("calculator", {"expression": "12 * 7"})
-
-
-def test_stream_ends_with_a_call_and_refuses_what_would_run(caller: InferenceEngine) -> None:
     chunks = list(caller.stream(PRODUCT, tools=[CALCULATOR]))
     assert chunks[-1].finish_reason == "tool_calls"
-    assert caller.parse_tool_calls("".join(c.text for c in chunks))[0].name == "calculator"
+    assert caller.parse_tool_calls("".join(c.text for c in chunks)) == [call]
     with pytest.raises(ToolError, match="calculator would run"):
         caller.stream(PRODUCT)
 
@@ -300,17 +291,6 @@ def test_call_past_max_parallel_calls_gets_an_error_text(
     assert calls[0]["result"] == "84" and "at most 1" in calls[1]["result"]
 
 
-def test_end_of_a_conversation_leaves_another_call_alone(caller: InferenceEngine) -> None:
-    long: dict[str, Any] = {"ignore_eos": True, "max_tokens": 400, "tools": []}
-
-    async def both() -> list[GenerationOutput]:
-        return await asyncio.gather(caller.agenerate(GUESS, **long), caller.agenerate(PRODUCT))
-
-    beside, conversation = asyncio.run(both())
-    assert conversation.completions == [answer("84")]
-    assert beside.token_ids == caller.generate(GUESS, **long).token_ids
-
-
 def test_stop_that_closes_a_call_leaves_it_readable(caller: InferenceEngine) -> None:
     close = caller.tokenizer.convert_tokens_to_ids("</tool_call>")
     for stops in ({"stop": "</tool_call>"}, {"stop_token_ids": [close]}):
@@ -360,21 +340,6 @@ def calculator_that_asks(engine: InferenceEngine) -> Callable[..., Any]:
     return calculator(
         lambda expression: engine.generate(GUESS, tools=[]).completions[0].removeprefix("#### ")
     )
-
-
-def test_conversation_may_come_as_openai_wrote_it(caller: InferenceEngine) -> None:
-    function = {"name": "calculator", "arguments": '{"expression": "12 * 7"}'}
-    called = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "x", "function": function}],
-    }
-    said = [{"role": "user", "content": PRODUCT}, called, {"role": "tool", "content": "97"}]
-    ours = caller.generate(PRODUCT, tools=[CALCULATOR]).messages or []
-    again = [*ours[0], {"role": "tool", "content": "97"}]
-    theirs, mine = caller.generate([said, again], tools=[CALCULATOR])
-    assert theirs.completion == mine.completion == answer("97")
-    assert theirs.prompt_token_ids == mine.prompt_token_ids
 
 
 # ─── verl's own tools, interactions, over-sampling ───
@@ -472,6 +437,7 @@ def test_what_cannot_be_is_refused_by_name(caller: InferenceEngine) -> None:
         ({"tools": [CALCULATOR], "tools_kwargs": execute}, "tools_kwargs.calculator"),
         ({"tools": [], "max_tokens_per_turn": 4}, "max_tokens_per_turn"),
         ({"regex": "a+"}, "regex"),
+        ({"sampling_mask": True, "temperature": 1.0, "top_p": 0.9}, "sampling_mask"),
     ]
     for params, key in wrong:
         with refused(ConfigError, key=key):
@@ -481,26 +447,22 @@ def test_what_cannot_be_is_refused_by_name(caller: InferenceEngine) -> None:
 
 
 @pytest.mark.verl
-def test_trainers_tensors_are_whole_and_mask_tool_results(caller: InferenceEngine) -> None:
-    """Padded sides, masks and log probs of one width."""
-    sure: dict[str, Any] = {"n": 2, "max_tokens": 200, "temperature": 0.01}
-    batch = caller.rollout_batch([PRODUCT, GREETING], **sure)
-    output, tensors = caller.generate([PRODUCT, GREETING], **sure), batch.batch
-    assert tensors["response_mask"].tolist() == [row["response_mask"] for row in output.metadata]
-    assert tensors["responses"].tolist() == [row["response_ids"] for row in output.metadata]
+def test_batch_and_file_tell_the_tools_text_from_what_was_sampled(
+    caller: InferenceEngine, tmp_path: Path
+) -> None:
+    """Padded sides, masks and log probs of one width; and the same batch from the file."""
+    asked: dict[str, Any] = {"prompts": [PRODUCT, GREETING], "temperature": 0}
+    batch, output = caller.rollout_batch(**asked), caller.generate(**asked)
+    tensors, columns = batch.batch, batch.non_tensor_batch
+    for name, ours in (("response_mask", "response_mask"), ("responses", "response_ids")):
+        assert tensors[name].tolist() == [row[ours] for row in output.metadata]
     mask, logprobs = tensors["response_mask"], tensors["rollout_log_probs"]
     assert (logprobs[mask == 0] == 0).all()
     assert logprobs[0][mask[0] == 1].tolist() == pytest.approx(output.logprobs[0], abs=1e-3)
-    assert batch.non_tensor_batch["__num_turns__"].tolist() == [2, 2, 1, 1]
+    assert columns["__num_turns__"].tolist() == [2, 1]
     seen = tensors["attention_mask"][:, 1024:].sum(1)
-    assert seen[0] > mask[0].sum() and seen[2] == mask[2].sum()  # the tool's turn is not sampled
+    assert seen[0] > mask[0].sum() and seen[1] == mask[1].sum()  # the tool's turn is not sampled
 
-
-@pytest.mark.verl
-def test_rollout_tells_the_tools_text_from_what_was_sampled(
-    caller: InferenceEngine, tmp_path: Path
-) -> None:
-    output = caller.generate([PRODUCT, GREETING])
     inf.save_rollouts(output, tmp_path / "rows.jsonl", tokenizer=caller.tokenizer)
     first, second = inf.load_rollouts(tmp_path / "rows.jsonl")
     texts = zip(first.response_texts or [], first.response_mask or [], strict=True)
@@ -508,23 +470,18 @@ def test_rollout_tells_the_tools_text_from_what_was_sampled(
     assert "84" in said and answer("84") not in said and answer("84") in str(first.completion)
     [call] = first.tool_calls or []
     assert first.timings == {"tools": call["seconds"]} and first.messages == output[0].messages
-    batch = caller.rollout_batch([PRODUCT, GREETING], temperature=0)
-    rows = [
-        dataclasses.replace(each, prompt_length=1024, response_length=512)
-        for each in (first, second)
-    ]
-    made = inf.rollouts_to_data_proto(rows)
+    widths = {"prompt_length": 1024, "response_length": 512}
+    made = inf.rollouts_to_data_proto([dataclasses.replace(r, **widths) for r in (first, second)])
     for name in ("prompts", "responses", "response_mask"):
-        assert torch.equal(made.batch[name], batch.batch[name])
+        assert torch.equal(made.batch[name], tensors[name])
     for name in ("messages", "reward_scores", "__num_turns__", "completions"):
-        columns = made.non_tensor_batch[name], batch.non_tensor_batch[name]
-        assert columns[0].tolist() == columns[1].tolist()
+        assert made.non_tensor_batch[name].tolist() == columns[name].tolist()
 
 
 # ─── The command and the examples ───
 
 
-def test_inf_chat_shows_the_calls_and_keeps_them_in_mind(
+def test_inf_chat_and_the_examples_show_the_calls_and_keep_them_in_mind(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{PRODUCT}\n{DOUBT}\n"))
@@ -532,11 +489,6 @@ def test_inf_chat_shows_the_calls_and_keeps_them_in_mind(
     out, err = capsys.readouterr()
     assert out == f"{answer('84')}\n\n{answer('84')}\n"  # an empty line between answers
     assert 'calculator({"expression": "12 * 7"}) gave 84' in err
-
-
-def test_examples_print_tool_results(
-    caller: InferenceEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
     runpy.run_path(str(ROOT / "examples" / "tool_calling.py"))["main"](caller)
     said = capsys.readouterr().out
     assert said.count("'The answer is 84.'  (stop)") == 3 and "(tool_calls)" in said
@@ -567,12 +519,13 @@ def test_evaluation_runs_tools_as_in_training_and_scores_the_whole_response(
     ]
 
     def score(solution_str: str, extra_info: dict[str, Any], **rest: Any) -> dict[str, Any]:
-        return {"score": extra_info["num_turns"], "text": solution_str, "extra": extra_info}
+        scores = extra_info["rollout_reward_scores"]
+        return {"score": extra_info["num_turns"], "text": solution_str, "scores": scores}
 
-    report = inf.evaluate(caller, data, reward=score, n=2, temperature=0.01, tools=gsm8k.tools())
-    assert not [row["error"] for row in report.rows if row.get("error")]
-    assert [row["reward"] for row in report.rows] == [2.0] * 6
-    extras = [row["reward_extra"] for row in report.rows]
-    assert all("84" in each["text"].split(answer("84"))[0] for each in extras[:2])  # the tool's
-    scores = [each["extra"]["rollout_reward_scores"][GRADER["function"]["name"]] for each in extras]
-    assert scores[2:] == [1.0, 1.0, 0.0, 0.0]
+    given: dict[str, Any] = {"reward": score, "reward_workers": 0, "tools": gsm8k.tools()}
+    report = inf.evaluate(caller, data, temperature=0, **given)
+    assert [row.get("error") for row in report.rows] == [None] * 3
+    assert [row["reward"] for row in report.rows] == [2.0] * 3
+    first, *graded = (row["reward_extra"] for row in report.rows)
+    assert "84" in first["text"].split(answer("84"))[0]  # the tool's
+    assert [each["scores"][GRADER["function"]["name"]] for each in graded] == [1.0, 0.0]

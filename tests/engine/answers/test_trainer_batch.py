@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +50,10 @@ def test_tensors_have_the_documented_shapes_and_sides(tiny: InferenceEngine, bat
     expected = compute_position_id_with_mask(tensors["attention_mask"])
     assert torch.equal(tensors["position_ids"], expected)
     assert tensors["prompts"][8, -3:].tolist() == [5, 6, 7]
+    assert set(tensors.keys()) == set(TENSORS) and set(batch.non_tensor_batch) < set(NON_TENSORS)
+    longer = "A longer question than the others had, by far?"
+    both = DataProto.concat([batch, tiny.rollout_batch(longer, max_tokens=99)])
+    assert len(both) == rows + 1 and len(set(both.non_tensor_batch["uid"])) == 4
 
 
 def test_log_probs_are_the_models_and_zero_where_nothing_was_sampled(
@@ -74,35 +77,23 @@ def test_log_probs_are_the_models_and_zero_where_nothing_was_sampled(
     assert (expected.detach() - tensors["rollout_log_probs"])[mask].abs().max() < 1e-3
 
 
-def test_columns_that_are_the_batchs_own_are_known(batch: Any) -> None:
-    assert set(batch.batch.keys()) == set(TENSORS)
-    assert set(batch.non_tensor_batch) < set(NON_TENSORS)
-
-
 def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny: InferenceEngine) -> None:
-    """`RayPPOTrainer.fit` of verl 0.6.1: pop what generates, repeat the rest, union, reward."""
+    """`RayPPOTrainer.fit` of verl 0.6.1: repeat what was not popped, union, reward, advantage."""
     truths = ["a", "b", "c"]
-    given = {
-        "uid": np.array(["one", "two", "three"], dtype=object),
+    prompts = [[{"role": "user", "content": text}] for text in truths]
+    uid = np.array(["one", "two", "three"], dtype=object)
+    extra = {
         "place": np.arange(3),  # no object dtype, which `union` compares too
-        "raw_prompt": np.array([[{"role": "user", "content": t}] for t in truths]),
         "data_source": np.array(["letters"] * 3, dtype=object),
         "reward_model": np.array([{"style": "rule", "ground_truth": t} for t in truths]),
         "extra_info": np.array([{"index": place} for place in range(3)]),
     }
-    popped = ["input_ids", "attention_mask", "position_ids"]
-    tensors = {"dummy": torch.arange(3), **dict.fromkeys(popped, torch.ones(3, 5))}
-    batch = DataProto.from_dict(tensors=tensors, non_tensors=given)
-    gen = batch.pop(popped, ["raw_prompt"])
-    prompts, kept = gen.non_tensor_batch["raw_prompt"], batch.non_tensor_batch
-    extra = {name: kept[name] for name in kept if name != "uid"}
-    answered = tiny.rollout_batch(
-        prompts, n=4, uid=kept["uid"], extra=extra, max_tokens=20, temperature=1.0
-    )
-    rows = answered.non_tensor_batch
-    assert rows["uid"].tolist() == ["one"] * 4 + ["two"] * 4 + ["three"] * 4
-
-    joined = batch.repeat(repeat_times=4, interleave=True).union(answered)
+    kept = DataProto.from_dict({"dummy": torch.arange(3)}, non_tensors={"uid": uid, **extra})
+    asked: dict[str, Any] = {"n": 4, "max_tokens": 20, "temperature": 1.0}
+    answered = tiny.rollout_batch(prompts, uid=uid, extra=extra, **asked)
+    joined = kept.repeat(repeat_times=4, interleave=True).union(answered)
+    groups = joined.non_tensor_batch["uid"]
+    assert groups.tolist() == [name for name in uid for _ in "1234"]
     assert joined.batch["dummy"].tolist() == joined.non_tensor_batch["prompt_index"].tolist()
     seen = []
 
@@ -111,10 +102,10 @@ def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny: InferenceEn
         return float(len(seen) % 3)
 
     rewards = NaiveRewardManager(tiny.tokenizer, 0, compute_score=score)(joined)
-    asked = [(truth, place) for place, truth in enumerate(truths) for _ in "1234"]
-    texts = rows["completions"].tolist()
-    assert seen == [(*each, text) for each, text in zip(asked, texts, strict=True)]
-    mask, groups = joined.batch["response_mask"].float(), joined.non_tensor_batch["uid"]
+    asked_for = [(truth, place) for place, truth in enumerate(truths) for _ in "1234"]
+    texts = answered.non_tensor_batch["completions"].tolist()
+    assert seen == [(*each, text) for each, text in zip(asked_for, texts, strict=True)]
+    mask = joined.batch["response_mask"].float()
     advantage, _ = compute_grpo_outcome_advantage(rewards, mask, index=groups)
     assert advantage.any()
 
@@ -155,17 +146,6 @@ def test_column_that_does_not_fit_is_refused_by_its_name(uid: Any, extra: Any, s
     with pytest.raises(ConfigError) as caught:
         given_columns(uid, extra, 2)
     assert str(caught.value).startswith(says)
-
-
-def test_verls_own_operations_take_it(tiny: InferenceEngine, batch: Any, tmp_path: Path) -> None:
-    longer = "A longer question than the others had, by far?"
-    other = tiny.rollout_batch(longer, n=4, max_tokens=99, temperature=1.0)
-    both = DataProto.concat([batch, other])
-    assert len(both) == 16 and len(set(both.non_tensor_batch["uid"])) == 4
-    both.save_to_disk(str(tmp_path / "batch.pt"))
-    again = DataProto.load_from_disk(str(tmp_path / "batch.pt"))
-    assert torch.equal(again.batch["responses"], both.batch["responses"])
-    assert again.non_tensor_batch["uid"].tolist() == both.non_tensor_batch["uid"].tolist()
 
 
 def test_rows_that_would_all_be_the_same_are_refused_and_by_generate_warned_of(

@@ -51,22 +51,18 @@ def test_every_parameter_reaches_generate(
             calls.append({"prompt": prompt, **params})
             return GenerationOutput()
 
-    monkeypatch.setattr(
-        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(Recorder())
-    )
-    schema = {"json_schema": '{"type": "null"}', "chat_template_kwargs": {"enable_thinking": False}}
+    engine = contextlib.nullcontext(Recorder())
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *args, **kwargs: engine)
     given: dict[str, Any] = {"temperature": 0.5, "top_k": -1, "n": 3, "seed": 9, "timeout": 2.5}
-    given |= {"stop": ["x", "y"], "stop_token_ids": [7, 8], "logit_bias": {"5": 1.5}, **schema}
-    given |= {"do_sample": True, "skip_special_tokens": False, "truncate_prompt": "left"}
-    words = ["--max-tokens=5"]
-    for name, value in given.items():
-        if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no_{name}")
-            continue
-        for one in value if isinstance(value, list) else [value]:
-            words.append(f"--{name}={json.dumps(one) if isinstance(one, dict) else one}")
+    given |= {"json_schema": '{"type": "null"}', "truncate_prompt": "left", "max_tokens": 5}
+    words = [f"--{name}={value}" for name, value in given.items()]
+    words += "--stop=x --stop=y --stop_token_ids=7 --do_sample --no_skip_special_tokens".split()
+    words += ['--logit_bias={"5": 1.5}', '--chat_template_kwargs={"enable_thinking": false}']
+    given |= {"stop": ["x", "y"], "stop_token_ids": [7], "do_sample": True}
+    given |= {"skip_special_tokens": False, "logit_bias": {"5": 1.5}}
+    given |= {"chat_template_kwargs": {"enable_thinking": False}}
     assert command(*words, "Hello")[0] == 0
-    assert calls == [{"prompt": "Hello", "max_tokens": 5, **given}]
+    assert calls == [{"prompt": "Hello", **given}]
 
 
 def test_rows_are_printed_in_order_one_json_object_each(

@@ -15,6 +15,7 @@ from inf import InferenceEngine
 from tests.support.json_lines import read
 
 PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
+OPTIONS = ("--data", PROBLEMS, "--max-tokens", 24, "--reward-workers", 0)
 Evaluate = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.verl
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.verl
 def evaluate(on_tiny: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Evaluate:
     """`inf eval gsm8k` in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    return functools.partial(on_tiny, "eval", "gsm8k", "--data", PROBLEMS, "--max-tokens", 24)
+    return functools.partial(on_tiny, "eval", "gsm8k", *OPTIONS)
 
 
 def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
@@ -47,11 +48,7 @@ def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     assert about == json.loads(Path("gsm8k.summary.json").read_text())
     assert {f"val-aux/openai/gsm8k/{rule}/stderr@1" for rule in RULES} <= about["metrics"].keys()
     assert (about["model"], about["data"]) == ("SmolLM2-135M-Instruct", str(PROBLEMS))
-    assert (about["answers"], about["limit"], about["date"][:2]) == (2, 2, "20")
-    used = about["parameters"]
-    assert (used["temperature"], used["max_tokens"]) == (0.0, 24)
-    cut = sum(row["finish_reason"] == "length" for row in wanted.metadata)
-    assert about["cut_by_length"] == pytest.approx(cut / 2)
+    assert (about["answers"], about["limit"], about["parameters"]["max_tokens"]) == (2, 2, 24)
 
 
 def test_tools_run_inside_the_answer(evaluate: Evaluate, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
     from verl.utils.reward_score import default_compute_score
 
     pandas.DataFrame(verl_rows(5)).to_parquet(tmp_path / "test.parquet")
-    report = inf.evaluate(tiny, tmp_path / "test.parquet", n=N, out=tmp_path / "run", **PARAMS)
+    how: dict[str, Any] = {"n": N, "out": tmp_path / "run", "reward_workers": 0, **PARAMS}
+    report = inf.evaluate(tiny, tmp_path / "test.parquet", **how)
     assert [(row["number"], row["sample"]) for row in report.rows] == [
         (number, sample) for number in range(5) for sample in range(N)
     ]
@@ -75,9 +76,8 @@ def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
     assert f"val-core/openai/gsm8k/reward/mean@{N}" in report.metrics
     assert (report.unscored, report.cut_by_length) == (0, 1.0)
     assert report.completion_tokens == 5 * N * 12
-    other = {"out": tmp_path / "run", "reward": even_length()}  # for the same answers
-    with pytest.warns(UserWarning, match="scored again"):
-        again = inf.evaluate(tiny, tmp_path / "test.parquet", n=N, **other, **PARAMS)
+    with pytest.warns(UserWarning, match="scored again"):  # the same answers
+        again = inf.evaluate(tiny, tmp_path / "test.parquet", reward=even_length(), **how)
     lengths = [len(row["completion"]) for row in report.rows]
     assert [row["reward_extra"]["length"] for row in again.rows] == lengths
     assert len({row["reward"] for row in again.rows}) == 2  # or these texts show nothing

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from _inf.runtime.extras import has_verl
 from inf import InferenceEngine, InferenceError
 from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
@@ -41,10 +40,12 @@ CALLS: dict[str, Callable[[InferenceEngine], Any]] = {
     "prompt_logprobs": lambda engine: engine.generate(PROMPTS, n=8, prompt_logprobs=2, **LONG),
     "stream": lambda engine: [*engine.stream(PROMPTS[0], **LONG)],
     "tools": with_tools,
-    "score": lambda engine: engine.score(PROMPTS * 8, RESPONSES * 8),
+    "score": lambda engine: engine.score(PROMPTS * 4, RESPONSES * 4, top_logprobs=2),
     "get_logits": lambda engine: engine.get_logits(PROMPTS * 2, RESPONSES * 2),
     "rollout_batch": lambda engine: engine.rollout_batch(PROMPTS, n=4, **LONG),
 }
+LOGITS, BATCHES = "get_logits", ("rollout_batch",)  # which hf alone has; which need verl
+OVERLAPPED = ("generate", "stream", "tools", "score")  # steps of each kind
 # Keywords whose fields a row has that was ended before it began.
 FIELDS: list[dict[str, Any]] = [
     {"prompt_logprobs": True},
@@ -78,14 +79,17 @@ def _goes_on(served: InferenceEngine) -> Iterator[None]:
     served.resume()
 
 
-@pytest.mark.parametrize("kind", CALLS)
-@engines
+@pytest.mark.parametrize(
+    ("served", "kind"),
+    [
+        *(pytest.param("hf", kind, marks=[pytest.mark.verl] * (kind in BATCHES)) for kind in CALLS),
+        *(pytest.param("serial", kind, marks=pytest.mark.verl) for kind in CALLS if kind != LOGITS),
+        *(pytest.param("overlapped", kind, marks=pytest.mark.verl) for kind in OVERLAPPED),
+    ],
+    indirect=["served"],
+)
 def test_call_has_returned_before_resume(served: InferenceEngine, kind: str) -> None:
-    if kind == "get_logits" and "logits" not in served.supports:
-        pytest.skip("the backend has no get_logits()")
-    if kind == "rollout_batch" and not has_verl():
-        pytest.skip("rollout_batch() needs verl")
-    expected = CALLS[kind](served) if kind in ("generate", "samples") else None
+    expected = CALLS[kind](served) if kind in ("generate", "samples", "score") else None
     for mode, seconds in [("abort", 0.0), ("abort", 0.1), ("wait", 0.0)]:
         call = under_way(served, lambda: CALLS[kind](served))
         wait([call], seconds)
@@ -93,7 +97,11 @@ def test_call_has_returned_before_resume(served: InferenceEngine, kind: str) -> 
         rows = call.result(SECONDS)
         assert served.paused
         served.resume()
-        if expected:
+        if kind == "score":
+            for row, other in zip(rows, expected, strict=True):
+                assert row.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+                assert len(row.top_logprobs) == len(row.token_ids)
+        elif expected:
             for row, other in zip(rows, expected, strict=True):
                 ids, whole = row.token_ids, row.token_ids == other.token_ids
                 assert ids == other.token_ids[: len(ids)]
@@ -103,8 +111,6 @@ def test_call_has_returned_before_resume(served: InferenceEngine, kind: str) -> 
         elif kind == "prompt_logprobs":
             for row in rows:
                 assert row.prompt_logprobs is not None or row.finish_reason == "abort"
-        elif kind == "score":
-            assert [len(row.logprobs) for row in rows] == [*map(len, RESPONSES * 8)]
 
 
 @pytest.mark.parametrize("asked", FIELDS, ids=str)
@@ -120,16 +126,6 @@ def test_row_that_never_began_has_its_fields_without_values(
         assert not (row.top_logprobs or row.sampling_mask or row.sampling_logprobs)
         for values in (row.prompt_logprobs, row.top_prompt_logprobs):  # computed on `hf`
             assert values is None or len(values) == len(row.prompt_token_ids)
-
-
-@engines
-def test_scores_are_whole_while_rows_are_ended(served: InferenceEngine) -> None:
-    expected = served.score(PROMPTS, RESPONSES, top_logprobs=2)
-    with served._backend.ending():
-        scored = served.score(PROMPTS, RESPONSES, top_logprobs=2)
-    for row, other in zip(scored, expected, strict=True):
-        assert row.logprobs == pytest.approx(other.logprobs, abs=1e-3)
-        assert row.top_logprobs is not None and len(row.top_logprobs) == len(row.token_ids)
 
 
 @pytest.mark.parametrize("served", ["hf", *VERLS[:1]], indirect=True)
