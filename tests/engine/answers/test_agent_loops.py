@@ -21,6 +21,8 @@ from _inf.conversation.agent_loops.loading import KnownLoops
 from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support import agent_loops as loops
 from tests.support.agent_loop_guessing import GuessingLoop
+from tests.support.prompts import as_ids
+from tests.support.reference import assert_same_rows
 from tests.support.refusals import refused
 from tests.support.scripts import until
 from tests.support.tiny import tiny_model
@@ -44,34 +46,30 @@ def test_verls_single_turn_gives_the_rows_of_generate(
 ) -> None:
     plain = backend.generate(PROMPTS, **params)
     looped = backend.generate(PROMPTS, agent_loop="single_turn_agent", **params)
-    assert looped.token_ids == plain.token_ids and looped.completions == plain.completions
+    assert_same_rows(looped, plain, within=1e-4)
     for one, other in zip(looped, plain, strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        about = one.metadata
         assert one.prompt_token_ids == other.prompt_token_ids
-        for name in ("finish_reason", "matched_stop", "prompt_index", "sample_index"):
-            assert one.metadata[name] == other.metadata[name]
-        assert (one.metadata["agent_loop"], one.metadata["unsampled_ids"]) == (
-            "single_turn_agent",
-            0,
-        )
+        for name in ("prompt_index", "sample_index"):
+            assert about[name] == other.metadata[name]
+        assert (about["agent_loop"], about["unsampled_ids"]) == ("single_turn_agent", 0)
 
 
 def test_exact_loop_of_two_turns_is_found_exact(backend: InferenceEngine) -> None:
-    again = {"role": "user", "content": loops.Loop.again}
     for row in backend.generate(PROMPTS, agent_loop=loops.Exact, **GREEDY):
         ids, mask, logprobs = row.response
-        about, cut = row.metadata, mask.index(0)
+        about = row.metadata
         assert about["unsampled_ids"] == 0 and "unsampled_at" not in about
         assert (about["agent_loop"], about["num_turns"], row.messages) == ("exact", 4, None)
         assert about["response_mask"][: len(mask)] == mask
         assert row.token_ids == [i for i, bit in zip(ids, mask, strict=True) if bit]
         text = backend.tokenizer.decode(ids)
-        assert f"<|im_start|>user\n{again['content']}<|im_end|>\n<|im_start|>assistant" in text
+        said = f"<|im_start|>user\n{loops.Loop.again}<|im_end|>\n<|im_start|>assistant"
+        assert said in text and mask.index(0) == 12
         last = len(mask) - mask[::-1].index(0)
-        said = {"prompt_token_ids": [*(row.prompt_token_ids or []), *ids[:last]]}
-        second = backend.generate(said, **GREEDY)[0]
-        assert second.token_ids == ids[last:] and cut == 12
-        assert logprobs is not None and second.logprobs == pytest.approx(logprobs[last:], abs=1e-3)
+        [again] = backend.generate(as_ids([row.prompt_token_ids + ids[:last]]), **GREEDY)
+        assert again.token_ids == ids[last:]
+        assert again.logprobs == pytest.approx(logprobs[last:], abs=1e-3)
 
 
 def test_one_call_has_several_loops_and_each_row_its_columns(backend: InferenceEngine) -> None:
@@ -193,27 +191,26 @@ def test_loop_that_blocks_its_thread_does_not_block_the_engine(tiny: InferenceEn
         assert len(blocked.result(60)) == 1
 
 
-def test_timeout_cancels_loops_that_catch_everything(tiny: InferenceEngine) -> None:
+@pytest.mark.parametrize("how", ["timeout", "cancelled"])
+def test_timeout_and_cancelling_cancel_loops_that_catch_everything(
+    tiny: InferenceEngine, how: str
+) -> None:
+    rows = {"agent_loop": loops.CatchesAll, "agent_kwargs": [{"index": 1}, {"index": 2}]}
     loops.CatchesAll.cancelled.clear()
-    rows = [{"index": 1}, {"index": 2}]
-    with pytest.raises(GenerationTimeout):
-        tiny.generate(
-            PROMPTS[:2], agent_loop=loops.CatchesAll, agent_kwargs=rows, timeout=1, **GREEDY
-        )
-    assert until(lambda: sorted(loops.CatchesAll.cancelled) == [1, 2], 30)
-    assert tiny.generate("One", **GREEDY).token_ids  # nothing is in its way
+    loops.CatchesAll.begun.clear()
 
-
-def test_cancelling_agenerate_cancels_its_loops(tiny: InferenceEngine) -> None:
     async def begin_and_cancel() -> None:
-        rows = {"agent_loop": loops.CatchesAll, "agent_kwargs": {"index": 4}}
-        call = asyncio.ensure_future(tiny.agenerate("One", **rows, **GREEDY))
-        assert await asyncio.to_thread(until, lambda: 4 in loops.CatchesAll.begun, 30)
+        call = asyncio.ensure_future(tiny.agenerate(PROMPTS[:2], **rows, **GREEDY))
+        assert await asyncio.to_thread(until, lambda: len(loops.CatchesAll.begun) == 2, 30)
         call.cancel()
 
-    loops.CatchesAll.cancelled.clear()
-    asyncio.run(begin_and_cancel())
-    assert until(lambda: loops.CatchesAll.cancelled == [4], 30)
+    if how == "cancelled":
+        asyncio.run(begin_and_cancel())
+    else:
+        with pytest.raises(GenerationTimeout):
+            tiny.generate(PROMPTS[:2], timeout=1, **rows, **GREEDY)
+    assert until(lambda: sorted(loops.CatchesAll.cancelled) == [1, 2], 30)
+    assert tiny.generate("One", **GREEDY).token_ids  # nothing is in its way
 
 
 def test_loop_that_ends_its_event_loop_does_not_hold_up_itself_or_others(
@@ -396,19 +393,14 @@ def test_verls_tool_loop_runs_the_configs_tools_and_renders_as_it_does_in_a_trai
     assert about["extra_fields"] == {"turn_scores": [], "tool_rewards": [0.0]}
 
 
-def test_stdout_has_nothing_of_verls_tool_loop(
+def test_two_engines_do_not_share_a_loops_limits_and_nothing_is_on_stdout(
     callers: list[InferenceEngine], capfd: pytest.CaptureFixture[str]
 ) -> None:
     callers[1].generate(GREETING, agent_loop=loops.WithTools)
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("my own class")
-
-
-def test_two_engines_do_not_share_a_loops_limits(callers: list[InferenceEngine]) -> None:
-    lengths = [
-        len(engine.generate(question("12 * 7"), agent_loop="tool_agent")[0].response[0])
-        for engine in callers
-    ]
+    asked: dict[str, Any] = {"prompts": question("12 * 7"), "agent_loop": "tool_agent"}
+    lengths = [len(engine.generate(**asked)[0].response[0]) for engine in callers]
     assert lengths[0] > 24 >= lengths[1]
 
 

@@ -17,36 +17,34 @@ from tests.support.json_lines import read, write
 Ran = tuple[int, str, str]
 
 
-def test_three_forms_are_answered_as_generate_answers_and_bad_lines_are_named(
+def test_three_forms_are_answered_as_one_call_would(
     on_tiny: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
 ) -> None:
+    """Wrong lines are in `apps/test_batch_lines.py`; one here is told."""
     talk = [{"role": "user", "content": "What is the capital?"}]
-    lines = [
-        {"prompt": "Hello", "id": 1},
-        {"messages": talk},
-        {"custom_id": "a", "body": {"messages": talk, "max_tokens": 3, "temperature": 0}},
-        "not JSON",
-        {"prompt": "word " * 600},
-        {"custom_id": "b", "body": {"messages": talk, "temperature": -1}},
-    ]
+    body = {"messages": talk, "max_tokens": 6}
+    lines: list[Any] = [{"prompt": "Hello", "id": 1}, {"messages": talk}]
+    lines += [{"custom_id": "a", "body": body}, {"prompt": "Hello"}, {"prompt": "word " * 600}]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    code, printed, err = on_tiny("batch", source, out, "--temperature", 0, "--max-tokens", 9)
+    sampled = ("--seed", 5, "--temperature", 1, "--max-tokens", 9)
+    code, printed, err = on_tiny("batch", source, out, *sampled)
     assert (code, printed) == (1, "")
-    first, second, third, *errors = read(out)
-    nine = tiny.generate(["Hello", talk], temperature=0, max_tokens=9)
-    three = tiny.generate(talk, temperature=0, max_tokens=3)
-    assert (first["id"], first["completion"]) == (1, nine.completions[0])
-    assert second["messages"] == [*talk, {"role": "assistant", "content": nine.completions[1]}]
-    choice = third["response"]["body"]["choices"][0]
-    assert choice["message"]["content"] == three.completions[0]
-    assert choice["finish_reason"] == three.metadata[0]["finish_reason"]
-    assert third["response"]["body"]["usage"]["completion_tokens"] == len(three.token_ids[0])
-    assert [row["line"] for row in errors] == [4, 5, 6]
-    for row, word in zip(errors, ("JSON", "512", "temperature"), strict=True):
-        reason = row["error"]["message"]
-        assert word in reason and f"line {row['line']}: {reason}" in err
-    assert errors[2]["custom_id"] == "b"
-    assert '3 lines have an "error" in' in err
+    first, second, third, fourth, wrong = read(out)
+    wanted = tiny.generate(
+        ["Hello", talk, talk, "Hello"], seed=5, temperature=1, max_tokens=[9, 9, 6, 9]
+    )
+    texts, (_, _, row, _) = wanted.completions, wanted
+    assert [first["id"], first["completion"], fourth["completion"]] == [1, texts[0], texts[3]]
+    assert second["messages"] == [*talk, {"role": "assistant", "content": texts[1]}]
+    answer = third["response"]["body"]
+    [choice] = answer["choices"]
+    assert choice["message"]["content"] == texts[2] and len({*texts}) == 4
+    assert choice["finish_reason"] == row.finish_reason
+    assert answer["usage"]["completion_tokens"] == row.completion_tokens
+    reason = wrong["error"]["message"]
+    assert "512" in reason and f"line 5: {reason}" in err
+    [last] = tiny.generate("Hello", seed=wanted.metadata[3]["seed"], temperature=1, max_tokens=9)
+    assert last.completion == texts[3]
 
 
 def test_tool_choice_makes_any_model_call_in_every_form_of_line(
@@ -85,16 +83,3 @@ def test_tool_choice_makes_any_model_call_in_every_form_of_line(
     said = [row["error"]["message"] for row in errors]
     assert [text.split(":")[0] for text in said] == ["tool_choice"] * 3
     assert "needs tools" in said[0] and "no tool 'h'" in said[1] and "one grammar" in said[2]
-
-
-def test_one_seed_answers_as_one_call_would_and_parameters_stand_in_any_form(
-    on_tiny: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
-) -> None:
-    lines = [{"prompt": "Hello", "max_tokens": 6}] * 4
-    source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    assert on_tiny("batch", source, out, "--seed", 5, "--temperature", 1)[0] == 0
-    answers = [row["completion"] for row in read(out)]
-    wanted = tiny.generate(["Hello"] * 4, seed=5, temperature=1, max_tokens=6)
-    assert answers == wanted.completions and len(set(answers)) == 4
-    third = tiny.generate("Hello", seed=wanted.metadata[2]["seed"], temperature=1, max_tokens=6)
-    assert third.completions[0] == answers[2]

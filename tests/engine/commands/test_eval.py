@@ -39,16 +39,15 @@ def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     code, out, _ = evaluate("--limit", 2, "--json")
     assert tiny.stats()["requests"] == before + 1
     assert code == 0 and Path("gsm8k.jsonl").read_text().startswith(first)
-    prompts = [f"{problem['question']} {SUFFIX}" for problem in read(PROBLEMS)[:2]]
+    found, problems = read(Path("gsm8k.jsonl")), read(PROBLEMS)[:2]
+    prompts = [f"{problem['question']} {SUFFIX}" for problem in problems]
     wanted = tiny.generate(prompts, temperature=0, max_tokens=24)
-    found = read(Path("gsm8k.jsonl"))
     assert [row["completion"] for row in found] == wanted.completions
     assert [row["ground_truth"] for row in found] == ["54", "12"]
     about = json.loads(out)
     assert about == json.loads(Path("gsm8k.summary.json").read_text())
     assert {f"val-aux/openai/gsm8k/{rule}/stderr@1" for rule in RULES} <= about["metrics"].keys()
-    assert (about["model"], about["data"]) == ("SmolLM2-135M-Instruct", str(PROBLEMS))
-    assert (about["answers"], about["limit"], about["parameters"]["max_tokens"]) == (2, 2, 24)
+    assert (about["answers"], about["limit"], about["data"]) == (2, 2, str(PROBLEMS))
 
 
 def test_tools_run_inside_the_answer(evaluate: Evaluate, tmp_path: Path) -> None:

@@ -262,19 +262,18 @@ def test_worker_answers_lines_beside_their_columns_from_several_threads(
     handle: Handle, tiny: InferenceEngine
 ) -> None:
     worker = InferenceWorker(params={"temperature": 0, "max_tokens": 9})
-    texts = [[json.dumps({"prompt": f"{name} {i}"}) for i in range(3)] for name in "abcd"]
-    batches = [{"text": [*three, b"{"], "of": [three[0]] * 4} for three in texts]
+    prompts = [[f"{name} {i}" for i in range(3)] for name in "abcd"]
+    texts = [[*(json.dumps({"prompt": each}) for each in three), b"{"] for three in prompts]
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        answered = list(threads.map(worker, batches))
+        answered = list(threads.map(worker, [{"text": four, "of": four[::-1]} for four in texts]))
     assert handle.starts == 1
-    for batch, given in zip(answered, batches, strict=True):
-        assert batch["of"] == given["of"]
-        prompts = [json.loads(text)["prompt"] for text in given["text"][:3]]
-        alone = tiny.generate(prompts, temperature=0, max_tokens=9)
-        completions = [json.loads(answer)["completion"] for answer in batch["answer"][:3]]
-        assert completions == alone.completions
+    for batch, four, three in zip(answered, texts, prompts, strict=True):
+        assert batch["of"] == four[::-1]
+        alone = tiny.generate(three, temperature=0, max_tokens=9)
+        *answers, bad = map(json.loads, batch["answer"])
+        assert [answer["completion"] for answer in answers] == alone.completions
         assert batch["completion_tokens"] == [*map(len, alone.token_ids), 0]
-        assert "JSON" in json.loads(batch["answer"][3])["error"]["message"]
+        assert "JSON" in bad["error"]["message"]
 
 
 def test_worker_refuses_wrong_parameters_and_another_model_once_and_not_by_line(

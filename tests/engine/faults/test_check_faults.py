@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def said(report: CheckReport) -> dict[str, str]:
-    """The findings' meanings by metric; -s shows the figures of docs/parity.md."""
+    """The findings' meanings by metric."""
     metrics, apart = report.metrics, abs(report.pairs.difference)
     assert metrics["logprobs_diff_max"] == apart.max() >= metrics["logprobs_diff_mean"]
     outside = ((ratio := np.exp(report.pairs.difference)) < 0.9) | (ratio > 1.1)
@@ -37,8 +37,6 @@ def said(report: CheckReport) -> dict[str, str]:
     if has_verl():  # the estimates of KL(rollout, reference), as verl computes them
         kl = metrics["rollout_corr/kl"]
         assert kl == pytest.approx(-report.pairs.difference.mean(), abs=1e-4)
-    for finding in report.findings:
-        print(f"{report.metrics['logprobs_diff_mean']:.2g} {finding}")
     assert report.passed == (not report.findings)
     return {finding.metric: finding.meaning for finding in report.findings}
 

@@ -294,8 +294,14 @@ def test_sampling_keys_of_the_config_are_the_calls_defaults(real: InferenceEngin
 def test_truncation_is_reported_and_keeps_the_asked_side(
     dummy: InferenceEngine, real: InferenceEngine
 ) -> None:
-    for engine, kept in ((real, LONG[:90]), (dummy, LONG[-40:])):
-        row = engine.generate({"prompt_token_ids": LONG}, n=1, max_tokens=2)[0]
+    """The call's own keyword wins."""
+    for engine, side, kept in (
+        (real, None, LONG[:90]),
+        (dummy, None, LONG[-40:]),
+        (dummy, "right", LONG[:40]),
+    ):
+        asked: dict[str, Any] = {"n": 1, "max_tokens": 2, "truncate_prompt": side}
+        [row] = engine.generate({"prompt_token_ids": LONG}, **asked)
         assert row.metadata["truncated_prompt_tokens"] == len(LONG) - len(kept)
         assert row.prompt_token_ids == kept
 
