@@ -352,17 +352,19 @@ def test_pass_that_fails_lets_the_next_one_run(
 
 
 def test_names_that_are_not_loaded_are_refused(two: InferenceEngine) -> None:
-    with refused(ConfigError, "'frist' is not loaded; did you mean 'first'", key="adapter"):
-        two.generate(as_ids(PROMPTS), adapter="frist")
+    prompts, model = as_ids(PROMPTS[:2]), two.config.model_name
+    for call, says, key in (
+        (lambda: two.generate(prompts, adapter="frist"), "did you mean 'first'", "adapter"),
+        (lambda: two.score("Hi", "you", adapter=3), "is not a name; give it as text", "adapter"),
+        # No answer of a server could list it.
+        (lambda: two.load_adapter("\ud800", {}), "a lone surrogate", "name"),
+        (lambda: two.load_adapter(model, {}), "is the model's", "name"),
+        (lambda: two.load_adapter("first", {}, version=-1), "from 0", "version"),
+    ):
+        with refused(ConfigError, says, key=key):
+            call()
     with refused(ConfigError, r"'third' .*there are first, second. \(prompt 1\)", index=1):
-        two.generate(as_ids(PROMPTS[:2]), adapter=["first", "third"])
-    with refused(ConfigError, "is not a name; give it as text", key="adapter"):
-        two.score("Hi", "you", adapter=3)  # type: ignore[arg-type]
-    for name, says in (("\ud800", "a lone surrogate"), (two.config.model_name, "is the model's")):
-        with refused(ConfigError, says, key="name"):
-            two.load_adapter(name, {})  # which no answer of a server could list
-    with refused(ConfigError, "from 0", key="version"):
-        two.load_adapter("first", {}, version=-1)
+        two.generate(prompts, adapter=["first", "third"])
 
 
 @pytest.mark.verl

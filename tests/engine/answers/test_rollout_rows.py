@@ -80,17 +80,13 @@ def test_trainers_own_columns_are_keys_of_the_row_as_far_as_json_can_hold_them(
     batch.save_to_disk(tmp_path / "batch.pkl")
     made = again(DataProto.load_from_disk(tmp_path / "batch.pkl"), tmp_path / "a.jsonl")
     first, second = load_rollouts(tmp_path / "a.jsonl")
-    assert first.extra == {
-        "data_source": "math",
-        "place": 0,
-        "raw_prompt": [{"role": "user", "content": "a"}],
-        "reward_model": {"ground_truth": None},
-    }
+    kept = {"data_source": "math", "place": 0, "reward_model": {"ground_truth": None}}
+    assert first.extra == {**kept, "raw_prompt": [{"role": "user", "content": "a"}]}
     assert second.extra["loss"] == 0.5 and second.extra["reward_model"] == {"ground_truth": 1.5}
-    assert [first.uid, first.reward, second.reward] == [3, 0.25, 1.0]
-    assert made.non_tensor_batch["reward_scores"].tolist() == [{"reward": 0.25}, {"reward": 1.0}]
-    assert made.non_tensor_batch["uid"].tolist() == [3, 4]
-    assert "data_source" not in made.non_tensor_batch
+    columns = made.non_tensor_batch
+    assert columns["reward_scores"].tolist() == [{"reward": 0.25}, {"reward": 1.0}]
+    assert columns["uid"].tolist() == [first.uid, second.uid] == [3, 4]
+    assert "data_source" not in columns
 
 
 @pytest.mark.verl

@@ -153,30 +153,22 @@ def test_timed_out_call_leaves_another_one_alone(tiny: InferenceEngine) -> None:
 
 
 @pytest.mark.verl
-def test_flush_that_is_given_up_lets_the_next_one_through(tiny: InferenceEngine) -> None:
-    engine = tiny.rollout._engine
+def test_flushes_of_calls_that_end_together_or_are_given_up_let_the_next_one_through(
+    tiny: InferenceEngine,
+) -> None:
+    engine, chance = tiny.rollout._engine, random.Random(0)
 
-    async def give_up_and_flush_again() -> None:
+    async def flush_often() -> None:
+        for _ in range(100):
+            await asyncio.sleep(chance.random() / 500)
+            await engine.flush_cache()
+
+    async def all_of_them() -> None:
         flush = asyncio.ensure_future(engine.flush_cache())
         for _ in range(3):  # sent, and not answered yet
             await asyncio.sleep(0)
         flush.cancel()
         await asyncio.wait({flush})
-        await asyncio.wait_for(engine.flush_cache(), 20)
-
-    tiny.rollout.host.run(give_up_and_flush_again(), CancelToken())
-
-
-@pytest.mark.verl
-def test_flushes_of_calls_that_end_together_all_succeed(tiny: InferenceEngine) -> None:
-    engine, chance = tiny.rollout._engine, random.Random(0)
-
-    async def flush_often() -> None:
-        for _ in range(200):
-            await asyncio.sleep(chance.random() / 500)
-            await engine.flush_cache()
-
-    async def all_of_them() -> None:
         await asyncio.wait_for(asyncio.gather(*(flush_often() for _ in range(4))), 60)
 
     tiny.rollout.host.run(all_of_them(), CancelToken())

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
-import struct
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from inf import ConfigError, InferenceEngine, PromptError
-from tests.support.reference import Transformers
 from tests.support.refusals import refused
-from tests.support.tiny import VOCABULARY, tiny_model
+from tests.support.tiny import VOCABULARY
 
 LONG = {"prompt_token_ids": [5] * 513}
 FULL = {"prompt_token_ids": [5] * 512}
@@ -102,37 +97,3 @@ def test_extreme_values_inside_the_ranges_are_answered(tiny: InferenceEngine) ->
     ):
         answered = tiny.generate("hi", max_tokens=4, **params)  # type: ignore[misc]
         assert all(math.isfinite(logprob) for logprob in answered.logprobs[0])
-
-
-@pytest.mark.verl
-def test_engine_answers_rightly_after_a_refusal(tiny: InferenceEngine) -> None:
-    with pytest.raises(PromptError):
-        tiny.generate(["hi", "hi", LONG])
-    assert not tiny.rollout._engine.tokenizer_manager.rid_to_state
-    ids = [5, 6, 7, 8]
-    answered = tiny.generate({"prompt_token_ids": ids}, max_tokens=32, temperature=0).token_ids
-    assert answered == Transformers.of(tiny_model()).greedy([ids], 32)
-
-
-# ── Engines that do not start ────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "key"),
-    [
-        ("config", None, None),
-        ("config", b"model_path: x\nrollout: [1\n", None),
-        ("model_path", None, "model_path"),
-        ("model_path", struct.pack("<4sIQQ", b"GGUF", 3, 100, 20), "model_path"),
-    ],
-)
-def test_config_or_model_that_is_not_there_or_broken_starts_no_process(
-    name: Any, content: bytes | None, key: str | None, tmp_path: Path
-) -> None:
-    path = tmp_path / ("a.yaml" if name == "config" else "a.gguf")
-    if content:
-        path.write_bytes(content)
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    with refused(ConfigError, re.escape(str(path)), key=key):
-        InferenceEngine(**{name: str(path)})
-    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
