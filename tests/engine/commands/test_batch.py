@@ -65,14 +65,13 @@ def test_tool_choice_makes_any_model_call_in_every_form_of_line(
         {"prompt": "Hello", "tool_choice": "required"},
         {"prompt": "Hello", "tools": tools, "tool_choice": missing},
         {"prompt": "Hello", **any_, "regex": "a"},
-        *({"prompt": "Hello", "tools": tools, "tool_choice": each} for each in ("auto", "none")),
+        {"prompt": "Hello", "tools": tools, "tool_choice": "none"},
         {"prompt": "Hello"},
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     assert on_tiny("batch", source, out, "--max-tokens", 60)[0] == 1
-    first, second, third, fourth, *errors, shown, shown_alone, plain = read(out)
-    sent = [row["usage"]["prompt_tokens"] for row in (shown, shown_alone, plain)]
-    assert sent[0] == sent[1] > sent[2]  # tools are shown with `none` too
+    first, second, third, fourth, *errors, shown, plain = read(out)
+    assert shown["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]  # with `none` too
     [whole], [cut] = (row["response"]["body"]["choices"] for row in (third, fourth))
     for message in (first, second["messages"][-1], whole["message"]):
         [call] = message["tool_calls"]
