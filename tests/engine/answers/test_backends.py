@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import inspect
 import json
-import math
 from typing import Any
 
 import pytest
@@ -131,38 +130,6 @@ def test_likeliest_tokens_of_prompts_and_answers_are_transformers(
     assert plain.top_prompt_logprobs is plain.top_logprobs is None
     with refused(ConfigError, key="logprobs"):
         backend.generate("a", logprobs=VOCABULARY + 1)
-
-
-def test_log_probs_of_named_ids_are_the_models_beside_rows_without(
-    backend: InferenceEngine, transformers: Transformers
-) -> None:
-    named = [[9, 300, 9 + VOCABULARY // 2], None, [300]]
-    output = backend.generate(
-        as_ids(PROMPTS[:3]), logprob_token_ids=named, temperature=1.0, seed=5, max_tokens=6
-    )
-    for prompt, row, ids in zip(PROMPTS, output, named, strict=False):
-        if ids is None:
-            assert not row.top_logprobs
-            continue
-        assert row.token_ids and row.logprobs and row.top_logprobs
-        tables = transformers.logits(prompt, row.token_ids).log_softmax(-1)
-        for token, logprob, table, top in zip(
-            row.token_ids, row.logprobs, tables, row.top_logprobs, strict=True
-        ):
-            assert list(top) == list(dict.fromkeys([*ids, token])) and top[token] == logprob
-            assert [*top.values()] == pytest.approx(table[[*top]].tolist(), abs=WITHIN)
-
-
-def test_only_allowed_tokens_come_and_have_the_whole_probability(
-    backend: InferenceEngine,
-) -> None:
-    allowed = [5, 6, 300]
-    ids = {"allowed_token_ids": [allowed, None, allowed], "logprobs": 8}
-    row, free, same = backend.generate(as_ids([PROMPTS[0], *PROMPTS[:2]]), **ids, max_tokens=9)
-    assert set(row.token_ids or ()) <= set(allowed) and not {*free.token_ids} <= {*allowed}
-    for top in [*(row.top_logprobs or ()), *(same.top_logprobs or ())]:
-        assert set(top) == set(allowed)
-        assert math.fsum(map(math.exp, top.values())) == pytest.approx(1, abs=WITHIN)
 
 
 def test_row_without_a_token_left_fails_by_the_name_of_what_rules_them_out(

@@ -36,11 +36,12 @@ JSON = {
 }
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 40}
 SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 40}
+MASK = {"sampling_mask": True, "prompt_logprobs": 2}
 KEYWORDS: dict[str, dict[str, Any]] = {
     "regex of rows that end together": {**SEEDED, "regex": "[a-f]{3}"},
     "json_schema": {**SEEDED, "json_schema": JSON},
     "min_tokens beyond a grammar's end": {**SEEDED, "regex": "a{1,6}|b", "min_tokens": 4},
-    "n and sampling_mask": {**SEEDED, "n": 3, "top_p": 0.9, "sampling_mask": True},
+    "n and sampling_mask": {**SEEDED, "n": 3, "top_p": 0.9, **MASK},
     "logprobs": {**GREEDY, "logprobs": 4, "prompt_logprobs": 2, "max_tokens": 9},
     **{f"drawn {number}": drawn(number, len(PROMPTS)) for number in (5, 6, 8, 9)},
 }

@@ -68,13 +68,3 @@ def test_rows_without_a_mask_beside_it_and_seeds_stay_as_they_are(tiny: Inferenc
     rows = masked.to_dict()
     assert rows[0]["sampling_mask"] == masked.sampling_mask[0]
     assert masked.to_pandas()["sampling_logprobs"][0] == masked.sampling_logprobs[0]
-
-
-def test_likeliest_tokens_of_the_prompt_leave_the_mask_whole(local: InferenceEngine) -> None:
-    how: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "seed": 3, "max_tokens": 8}
-    plain = local.generate(PROMPTS, sampling_mask=True, **how)
-    both = local.generate(PROMPTS, sampling_mask=True, prompt_logprobs=2, **how)
-    assert both.sampling_mask == plain.sampling_mask and both.top_logprobs is None
-    assert max(len(mask) for row in both.sampling_mask or [] for mask in row) > 3
-    for first, *tops in both.top_prompt_logprobs or []:
-        assert first is None and {len(top or []) for top in tops} <= {2, 3}

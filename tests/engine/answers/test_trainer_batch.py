@@ -16,7 +16,6 @@ from verl.workers.reward_manager import NaiveRewardManager
 
 from _inf.response.trainer_batch import NON_TENSORS, TENSORS, given_columns
 from inf import ConfigError, InferenceEngine, PromptError
-from tests.support.reference import Transformers
 from tests.support.refusals import refused
 
 pytestmark = pytest.mark.verl
@@ -54,27 +53,6 @@ def test_tensors_have_the_documented_shapes_and_sides(tiny: InferenceEngine, bat
     longer = "A longer question than the others had, by far?"
     both = DataProto.concat([batch, tiny.rollout_batch(longer, max_tokens=99)])
     assert len(both) == rows + 1 and len(set(both.non_tensor_batch["uid"])) == 4
-
-
-def test_log_probs_are_the_models_and_zero_where_nothing_was_sampled(
-    tiny: InferenceEngine, batch: Any
-) -> None:
-    tensors = batch.batch
-    mask = tensors["response_mask"].bool()
-    assert (tensors["rollout_log_probs"][~mask] == 0).all()
-    lengths = mask.sum(dim=1).tolist()
-    assert len(set(lengths)) > 2  # some were stopped
-    logits = (
-        Transformers.of(tiny.model_folder)
-        .model(
-            input_ids=tensors["input_ids"],
-            attention_mask=tensors["attention_mask"],
-            position_ids=tensors["position_ids"],
-        )
-        .logits[:, P - 1 : -1]
-    )
-    expected = torch.log_softmax(logits, -1).gather(2, tensors["responses"][..., None])[..., 0]
-    assert (expected.detach() - tensors["rollout_log_probs"])[mask].abs().max() < 1e-3
 
 
 def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny: InferenceEngine) -> None:
