@@ -88,7 +88,7 @@ def test_program_of_the_page_on_agents_makes_a_batch(tiny: InferenceEngine, run:
     first += "if 'france-0-0' in url: sys.exit()\n"
     last = "\nif 'sky-1-' in url: time.sleep(600)\n"
     Path("agent.py").write_text(first + agent + last)
-    program = program.replace("SECONDS = 600", "SECONDS = 10")
+    program = program.replace("SECONDS = 600", "SECONDS = 12")
     names = run(contextlib.nullcontext(tiny), program)
     columns = names["batch"].non_tensor_batch
     assert [*columns["uid"]] == ["france", "france", "sky", "sky"]

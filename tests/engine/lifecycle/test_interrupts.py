@@ -80,7 +80,7 @@ def test_engine_answers_after_a_change_that_was_interrupted_at_any_await(
     for place in range(1, MOST_WAITS):
         if held and "one" in served.adapters:  # frozen rows may use it
             served.unload_adapter("one")
-        [row] = running(served, PROMPTS, 1, max_tokens=80, **GREEDY)
+        [row] = running(served, PROMPTS, 1, max_tokens=50, **GREEDY)
         if held:
             served.pause("keep")
         waited = interrupted(served, place, changes[change])

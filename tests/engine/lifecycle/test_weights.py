@@ -172,7 +172,7 @@ def test_under_a_storm_of_updates_each_call_sees_one_version_and_its_model(
 
     def ask() -> None:
         while not over.is_set():
-            outputs.append(updated.generate(IDS, temperature=1.0, seed=3, max_tokens=16))
+            outputs.append(updated.generate(IDS[:3], temperature=1.0, seed=3, max_tokens=16))
 
     askers = [begun(ask) for _ in range(3)]
     for step in range(1, 9):
@@ -182,7 +182,7 @@ def test_under_a_storm_of_updates_each_call_sees_one_version_and_its_model(
         asker.result(60)
     for output in outputs:
         assert len({row.weight_version for row in output}) == 1
-        assert_by_hand(output, PROMPTS, of, greedy=False)
+        assert_by_hand(output, PROMPTS[:3], of, greedy=False)
     assert len({output[0].weight_version for output in outputs}) >= 3
 
 
