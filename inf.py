@@ -33,7 +33,9 @@ from _inf.errors import (
     Refusals,
     ToolError,
 )
-from _inf.request.keywords import GenerateParams, names_keywords, refuse_positional
+from _inf.parts.adapters import adapter_of
+from _inf.parts.typed import GenerateParams
+from _inf.request.keywords import names_keywords, refuse_positional
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
 from _inf.request.template import escaped_json
@@ -192,7 +194,7 @@ class InferenceEngine:
             from _inf.request.continued_rows import continued
 
             sampling = continued(sampling, forms, refusals)
-        registry.check_adapters(self._backend, [each.adapter for each in sampling.params])
+        registry.check_adapters(self._backend, [adapter_of(each) for each in sampling.params])
         plan = plan_call(sampling, self.config, self._configured, self.model)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
         tokenized = tokenize(forms, plan.templates, self.model.limits, most, side, refusals)

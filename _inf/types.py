@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
+T = TypeVar("T")
 Tokenizer: TypeAlias = "PreTrainedTokenizerBase"  # Transformers'
 Message: TypeAlias = "dict[str, Any]"  # OpenAI's: role, content and, for an assistant, tool_calls
 Side: TypeAlias = Literal["left", "right"]
@@ -197,20 +197,12 @@ class Transcript:
         return self.ids[self.answers[-1].start : self.answers[-1].stop] if self.answers else []
 
 
-GRAMMARS = ("json_schema", "regex")  # the keywords of which one makes a row's whole answer
-
-
 @dataclass(frozen=True)
 class SamplingParams:
     """How one row is sampled: complete and checked, under OpenAI's and vLLM's names.
 
-    stop_token_ids: the caller's and, unless `ignore_eos`, the model's EOS ids. json_schema: as JSON
-    text. logprobs: how many of the likeliest tokens to return at each position. prompt_logprobs:
-    whether to score the prompt's tokens; top_prompt_logprobs: how many of the likeliest tokens to
-    return there. sampling_mask, return_routed_experts: whether to return the tokens that the
-    filters left, and the experts of each token. num_beams: above 1, beam search; `beam` is the
-    row's rank, 0 is best. adapter: the name of the LoRA adapter that answers. bad_word_ids: what
-    `bad_words` are as token ids; thought_marks: where `thinking_token_budget` counts.
+    stop_token_ids: the caller's and, unless `ignore_eos`, the model's EOS ids. parts: what the row
+    asks for beyond this, as records of `_inf.parts`.
     """
 
     max_tokens: int
@@ -222,48 +214,22 @@ class SamplingParams:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    allowed_token_ids: Sequence[int] | None = None
-    bad_words: Sequence[str] = field(default_factory=list)
-    bad_word_ids: Sequence[Sequence[int]] = field(default_factory=list)
-    logprob_token_ids: Sequence[int] | None = None
-    thinking_token_budget: int | None = None
-    thought_marks: ThoughtMarks | None = None
-    repetition_detection: Mapping[str, int] | None = None
     seed: int | None = None
-    json_schema: str | None = None
-    regex: str | None = None
-    logprobs: int = 0
-    prompt_logprobs: bool = False
-    top_prompt_logprobs: int = 0
-    sampling_mask: bool = False
-    return_routed_experts: bool = False
-    num_beams: int = 1
-    beam: int = 0
-    adapter: str | None = None
+    parts: tuple[Any, ...] = ()
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is random: the likeliest token, or beam, is always taken."""
+        """Whether nothing is random: the likeliest token is always taken."""
         return self.temperature == 0
 
     @property
-    def constrained(self) -> bool:
-        """Whether a grammar makes the answer."""
-        return any(getattr(self, name) is not None for name in GRAMMARS)
+    def filtered(self) -> bool:
+        """Whether top_k, top_p or min_p leaves only some tokens."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
-    @property
-    def masked(self) -> bool:
-        """Whether it has allowed_token_ids or bad_words."""
-        return self.allowed_token_ids is not None or bool(self.bad_words)
-
-    @property
-    def asks_for_top_logprobs(self) -> bool:
-        """Whether the log probs of other tokens than the generated ones are to be returned."""
-        return bool(self.logprobs or self.logprob_token_ids)
+    def of(self, kind: type[T]) -> T | None:
+        """What the row asks of a part; None: nothing."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
 
 
 @dataclass(frozen=True)
@@ -303,23 +269,16 @@ class RequestOutput:
     error: why the row failed, or what else went wrong.
     weight_versions: the versions of the weights that computed it, in order, each with the index of
         the first token that it computed: in `token_ids`, or with a transcript in its `ids`.
-    prompt_logprobs: from the requested position on; None for the prompt's first token.
-    top_prompt_logprobs: the likeliest ids at the same positions, if requested.
-    top_logprobs: per generated token, the likeliest ids and the generated one, if requested.
-    kept: per generated token, the ids that the filters left and their log probs, if requested.
-    routed_experts: an int32 array of all tokens but the last x layers x k, if requested.
     transcript: only for conversations with tools or several turns, and for agent loops.
     prompt_token_ids: only of a row with turns, which may have rendered its prompt itself.
     text, calls: from a backend without a tokenizer, instead of token ids; reasoning: the thought
     before the text, if its server splits it off.
     reasoning_tokens: of the last answer's thought with its marks, known once it is split.
-    forced_at: places of tokens that were not sampled (`thinking_token_budget`); each has the log
-    prob 0.0.
+    parts: what was asked of the parts, as their records.
     """
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    prompt_logprobs: list[float | None] = field(default_factory=list)
     finish_reason: str | None = None
     matched_stop: int | str | None = None
     prompt_tokens: int = 0
@@ -327,17 +286,22 @@ class RequestOutput:
     cached_tokens: int = 0
     weight_versions: list[tuple[int, int]] = field(default_factory=list)
     transcript: Transcript | None = None
-    top_prompt_logprobs: list[dict[int, float] | None] = field(default_factory=list)
-    top_logprobs: list[dict[int, float]] | None = None
-    kept: list[dict[int, float]] | None = None
-    routed_experts: Any = None
     text: str | None = None
     calls: Sequence[ToolCall] = ()
     prompt_token_ids: list[int] | None = None
     reasoning: str = ""
     reasoning_tokens: int = 0
     error: str | None = None
-    forced_at: Sequence[int] = ()
+    parts: tuple[Any, ...] = ()
+
+    def of(self, kind: type[T]) -> T | None:
+        """The record that a part left."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
+
+    @property
+    def unsampled(self) -> list[int]:
+        """The places of tokens that were not sampled; each has the log prob 0.0."""
+        return [place for part in self.parts for place in part.unsampled]
 
     @property
     def weight_version(self) -> int:

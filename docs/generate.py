@@ -31,9 +31,12 @@ from _inf.backends.registry import MODES  # noqa: E402
 from _inf.config import load_config  # noqa: E402
 from _inf.config.schema import Config  # noqa: E402
 from _inf.config.source import read_source  # noqa: E402
-from _inf.request.keywords import KEYWORDS  # noqa: E402
+from _inf.parts.found import ROW_FIELDS, ROW_METADATA  # noqa: E402
+from _inf.request.keywords import KEYWORDS, documentation  # noqa: E402
+from _inf.response.output import GenerationOutput  # noqa: E402
 from _inf.runtime.extras import NEEDS_VERL  # noqa: E402
 
+TYPED = ROOT / "_inf" / "parts" / "typed.py"
 PART = re.compile(r"<!-- generated: (?P<name>.+?) -->\n.*?<!-- end -->", re.DOTALL)
 LINE_LENGTH = 88  # of a signature
 PAGE_NAME = re.compile(r"\bdocs/(\w+)\.md\b")  # in docstrings
@@ -74,12 +77,57 @@ def generated(page: str) -> str:
 
 
 def main() -> None:
-    """Write the pages that are not current."""
-    for path in sorted(DOCS.glob("*.md")):
-        page = path.read_text()
-        if (current := generated(page)) != page:
+    """Write the pages, and the module of types, that are not current."""
+    made = {path: generated for path in sorted(DOCS.glob("*.md"))}
+    for path, make in {TYPED: lambda _: typed_module(), **made}.items():
+        text = path.read_text() if path.exists() else ""
+        if (current := make(text)) != text:
             path.write_text(current)
             print(f"{path.relative_to(ROOT)}: written")
+
+
+# ── The types of keywords and fields ────────────────────────────────────────────────────────────
+
+
+def typed_module() -> str:
+    """The source of `_inf/parts/typed.py`, which type checkers and editors read."""
+    keywords = textwrap.indent(documentation(), " " * 4).strip()
+    params = [f"    {name}: {row.annotation}" for name, row in KEYWORDS.items()]
+    fields = {**ROW_FIELDS, **ROW_METADATA}
+    typed = {name: field.typed.removesuffix(" | None") for name, field in fields.items()}
+    of_rows = [f"    {name}: {kind} | None" for name, kind in typed.items()]
+    lists = [f"    {name}: list[{field.typed}] | None" for name, field in ROW_FIELDS.items()]
+    return "\n".join(
+        [
+            '"""The types of keywords, and of what parts add to rows. docs/generate.py writes this '
+            'file."""',
+            "",
+            "from __future__ import annotations",
+            "",
+            "from collections.abc import Callable, Mapping, Sequence",
+            "from typing import Any, Literal, TypedDict",
+            "",
+            "",
+            "class GenerateParams(TypedDict, total=False):",
+            f'    """{keywords}',
+            '    """',
+            "",
+            *params,
+            "",
+            "",
+            "class RowFields:",
+            '    """What parts add to a row."""',
+            "",
+            *of_rows,
+            "",
+            "",
+            "class OutputLists:",
+            '    """The fields of all rows, a list each."""',
+            "",
+            *lists,
+            "",
+        ]
+    )
 
 
 # ── Signatures and docstrings ────────────────────────────────────────────────────────────────────
@@ -122,7 +170,10 @@ def _target(found: Any) -> Any:
 
 
 def _prose(found: Any) -> str:
-    text = as_markdown(found.docstring.value) if found.docstring else ""
+    text = found.docstring.value if found.docstring else ""
+    if found.name == GenerationOutput.__name__:  # the parts have added to it
+        text = GenerationOutput.__doc__ or ""
+    text = as_markdown(text)
     return re.sub(r"\n{3,}", "\n\n", PAGE_NAME.sub(r"[docs/\1.md](\1.md)", text))
 
 

@@ -54,6 +54,10 @@ def test_generated_page_is_current(name: str, generate: ModuleType) -> None:
     assert generate.generated(page) == page, "run: .venv/bin/python docs/generate.py"
 
 
+def test_types_of_keywords_are_current(generate: ModuleType) -> None:
+    assert generate.TYPED.read_text() == generate.typed_module(), "run docs/generate.py"
+
+
 def test_page_of_the_api_has_every_public_name() -> None:
     page = (DOCS / "api.md").read_text()
     not_there = [name for name in inf.__all__ if f"### `{name}`" not in page]

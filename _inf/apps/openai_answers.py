@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from _inf.parts.found import ROW_FIELDS
+from _inf.response.json_values import json_value
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenText, TokenTexts
@@ -34,6 +36,12 @@ def _arguments(call: ToolCall) -> str:
         return call.raw_text if call.error else json.dumps(call.arguments, allow_nan=False)
     except (ValueError, RecursionError):  # an infinite number, or nested too deeply to be written
         return call.raw_text
+
+
+def of_parts(row: GenerationRow) -> dict[str, Any]:
+    """What parts add to a row, for its choice; OpenAI's form has other places for log probs."""
+    fields = {name: value for part in row.parts for name, value in part.fields.items()}
+    return {name: json_value(v) for name, v in fields.items() if ROW_FIELDS[name].in_choices}
 
 
 def token_logprobs(

@@ -15,7 +15,8 @@ from _inf.apps.openai_requests import NamedTool
 from _inf.apps.tool_choice import call_schema, check_strict, forces
 from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError
-from _inf.request.keywords import OF_CHATS, GenerateParams, checked
+from _inf.parts.typed import GenerateParams
+from _inf.request.keywords import OF_CHATS, checked
 from _inf.request.prompts import Form, LaterTurn, normalize
 from _inf.request.sampling import Sampling
 from _inf.request.seeds import prompt_seed, sample_seed

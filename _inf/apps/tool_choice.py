@@ -10,11 +10,12 @@ from typing import Any
 
 from _inf.apps.openai_requests import NamedTool
 from _inf.errors import ConfigError, shown
-from _inf.request.grammar import embedded
+from _inf.parts.grammars import Grammar
+from _inf.parts.grammars.schemas import embedded
 from _inf.request.keywords import checked
 from _inf.runtime import quiet
 from _inf.tools.json_schemas import argument_fault
-from _inf.types import GRAMMARS, Tool, ToolCall
+from _inf.types import Tool, ToolCall
 
 # The beginning of a forced call, and what there is of its arguments.
 _BEGUN = re.compile(r'\{\s*"name":\s*("(?:[^"\\]|\\.)*"),\s*"arguments":\s*(.*)', re.DOTALL)
@@ -73,7 +74,7 @@ def call_schema(
     """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called;
     several: of a list of them. It replaces a schema in `keywords`, which is that of an answer
     without a call."""
-    for name in {*GRAMMARS} - {"json_schema"}:
+    for name in {*Grammar.keywords} - {"json_schema"}:
         if name in keywords:
             reason = f"an answer can follow one grammar only; remove {name}"
             raise ConfigError.of("tool_choice", reason)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from _inf.backends.pausing import Pausing
 from _inf.errors import InferenceError, PromptError, RequestFailure, error_text
-from _inf.request.keywords import KEYWORDS, NEUTRAL
+from _inf.request.keywords import KEYWORDS
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored, SleepResult
@@ -46,7 +46,7 @@ CALLS: Mapping[str, Sequence[str]] = {
 FEATURES: dict[str, dict[str, object]] = {name: dict.fromkeys(CALLS[name]) for name in CALLS}
 for _name, _keyword in KEYWORDS.items():
     if _keyword.feature:
-        FEATURES.setdefault(_keyword.feature, {})[_name] = NEUTRAL.get(_name)
+        FEATURES.setdefault(_keyword.feature, {})[_name] = _keyword.neutral
 
 
 def check_finite(

@@ -33,11 +33,10 @@ OF_A_LOCAL_MODEL = OF_TOKENS | {
     "rollout.dtype",
     "rollout.enforce_eager",
 }
-# Features (`base.FEATURES`) of the backends that load the model themselves.
+# Features (`base.FEATURES`) of the backends that load the model themselves, beside those of parts.
 SUPPORTED_LOCALLY = frozenset(
-    "stream turn agent_loop score token_ids json_schema regex seed logit_bias more_sampling"
-    " repetition_penalty token_masks top_logprobs logprob_token_ids prompt_logprobs sampling_mask"
-    " thinking_token_budget repetition_detection update_weights pause continued_rows".split()
+    "stream turn agent_loop score token_ids seed more_sampling update_weights pause"
+    " continued_rows".split()
 )
 
 

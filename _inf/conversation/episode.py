@@ -15,6 +15,7 @@ from typing import Any
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules, answered_calls
 from _inf.errors import PromptError, RequestFailure, at_fault, error_text
+from _inf.parts.grammars import is_constrained
 from _inf.request.seeds import turn_seed
 from _inf.tools.execution import Executed
 from _inf.tools.parsing import Parsed
@@ -162,7 +163,7 @@ class Episode:
             self.end("abort", PAUSED)
             if not answer.completion_tokens:
                 return
-        before, constrained = self.prompt_ids + self.ids, self._params.constrained
+        before, constrained = self.prompt_ids + self.ids, is_constrained(self._params)
         parsed = answered_calls(answer, self.rules, before, constrained=constrained)
         self.ids += answer.token_ids
         self.finish_reason, self.to_run = answer.finish_reason, []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from _inf.config import Config
 from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, rules_for
 from _inf.errors import ConfigError, did_you_mean, shown
-from _inf.request.combinations import refuse
+from _inf.request.keywords import refuse
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.runtime import quiet
@@ -121,21 +121,21 @@ def _plan_turns(
 ) -> Plan:
     """Plan a call that has tools or keywords of conversations, agent loops or environments."""
     loops: Sequence[Loop] = ()
-    if sampling.asks("agent_loop"):
+    if "agent_loop" in sampling.asked:
         tools = []
         loops = configured.agent_loops(config).of_call(sampling, config, model)
-    elif sampling.asks("agent_kwargs"):
+    elif "agent_kwargs" in sampling.asked:
         raise ConfigError.of("agent_kwargs", "no agent loop runs; set agent_loop.")
     rules = _rules(tools, sampling, config, model)
     check_turns(sampling, rules.tools, configured.interactions)
     rules = dataclasses.replace(rules, interactions=configured.interactions)
     kinds: Sequence[EnvironmentKind] = ()
-    if sampling.asks("environment_factory") or sampling.asks("environment_kwargs"):
+    if "environment_factory" in sampling.asked or "environment_kwargs" in sampling.asked:
         from _inf.conversation.environments import environment_kinds
 
         kinds = environment_kinds(sampling.turns, config.tool_timeout)
     of_prompts = prompt_rules(rules, sampling, kinds)
-    if not loops and (rules.tools or kinds or sampling.asks("interaction_kwargs")):
+    if not loops and (rules.tools or kinds or "interaction_kwargs" in sampling.asked):
         from _inf.conversation.tool_loop import ToolLoop
 
         loops = [
@@ -189,13 +189,13 @@ def check_turns(
     if tools:
         more_turns[f"tools ({', '.join(tools)})"] = "pass tools=[]"
     for name in ("interaction_kwargs", "environment_factory"):
-        if sampling.asks(name):
+        if name in sampling.asked:
             more_turns[name] = f"leave {name} out"
     if more_turns:
         causes, remedies = " and ".join(more_turns), " and ".join(more_turns.values())
-        refuse("turns", sampling.asks, f"cannot be used with {causes}; {remedies}")
+        refuse("turns", sampling.asked, f"cannot be used with {causes}; {remedies}")
     else:
-        refuse("one turn", sampling.asks)
+        refuse("one turn", sampling.asked)
 
 
 def _check_tools_kwargs(turns: TurnOptions, tools: Mapping[str, Tool]) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from _inf.conversation.plan import Plan
 from _inf.conversation.rules import answered_calls
 from _inf.errors import RAISED, ConfigError, PromptError, Refusals, ToolError
-from _inf.request.combinations import refuse
+from _inf.parts.grammars import is_constrained
+from _inf.request.keywords import refuse
 from _inf.request.sampling import Sampling
 from _inf.runtime.calls import CancelToken
 from _inf.types import Prompt, Report, Request, RequestOutput, SamplingParams
@@ -18,10 +19,6 @@ from _inf.types import Prompt, Report, Request, RequestOutput, SamplingParams
 if TYPE_CHECKING:
     from _inf.backends.base import Backend
     from _inf.conversation.row import Loop
-
-
-FEW_LOGPROBS = 20  # vLLM's limit; what answers could list then is seldom listed
-LOGPROB_BYTES = 200  # some, of a token's number and its log prob in a dict, while they are made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,33 +41,10 @@ class PreparedCall:
                         self._check_continued(prompt.so_far, index)
                     if self.plan.loops:
                         _check_prompt(index, prompt, self.plan.loops[index])
+        if any(params.parts for params in self.sampling.params):
+            from _inf.parts.memory import check_memory
 
-        for name in ("logprobs", "prompt_logprobs"):
-            if self.sampling.asks(name):
-                self._check_memory(name)
-
-    def _check_memory(self, name: str) -> None:
-        """Refuse long lists of likeliest tokens that may not fit into the memory that is left."""
-        both = zip(self.prompts, self.sampling.params, strict=True)
-        of_answers = name == "logprobs"
-        listed = (
-            (params.logprobs, params.max_tokens)
-            if of_answers
-            else (params.top_prompt_logprobs, len(prompt.token_ids))
-            for prompt, params in both
-        )
-        count = self.sampling.n * sum(k * most for k, most in listed if k > FEW_LOGPROBS)
-        if (needed := count * LOGPROB_BYTES) < 2**30:
-            return
-        from _inf.runtime.free_memory import free_bytes
-
-        if needed > (free := free_bytes()):
-            fewer = "fewer of them, or of max_tokens," if of_answers else "fewer of them"
-            raise ConfigError.of(
-                name,
-                f"the call may list {count:,} log probs, some {needed / 2**30:.0f} GiB, and "
-                f"{free / 2**30:.1f} GiB of memory are free; ask for {fewer} or send fewer rows.",
-            )
+            check_memory(self.prompts, self.sampling)
 
     def _check_continued(self, so_far: RequestOutput, index: int) -> None:
         """Refuse a row with turns without its tools, or with tools whose state is gone."""
@@ -196,7 +170,7 @@ class PreparedCall:
             raise ConfigError.of(
                 "n", f"stream() gives one answer, not {sampling.n}; use generate()."
             )
-        refuse("stream", sampling.asks)
+        refuse("stream", sampling.asked)
         for name, tool in self.plan.of_prompts[0].tools.items():
             if tool.executable:
                 raise ToolError.of(
@@ -212,7 +186,7 @@ class PreparedCall:
         if row.finish_reason != "stop":
             return row.finish_reason
         [prompt], [rules], [params] = self.prompts, self.plan.of_prompts, self.sampling.params
-        parsed = answered_calls(row, rules, prompt.token_ids, constrained=params.constrained)
+        parsed = answered_calls(row, rules, prompt.token_ids, constrained=is_constrained(params))
         return "tool_calls" if parsed.calls else "stop"
 
 

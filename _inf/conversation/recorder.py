@@ -64,12 +64,13 @@ class Recorder:
         its log prob."""
         found: dict[int, float] = {}
         for answer, places in self._kept(prompt_ids, ids):
+            unsampled = answer.unsampled
             found |= {
                 place: logprob
                 for number, (place, logprob) in enumerate(
                     zip(places, answer.logprobs, strict=False)
                 )
-                if number not in answer.forced_at
+                if number not in unsampled
             }
         return found
 

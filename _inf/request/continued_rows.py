@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from _inf.errors import ConfigError, PromptError, Refusals, shown
-from _inf.request.combinations import refuse
+from _inf.parts.adapters import adapter_of
+from _inf.request.keywords import refuse
 from _inf.request.sampling import Sampling
 from _inf.types import Message, Prompt, RequestOutput, SamplingParams, Transcript
 
@@ -104,7 +105,7 @@ def continued(sampling: Sampling, forms: Sequence[object], refusals: Refusals) -
 
     Raises `ConfigError` for keywords with which a row cannot be continued.
     """
-    refuse("continued row", sampling.asks)
+    refuse("continued row", sampling.asked)
     if sampling.n != 1:
         raise ConfigError.of("n", f"a row is continued as one row, not {sampling.n}; set n=1.")
     params = list(sampling.params)
@@ -116,7 +117,7 @@ def continued(sampling: Sampling, forms: Sequence[object], refusals: Refusals) -
 
 
 def _of_row(params: SamplingParams, row: Prompt, tokens: int, index: int) -> SamplingParams:
-    if params.adapter != row.adapter:
+    if adapter_of(params) != row.adapter:
         raise ConfigError.of(
             "adapter",
             f"prompt {index} is a row that began with {shown(row.adapter)}; give the same one.",

@@ -9,32 +9,29 @@ from typing import Any
 from _inf.config import RolloutConfig
 from _inf.config.other_names import hint
 from _inf.errors import RAISED, ConfigError, Refusals
-from _inf.request.combinations import refuse_beside_agent_loop, refuse_contradictions
-from _inf.request.keywords import FILTERS, KEYWORDS, NEUTRAL, PER_PROMPT, checked
+from _inf.parts.found import PARTS
+from _inf.parts.part import Part
+from _inf.request.keywords import FILTERS, KEYWORDS, PER_PROMPT, checked, refuse
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import CONTINUED
-from _inf.request.values import MAX_INT32
-from _inf.types import Limits, ModelInfo, OnError, SamplingParams, Side, Tool, TurnOptions, as_list
+from _inf.types import ModelInfo, OnError, SamplingParams, Side, Tool, TurnOptions, as_list
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
-# Used where no model is known: any token id is accepted, and none ends an answer.
-ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MAX_INT32))
 ASK_TO_SAMPLE = ("temperature", *FILTERS, "seed")
-# What a report of a call shows at its neutral value too.
-ALWAYS_SHOWN = (
-    *("max_tokens", "temperature", *FILTERS, "min_tokens", "ignore_eos"),
-    *("presence_penalty", "frequency_penalty"),
-)
+PART_OF = {keyword: part for part in PARTS for keyword in part.keywords}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """A call's resolved keywords: `params` per prompt, the other fields for the whole call."""
+    """A call's resolved keywords: `params` and `turns` per prompt, the other fields for the whole
+    call. asked: the keywords with another value than the one that changes nothing, for any
+    prompt."""
 
     n: int
     params: list[SamplingParams]
     turns: list[TurnOptions]
+    asked: frozenset[str] = frozenset()
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     chat_template: str | None = None  # None: the model's
@@ -45,11 +42,6 @@ class Sampling:
     tools: list[Tool] | None = None  # None: the config's
     truncate_prompt: Side | None = None  # None: the config's
     on_error: OnError = "raise"
-
-    def asks(self, name: str) -> bool:
-        """Whether a keyword has another value than the one that changes nothing."""
-        values = (vars(part).get(name) for part in (self, *self.params, *self.turns))
-        return any(value is not None and value != NEUTRAL[name] for value in values)
 
     @property
     def asks_for_turns(self) -> bool:
@@ -62,7 +54,8 @@ class Sampling:
         if self.n == 1:
             return ""
         likeliest = [
-            (params.greedy or params.top_k == 1) and params.num_beams == 1 for params in self.params
+            (params.greedy or params.top_k == 1) and not any(part.greedy for part in params.parts)
+            for params in self.params
         ]
         if True not in likeliest:
             return ""
@@ -98,33 +91,8 @@ class Sampling:
 
 
 def _of_sample(params: SamplingParams, sample: int) -> SamplingParams:
-    if params.num_beams > 1:
-        return dataclasses.replace(params, beam=sample)
-    return dataclasses.replace(params, seed=sample_seed(params.seed, sample))
-
-
-def greedy_unless_asked(params: dict[str, Any]) -> None:
-    """Make a measurement greedy unless its keywords ask for sampling."""
-    if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
-        params["temperature"] = 0.0
-
-
-def check_params(params: Mapping[str, Any], config: RolloutConfig) -> None:
-    """Refuse keywords that are wrong for every engine, without starting one."""
-    resolve(params, config, 0, ANY_MODEL)
-
-
-def effective_params(params: Mapping[str, Any], rollout: RolloutConfig) -> dict[str, Any]:
-    """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
-    resolved = vars(resolve(params, rollout, 1, ANY_MODEL).params[0])
-    if most := resolved["top_prompt_logprobs"]:
-        resolved = resolved | {"prompt_logprobs": most}
-    return {
-        name: value
-        for name in KEYWORDS
-        if (value := resolved.get(name)) not in ([], {}, None)
-        and (name in ALWAYS_SHOWN or value != NEUTRAL[name])
-    }
+    parts = tuple(part.of_sample(sample) for part in params.parts)
+    return dataclasses.replace(params, seed=sample_seed(params.seed, sample), parts=parts)
 
 
 def resolve(
@@ -157,15 +125,18 @@ def resolve(
                 of_prompts[index] = _of_prompt(index, listed, shared, config, model)
     else:  # all prompts have the same, which is checked once
         of_prompts = [(_params(shared, config, model), shared)]
-    all_params = [params for params, _ in of_prompts]
-    turns = [TurnOptions(**_fields_of(TurnOptions, default | values)) for _, values in of_prompts]
-    of_call = {"n": config.n, **_fields_of(Sampling, shared)}
-    if 1 < (beams := shared.get("num_beams", 1)) < of_call["n"]:
-        raise ConfigError.of(
-            "num_beams", f"{beams} beams are fewer than the n={of_call['n']} rows of a prompt."
-        )
-    if any(options.agent_loop is not None for options in turns):
-        refuse_beside_agent_loop(Sampling(params=all_params, turns=turns, **of_call).asks)
+    all_params, values = [params for params, _ in of_prompts], [default | v for _, v in of_prompts]
+    turns = [TurnOptions(**_fields_of(TurnOptions, each)) for each in values]
+    asked = frozenset(
+        name for each in values for name, value in each.items() if KEYWORDS[name].asks(value)
+    )
+    of_call = {"n": config.n, **_fields_of(Sampling, shared), "asked": asked}
+    for part in (part for params in all_params for part in params.parts):
+        part.check_samples(of_call["n"])
+    if "agent_loop" in asked:
+        refuse("agent loop", asked)
+        leave = "leave agent_loop out, or pass tools=[] for no default one"
+        refuse("turns", asked, f"cannot be used with agent_loop; {leave}")
     if not differ:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
     if "seed" in shared:
@@ -229,54 +200,58 @@ def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
 def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -> SamplingParams:
     ignore_eos = given.get("ignore_eos", config.ignore_eos)
     stop_ids = {*given.get("stop_token_ids", ()), *(() if ignore_eos else model.eos_token_ids)}
+    parts = parts_of(given, model)
     values = {
         "max_tokens": config.response_length,
         "top_p": config.top_p,
         "top_k": config.top_k,
-        **{"stop": [], "bad_words": []},
         **_fields_of(SamplingParams, given),
-        "temperature": _temperature(given, config),
+        "temperature": _temperature(given, config, parts),
         "ignore_eos": ignore_eos,
         "stop_token_ids": sorted(stop_ids),
     }
-    if "prompt_logprobs" in given:
-        scored = given["prompt_logprobs"]
-        values["prompt_logprobs"] = scored is not False
-        values["top_prompt_logprobs"] = 0 if isinstance(scored, bool) else scored
-    params = SamplingParams(**values)
-    if params.bad_words:
-        from _inf.request.bad_words import bad_word_ids
-
-        params = dataclasses.replace(params, bad_word_ids=bad_word_ids(params.bad_words, model))
-    if params.thinking_token_budget is not None:
-        params = dataclasses.replace(params, thought_marks=model.thought_marks)
-    refuse_contradictions(params, model)
+    params = SamplingParams(**values, parts=parts)
+    if params.min_tokens > params.max_tokens:
+        raise ConfigError.of(
+            "min_tokens", f"{params.min_tokens} is above max_tokens, {params.max_tokens}."
+        )
+    for part in parts:
+        for key, why in part.contradictions(params, model):
+            raise ConfigError.of(key, why)
     return params
 
 
-def _temperature(given: Mapping[str, Any], config: RolloutConfig) -> float:
+def parts_of(given: Mapping[str, Any], model: ModelInfo) -> tuple[Part, ...]:
+    """What a row's checked keywords ask of the parts."""
+    kinds = dict.fromkeys(PART_OF[name] for name in given if name in PART_OF)
+    found = [part for kind in kinds if (part := kind.asked(given, model)) is not None]
+    return tuple(sorted(found, key=lambda part: (part.order, type(part).__module__)))
+
+
+def _temperature(given: Mapping[str, Any], config: RolloutConfig, parts: Sequence[Part]) -> float:
     """Return the temperature; 0 is greedy with any filter, since none excludes the likeliest token.
 
     A call's sampling keywords override `do_sample: false` of the config. In one call with
-    `do_sample=False` or `num_beams` they are an error, except a temperature of 0, which means the
-    same.
+    `do_sample=False` or a part that does not sample they are an error, except a temperature of 0,
+    which means the same.
     """
     temperature: float = given.get("temperature", config.temperature)
     temperature = 0.0 if temperature < GREEDY_BELOW else temperature
-    beams, sample = given.get("num_beams", 1) > 1, given.get("do_sample", config.do_sample)
-    if (sample and not beams) or ("temperature" in given and temperature == 0):
+    greedy = next((part for part in parts if part.greedy), None)
+    sample = given.get("do_sample", config.do_sample)
+    if (sample and not greedy) or ("temperature" in given and temperature == 0):
         return temperature
     asked = {
         name: given[name]
         for name in ASK_TO_SAMPLE
-        if name in given and not (name in FILTERS and given[name] == NEUTRAL[name])
+        if name in given and not (name in FILTERS and not KEYWORDS[name].asks(given[name]))
     }
-    if beams and given.get("do_sample"):
+    if greedy and given.get("do_sample"):
         asked["do_sample"] = True
-    if ("do_sample" in given or beams) and asked:
+    if ("do_sample" in given or greedy) and asked:
         name, value = next(iter(asked.items()))
-        key = "num_beams" if beams else "do_sample"
-        means = "beams are not sampled" if beams else "False means greedy"
+        key = next(iter(greedy.keywords)) if greedy else "do_sample"
+        means = greedy.greedy if greedy else "False means greedy"
         raise ConfigError.of(
             key, f"{means}, but {name}={value} is set too; leave one of the two out."
         )

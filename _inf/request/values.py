@@ -11,7 +11,6 @@ from _inf.errors import ConfigError, check_unicode, did_you_mean, shown
 from _inf.types import python_value
 
 MAX_INT32 = 2**31 - 1
-MAX_BIAS = 100.0  # OpenAI's bound
 ENGINES_OWN = "the engine sets it itself."
 # Variables of a chat template that are set otherwise.
 TEMPLATE_OWN = {
@@ -88,15 +87,6 @@ def likeliest(name: str, value: Any, *, vocabulary: int) -> int:
     return vocabulary if whole == -1 else whole
 
 
-def flag_or_likeliest(name: str, value: Any, *, vocabulary: int) -> bool | int:
-    if isinstance(value, bool):
-        return value
-    whole = typed(name, value, numbers.Integral, "a bool or an int")
-    if most := likeliest(name, whole, vocabulary=vocabulary):
-        return most
-    raise ConfigError.of(name, "0 is out of range; True scores the prompt's tokens only.")
-
-
 def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in known:
         hint = did_you_mean(shown(value), known) or "."
@@ -134,45 +124,16 @@ def tools_kwargs(name: str, value: Any) -> dict[str, Any]:
 
 
 def stop_strings(name: str, value: Any) -> list[str]:
-    strings = _strings(name, value)
-    if "" in strings:
+    if "" in (found := strings(name, value)):
         raise ConfigError.of(name, "an empty string stops everything; leave it out.")
-    return strings
+    return found
 
 
-def words(name: str, value: Any) -> list[str]:
-    strings = _strings(name, value)
-    for index, string in enumerate(strings):
-        if not string.strip():
-            raise ConfigError.of(f"{name}[{index}]", f"{shown(string)} has no letter of a word.")
-    return strings
-
-
-def budget(name: str, value: Any) -> int | None:
-    number = count(name, value, least=-1)
-    return None if number == -1 else number
-
-
-def repetition_detection(name: str, value: Any) -> dict[str, int] | None:
-    given = mapping(name, value)
-    found = {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0}
-    for key, number in given.items():
-        place = f"{name}.{key}"
-        found[one_of(place, key, [*found])] = count(place, number, least=0)
-    if found["max_pattern_size"] == 0 and found["min_pattern_size"] == 0:
-        return None
-    if found["min_pattern_size"] > found["max_pattern_size"]:
-        raise ConfigError.of(f"{name}.min_pattern_size", "it is above max_pattern_size.")
-    if found["min_count"] < 2:
-        raise ConfigError.of(f"{name}.min_count", "a repetition has at least 2 equal parts.")
-    return found | {"min_pattern_size": max(1, found["min_pattern_size"])}
-
-
-def _strings(name: str, value: Any) -> list[str]:
-    strings = [value] if isinstance(value, str) else value
-    if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
+def strings(name: str, value: Any) -> list[str]:
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
         raise ConfigError.of(name, f"{shown(value)} is neither a string nor a list of strings.")
-    return [check_unicode(each, f"{name}: {shown(each)}", key=name) for each in strings]
+    return [check_unicode(each, f"{name}: {shown(each)}", key=name) for each in found]
 
 
 def token_ids(
@@ -181,28 +142,16 @@ def token_ids(
     if not least <= len(typed(name, value, (list, tuple), "a list of token ids")) <= most:
         reason = f"{len(value)} ids are too many; at most {most} can be given."
         raise ConfigError.of(name, reason if value else "an empty list has no token; leave it out.")
-    return [_token(f"{name}[{index}]", token, vocabulary) for index, token in enumerate(value)]
+    return [token_id(f"{name}[{index}]", token, vocabulary) for index, token in enumerate(value)]
 
 
-def _token(name: str, value: Any, vocabulary: int) -> int:
+def token_id(name: str, value: Any, vocabulary: int) -> int:
     token = integer(name, value)
     if not 0 <= token < vocabulary:
         raise ConfigError.of(
             name, f"{shown(token)} is outside the vocabulary of {vocabulary} tokens."
         )
     return token
-
-
-def logit_bias(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
-    """Check biases; a token id is an int or its digits, because JSON keys are text."""
-    biases: dict[int, float] = {}
-    for key, bias in typed(name, value, Mapping, "a mapping of token ids to numbers").items():
-        digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10
-        token = _token(name, int(key) if digits else key, vocabulary)
-        if token in biases:
-            raise ConfigError.of(name, f"the token {token} appears twice.")
-        biases[token] = number(f"{name}[{token}]", bias, least=-MAX_BIAS, most=MAX_BIAS)
-    return biases
 
 
 def agent_loop(name: str, value: Any) -> Any:

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from _inf.parts.grammars import is_constrained
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
 from _inf.response.row import OF_OUTPUT, GenerationRow
@@ -40,20 +40,19 @@ def decode(
     stop_texts = _stop_texts(outputs, tokenizer)
     responses = [o.token_ids if o.transcript is None else o.transcript.ids for o in outputs]
     width = max([response_length, *map(len, responses)])
-    asks, rows = functools.cache(sampling.asks), []
+    rows = []
     pad = tokenizer and tokenizer.pad_token_id  # Transformers takes 10 us to find it, each time
     for place, (output, params) in enumerate(zip(outputs, sampling.rows(), strict=True)):
         prompt = prompts[place // n]
         row = GenerationRow(
             texts[place],
             **_of_output(output),
-            **_asked_for(output, prompt, asks),
+            parts=[part.added(output, prompt) for part in params.parts],
             # None if a server tokenizes
             prompt_token_ids=output.prompt_token_ids or prompt.token_ids or None,
             matched_stop_text=stop_texts[output.matched_stop],
             prompt_index=place // n,
             sample_index=place % n,
-            adapter=params.adapter,
             seed=params.seed,
             truncated_prompt_tokens=prompt.truncated_tokens,
             padded_to=0 if output.text is not None else width,
@@ -61,7 +60,7 @@ def decode(
         )
         if thoughts is not None and row.reasoning is None:
             ids = answers[place].token_ids
-            row = _split(row, ids, thoughts, constrained=params.constrained)
+            row = _split(row, ids, thoughts, constrained=is_constrained(params))
         rows.append(row)
     return GenerationOutput(rows)
 
@@ -111,35 +110,6 @@ def _ids_before(row: GenerationRow) -> Sequence[int]:
     if (transcript := row.transcript) is None or not transcript.answers:
         return before
     return [*before, *transcript.ids[: transcript.answers[-1].start]]
-
-
-def _asked_for(
-    output: RequestOutput, prompt: Prompt, asks: Callable[[str], bool]
-) -> dict[str, Any]:
-    """The fields that keywords ask for; none of a row that failed at once. A row that `pause` ended
-    before its prompt was computed has no log probs of it."""
-    fields: dict[str, Any] = {}
-    if output.error and output.transcript is None:
-        return fields
-    whole = output.finish_reason != "abort"
-    if asks("prompt_logprobs") and (whole or len(output.prompt_logprobs) == len(prompt.token_ids)):
-        fields["prompt_logprobs"] = output.prompt_logprobs
-        if asks("top_prompt_logprobs"):
-            from _inf.response.scores import scored_tokens
-
-            fields["top_prompt_logprobs"] = [None, *scored_tokens(output, prompt.token_ids[1:])[1]]
-    if asks("logprobs") or asks("logprob_token_ids"):
-        fields["top_logprobs"] = output.top_logprobs or []
-    if asks("return_routed_experts"):
-        fields["routed_experts"] = output.routed_experts
-    if asks("sampling_mask"):
-        kept = output.kept or []
-        fields["sampling_mask"] = [sorted(left) for left in kept]
-        fields["sampling_logprobs"] = [
-            left[token] - math.log(math.fsum(map(math.exp, left.values())))
-            for token, left in zip(output.token_ids, kept, strict=True)
-        ]
-    return fields
 
 
 def _known_logprobs(output: RequestOutput) -> list[float] | None:

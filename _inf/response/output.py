@@ -5,14 +5,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import inspect
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from _inf.config.other_names import no_attribute
 from _inf.errors import ConfigError, shown
+from _inf.parts.found import ROW_FIELDS, ROW_METADATA, entries
+from _inf.parts.typed import OutputLists
 from _inf.response.row import GenerationRow, html_table
 from _inf.types import Message, ToolCall
 
@@ -32,7 +35,7 @@ COLUMN_TYPES = {
 }
 JSON_COLUMNS = (
     *("messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores"),
-    *("top_logprobs", "top_prompt_logprobs", "extra_fields"),
+    *("extra_fields", *(name for name, field in ROW_FIELDS.items() if field.in_json)),
 )
 
 
@@ -49,7 +52,7 @@ class Column(functools.cached_property[T]):
 
 
 @dataclasses.dataclass(frozen=True)
-class GenerationOutput:
+class GenerationOutput(OutputLists):
     """The answers of one `generate` call: one list per field, one element per row.
 
     Rows are prompt-major: with `n` samples per prompt, row `i` is sample `i % n` of prompt
@@ -65,19 +68,6 @@ class GenerationOutput:
         before top-p, top-k and min-p, as verl's actor recomputes it; of softmax(logits) for greedy
         rows. Penalties and a logit bias are applied to the logits first. None for a row if a server
         gives none, or defines them differently.
-    top_logprobs: only with `logprobs=k`: a dict per generated token, from the k likeliest ids and
-        the sampled id to their log probs, the likeliest first. With `logprob_token_ids`, of these
-        ids and the sampled one. Ids that are ruled out have none.
-    sampling_mask, sampling_logprobs: only with `sampling_mask=True`: per generated token, the ids
-        that top_k, top_p and min_p left, sorted, and the sampled id's log prob among them.
-    routed_experts: only with `return_routed_experts=True`: an int32 array per row, tokens x layers
-        x k, for all tokens of prompt and answer but the last, which was not computed.
-    prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
-        temperature; None for the first token; None for a row that failed, or that `pause` ended
-        before its prompt was computed.
-    top_prompt_logprobs: only with `prompt_logprobs=k`: a dict per prompt token, from the k
-        likeliest ids at its position and its own id to their log probs, the likeliest first; None
-        for the first token, and for a row that has no `prompt_logprobs`.
     prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
     metadata: a dict per row, built at first use:
         response_ids, response_mask: the row padded to the rollout's width, and its mask: 1 for each
@@ -93,10 +83,8 @@ class GenerationOutput:
         weight_version: of its last token: 0 until weights are updated; for a row with an adapter,
             the adapter's;
         weight_versions: pairs of a version and the index of its first token (docs/training.md);
-        adapter: only with an adapter: its name;
         reasoning_tokens: only with a thought: how many tokens are the thought and its marks;
         seed: only if one was given: this row's seed. A call with this seed gives the same row;
-        forced_at: only if `thinking_token_budget` ended a thought: the places of the forced tokens;
         truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens;
         error: only after a failure: why the row has no answer (`finish_reason` is `abort`: a failed
             conversation, or anything with `on_error="row"`), or what code of tools or interactions
@@ -126,21 +114,16 @@ class GenerationOutput:
     logprobs = Column[list[list[float] | None]]("logprobs", always=True)
     metadata = Column[list[dict[str, Any]]]("metadata", always=True)
     reasoning = Column[list[str | None] | None]("reasoning")
-    prompt_logprobs = Column[list[list[float | None] | None] | None]("prompt_logprobs")
     messages = Column[list[list[Message]] | None]("messages")
     tool_calls = Column[list[list[ToolCall]] | None]("tool_calls")
-    top_logprobs = Column[list[list[dict[int, float]]] | None]("top_logprobs")
-    sampling_mask = Column[list[list[list[int]]] | None]("sampling_mask")
-    sampling_logprobs = Column[list[list[float]] | None]("sampling_logprobs")
-    routed_experts = Column[list[Any] | None]("routed_experts")
     prompt_token_ids = Column[list[list[int]] | None]("prompt_token_ids")
-    top_prompt_logprobs = Column[list[list[dict[int, float] | None] | None] | None](
-        "top_prompt_logprobs"
-    )
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        if name in ROW_FIELDS:
+            listed = [getattr(row, name) for row in self.rows]
+            return listed if any(value is not None for value in listed) else None
         of_class = [field for field in vars(type(self)) if not field.startswith("_")]
-        raise no_attribute(self, name, ["rows", *of_class])
+        raise no_attribute(self, name, ["rows", *of_class, *ROW_FIELDS])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -217,3 +200,16 @@ class GenerationOutput:
         ]
         more = len(self) - TABLE_ROWS
         return html_table(names, rows) + (f"<p>and {more} more rows</p>" if more > 0 else "")
+
+
+GenerationOutput.__doc__ = "\n".join(
+    [
+        inspect.cleandoc(GenerationOutput.__doc__ or ""),
+        "",
+        "With keywords that ask for them there are lists:",
+        entries({name: field.help for name, field in ROW_FIELDS.items()}, 4),
+        "",
+        "and in the metadata:",
+        entries({name: field.help for name, field in ROW_METADATA.items()}, 4),
+    ]
+)

@@ -7,16 +7,18 @@ import functools
 import html
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from _inf.config.other_names import no_attribute
 from _inf.errors import shown
+from _inf.parts.found import ROW_FIELDS, ROW_METADATA
+from _inf.parts.part import Added
+from _inf.parts.typed import RowFields
 from _inf.types import Message, ToolCall, Transcript
 
 # Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
 OF_OUTPUT = (
-    "matched_stop prompt_tokens completion_tokens reasoning_tokens cached_tokens weight_versions "
-    "forced_at"
+    "matched_stop prompt_tokens completion_tokens reasoning_tokens cached_tokens weight_versions"
 ).split()
 
 # Keys of `reward_scores` that are not tools.
@@ -38,25 +40,20 @@ OF_ROWS = ("messages", "response", "metadata")  # properties of a row that are n
 
 
 @dataclasses.dataclass(frozen=True)
-class GenerationRow:
+class GenerationRow(RowFields):
     """One row of a `GenerationOutput`: `output[i]`.
 
     It has the row's value from each list of the output (`completion` from `completions`) and from
     its `metadata`. transcript: only after tools, interactions or an agent loop. padded_to,
     pad_token_id: the padding of `metadata["response_ids"]`, which is built at first use.
     whole_text: the completion with the thought before it and its marks; None: the completion.
+    parts: what was asked of the engine beyond a plain answer, whose fields the row has too.
     """
 
     completion: str
     token_ids: list[int] | None
     logprobs: list[float] | None
-    prompt_logprobs: list[float | None] | None = None
     tool_calls: list[ToolCall] | None = None
-    top_logprobs: list[dict[int, float]] | None = None
-    sampling_mask: list[list[int]] | None = None
-    sampling_logprobs: list[float] | None = None
-    routed_experts: Any = None
-    top_prompt_logprobs: list[dict[int, float] | None] | None = None
     reasoning: str | None = None
     _: dataclasses.KW_ONLY  # the fields above are the answer itself, and go into files unchanged
     prompt_token_ids: list[int] | None = None
@@ -71,16 +68,20 @@ class GenerationRow:
     prompt_index: int = 0
     sample_index: int = 0
     weight_versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
-    adapter: str | None = None
     seed: int | None = None
     truncated_prompt_tokens: int = 0
-    forced_at: Sequence[int] = ()
     transcript: Transcript | None = None
     padded_to: int = 0
     pad_token_id: int | None = None
     whole_text: str | None = None
+    parts: Sequence[Added] = ()
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        for part in vars(self).get("parts", ()):
+            if name in part.fields or name in part.metadata:
+                return part.fields.get(name, part.metadata.get(name))
+        if name in ROW_FIELDS or name in ROW_METADATA:
+            return None
         raise no_attribute(self, name, [*type(self).__dataclass_fields__, *ALWAYS_THERE, *OF_ROWS])
 
     @property
@@ -110,8 +111,9 @@ class GenerationRow:
             )
         ids = self.token_ids or []
         mask = [1] * len(ids)
-        for place in self.forced_at:
-            mask[place] = 0
+        for part in self.parts:
+            for place in part.unsampled:
+                mask[place] = 0
         return ids, mask, self.logprobs
 
     @functools.cached_property
@@ -125,16 +127,14 @@ class GenerationRow:
     def _unpadded(self) -> dict[str, Any]:
         """The metadata without the padded lists."""
         metadata: dict[str, Any] = {name: getattr(self, name) for name in ALWAYS_THERE}
-        if self.adapter is not None:
-            metadata["adapter"] = self.adapter
         if self.seed is not None:
             metadata["seed"] = self.seed
         if self.reasoning is not None:
             metadata["reasoning_tokens"] = self.reasoning_tokens
         if self.truncated_prompt_tokens:
             metadata["truncated_prompt_tokens"] = self.truncated_prompt_tokens
-        if self.forced_at:
-            metadata["forced_at"] = list(self.forced_at)
+        for part in self.parts:
+            metadata |= part.metadata
         if (transcript := self.transcript) is not None:
             metadata |= {"num_turns": transcript.num_turns, "response_tokens": len(transcript.ids)}
             metadata |= {"limit": transcript.limit, "reward_scores": transcript.reward_scores}
@@ -159,6 +159,8 @@ class GenerationRow:
 
         fields = [field.name for field in dataclasses.fields(self) if not field.kw_only]
         row = {name: getattr(self, name) for name in (*fields, "messages")}
+        for part in self.parts:
+            row |= part.fields
         row = {name: value for name, value in row.items() if value is not None}
         if self.tool_calls is not None:
             row["tool_calls"] = [dict(vars(call)) for call in self.tool_calls]

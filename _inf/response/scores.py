@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
+from _inf.parts.prompt_logprobs import PromptScores
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import no_room, tokenize, tokenize_responses
@@ -62,20 +63,10 @@ def scores(
     the scores have `top_logprobs`."""
     rows = []
     for (ids, start), output in zip(sequences, outputs, strict=True):
-        logprobs, likeliest = scored_tokens(output, ids[start:])
+        scored = output.of(PromptScores)
+        assert scored is not None
+        logprobs, likeliest = scored.of_tokens(ids[start:])
         pairs = zip(logprobs, likeliest, strict=True)
         greedy = all(logprob >= max(top.values()) for logprob, top in pairs)
         rows.append(Score(ids[start:], logprobs, greedy, likeliest if tops else None))
     return rows
-
-
-def scored_tokens(
-    output: RequestOutput, ids: Sequence[int]
-) -> tuple[list[float], list[dict[int, float]]]:
-    """Return the log prob of each of `ids`, and a dict of log probs for its position: the likeliest
-    ids and its own. `ids` are the output's tokens without the first."""
-    # Only the first token of a prompt has None.
-    logprobs = [value for value in output.prompt_logprobs[1:] if value is not None]
-    tops = [top for top in output.top_prompt_logprobs[1:] if top is not None]
-    rows = zip(tops, ids, logprobs, strict=True)
-    return logprobs, [{**top, token: logprob} for top, token, logprob in rows]

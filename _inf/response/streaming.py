@@ -21,12 +21,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from _inf.errors import GenerationTimeout
+from _inf.parts.grammars import is_constrained
+from _inf.parts.part import Part
 from _inf.request.sampling import Sampling
 from _inf.response.decode import NONE_SHOWN, answer_text, decoded_text, overlap
 from _inf.response.row import OF_OUTPUT
 from _inf.response.stats import Stats
 from _inf.runtime.calls import TIMED_OUT, CancelToken
-from _inf.types import Put, Request, RequestOutput, Tokenizer
+from _inf.types import Prompt, Put, Request, RequestOutput, Tokenizer
 
 if TYPE_CHECKING:
     from _inf.response.thoughts import Thoughts
@@ -82,10 +84,14 @@ class Stream:
         shown: Mapping[int, str] = {}
         self._cancel, self._splitter = CancelToken(), None
         if (thoughts := self.thoughts) is not None:
-            inside = thoughts.inside(request.token_ids, constrained=request.params.constrained)
+            inside = thoughts.inside(request.token_ids, constrained=is_constrained(request.params))
             self._splitter, shown = thoughts.stream(inside=inside), thoughts.shown
         self._text = TextStream(
-            self.tokenizer, request.params.stop, shown=shown, **self.sampling.text_options
+            self.tokenizer,
+            request.params.stop,
+            parts=request.params.parts,
+            shown=shown,
+            **self.sampling.text_options,
         )
         self._thought = ""  # so far
 
@@ -139,10 +145,9 @@ class Stream:
             tokens = self.thoughts.tokens(row.token_ids, self._thought)
             row = dataclasses.replace(row, reasoning_tokens=tokens or row.reasoning_tokens)
         metadata = {name: getattr(row, name) for name in (*OF_OUTPUT, "weight_version")}
-        if not row.forced_at:
-            del metadata["forced_at"]
-        if (adapter := self.request.params.adapter) is not None:
-            metadata["adapter"] = adapter
+        prompt = Prompt(self.request.token_ids)
+        for part in self.request.params.parts:
+            metadata |= part.added(row, prompt).metadata
         return dataclasses.replace(chunk, finish_reason=self.finish_reason(row), metadata=metadata)
 
     def _split(self, chunk: StreamChunk | None, row: RequestOutput) -> StreamChunk | None:
@@ -235,12 +240,14 @@ class TextStream:
         tokenizer: Tokenizer,
         stops: Sequence[str],
         *,
+        parts: Sequence[Part] = (),
         skip_special_tokens: bool = True,
         shown: Mapping[int, str] = NONE_SHOWN,
         include_stop: bool = False,
     ) -> None:
         self._tokenizer, self._shown = tokenizer, shown
         self._include_stop = include_stop
+        self._parts = parts
         self._stops = () if include_stop else stops  # whose beginnings are held back
         self._skip_special_tokens = skip_special_tokens
         hidden = tokenizer is not None and skip_special_tokens
@@ -276,15 +283,11 @@ class TextStream:
 
     def _chunk(self, row: RequestOutput, text: str, end: int) -> StreamChunk:
         """Return the chunk with this text and the tokens up to `end`."""
-        new, tops = slice(self._sent, end), row.top_logprobs
+        new = slice(self._sent, end)
+        fields = {name: value for p in self._parts for name, value in p.in_chunk(row, new).items()}
         self._sent, self._length = end, self._length + len(text)
-        return StreamChunk(
-            text,
-            row.token_ids[new],
-            row.finish_reason,
-            row.logprobs[new],
-            None if tops is None else tops[new],
-        )
+        ids, logprobs = row.token_ids[new], row.logprobs[new]
+        return StreamChunk(text, ids, row.finish_reason, logprobs, **fields)
 
     def _decoded(self, ids: Sequence[int]) -> str:
         skip = self._skip_special_tokens

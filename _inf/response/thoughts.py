@@ -11,7 +11,7 @@ import bisect
 from collections.abc import Collection, Mapping, Sequence
 
 from _inf.config import ReasoningMarks
-from _inf.request.thinking_budget import own_part
+from _inf.parts.budget.budget import own_part
 from _inf.response.decode import overlap
 from _inf.types import Tokenizer
 

@@ -30,7 +30,7 @@ def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: 
     """Refuse an empty batch, answers that could be wider than the batch, and equal samples."""
     if not prompts:
         raise PromptError("prompts: none; a batch has at least one row.")
-    if sampling.asks("on_error"):
+    if "on_error" in sampling.asked:
         raise ConfigError.of("on_error", "a batch needs all of its prompts; leave it out.")
     if why := sampling.same_samples:
         raise ConfigError(why)

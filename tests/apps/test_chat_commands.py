@@ -17,9 +17,9 @@ import pytest
 import inf
 from _inf.apps.cli.options import SAMPLING
 from _inf.config import load_config
-from _inf.request.combinations import REFUSED
-from _inf.request.keywords import GenerateParams
-from _inf.request.sampling import check_params
+from _inf.parts.typed import GenerateParams
+from _inf.request.effective import check_params
+from _inf.request.keywords import KEYWORDS
 from inf import GenerationOutput, GenerationRow, PromptError, StreamChunk
 
 ANSWER = "one two three four"
@@ -175,6 +175,7 @@ def test_set_of_what_a_chat_cannot_use_is_refused(chat: Any) -> None:
 
 
 def test_every_keyword_is_usable_in_a_chat_or_refused_by_it() -> None:
-    refused = {*REFUSED["chat"], *REFUSED["text chat"], *REFUSED["streamed chat"]}
+    kinds = {"chat", "text chat", "streamed chat"}
+    refused = {name for name, row in KEYWORDS.items() if kinds & row.refused.keys()}
     usable = {*SAMPLING, "tools_kwargs"} - refused
     assert refused | usable == set(GenerateParams.__annotations__)

@@ -71,7 +71,7 @@ def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name: str, embed
 
     async def turn(request: Request) -> RequestOutput:
         ids = next(sampled)
-        return RequestOutput(ids, [-1.0] * len(ids), [], "stop", ids[-1])
+        return RequestOutput(ids, [-1.0] * len(ids), "stop", ids[-1])
 
     recorder = Recorder(turn, 0)
     row = Episode(prompt, SamplingParams(max_tokens=999), TurnOptions(), rules, recorder)

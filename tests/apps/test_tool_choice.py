@@ -10,7 +10,7 @@ import pytest
 
 from _inf.apps.tool_choice import call_schema
 from _inf.errors import ConfigError
-from _inf.request.grammar import json_schema_text
+from _inf.parts.grammars.schemas import json_schema_text
 from _inf.tools.definition import shown_tools
 
 NUMBER = {"type": "integer"}

@@ -11,6 +11,7 @@ import pytest
 from _inf.backends.base import Backend
 from _inf.backends.generation_cache import CachedBackend
 from _inf.errors import EngineDeadError
+from _inf.parts.top_logprobs import TopLogprobs
 from _inf.response.stats import Stats
 from _inf.runtime.calls import CancelToken
 from _inf.types import Request, RequestOutput, SamplingParams
@@ -42,9 +43,7 @@ class Scripted:
         for each in requests:
             self.calls += 1
             ids = [each.token_ids[0], self.calls]
-            outputs.append(
-                RequestOutput(ids, [-0.5] * 2, [], "stop", None, 1, 2, 0, [(version, 0)])
-            )
+            outputs.append(RequestOutput(ids, [-0.5] * 2, "stop", None, 1, 2, 0, [(version, 0)]))
         if report:
             report(len(outputs), 2 * len(outputs))
         return outputs
@@ -87,9 +86,10 @@ def test_known_rows_come_from_memory_and_the_others_are_computed_in_order(
 
 def test_only_equal_requests_that_would_be_answered_so_again_are_known(scripted: Scripted) -> None:
     backend = cached(scripted, size=100)
-    changed: dict[str, Any] = {"max_tokens": 5, "seed": 4, "logprobs": 1, "json_schema": "{}"}
+    changed: dict[str, Any] = {"max_tokens": 5, "seed": 4, "parts": (TopLogprobs(1),)}
     rows = [request(5), request(5, SamplingParams(max_tokens=4, temperature=0.7, seed=3))]
     rows += [request(5, dataclasses.replace(GREEDY, **{k: v})) for k, v in changed.items()]
+    rows.append(request(5, dataclasses.replace(GREEDY, parts=(TopLogprobs(2),))))
     by_chance = request(5, SamplingParams(max_tokens=4, temperature=0.7))
     for _ in range(2):
         backend.generate([*rows, by_chance], CancelToken(), None)

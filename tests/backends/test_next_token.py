@@ -10,6 +10,7 @@ import torch
 
 from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import InferenceError
+from _inf.parts.sampling_mask import SamplingMask
 from _inf.types import Limits, ModelInfo, Request, SamplingParams
 
 WIDTH = 100
@@ -17,7 +18,7 @@ WIDTH = 100
 
 @pytest.mark.parametrize(
     "params",
-    [{}, {"top_p": 0.9}, {"top_k": 5, "seed": 3}, {"top_p": 0.9, "sampling_mask": True}],
+    [{}, {"top_p": 0.9}, {"top_k": 5, "seed": 3}, {"top_p": 0.9, "parts": (SamplingMask(True),)}],
     ids=str,
 )
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
@@ -26,11 +27,12 @@ def test_row_of_broken_numbers_fails_alone(params: dict[str, Any], broken: float
     greedy = SamplingParams(max_tokens=8, temperature=0.0)
     logits = torch.randn(4, WIDTH)
     logits[1, 7] = broken
-    chooser = Chooser(ModelInfo(None, frozenset(), Limits(8, 16, WIDTH)), torch.device("cpu"))
+    model = ModelInfo(None, frozenset(), Limits(8, 16, WIDTH))
+    chooser = Chooser(model, torch.device("cpu"))
 
     async def choose() -> list[Row]:
         rows = [
-            Row(Request([5], params, row=number), None, lambda: 0, None, asyncio.Future())
+            Row(Request([5], params, row=number), None, lambda: 0, model, asyncio.Future())
             for number, params in enumerate((sampled, sampled, sampled, greedy))
         ]
         chooser.choose(logits, rows)

@@ -15,7 +15,7 @@ from _inf.config import KEYS as CONFIG_KEYS
 from _inf.config.other_names import ATTRIBUTES, KEYS, KEYWORDS, SENTENCES
 from _inf.errors import ConfigError
 from _inf.request import keywords
-from _inf.request.sampling import check_params
+from _inf.request.effective import check_params
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from inf import Config, InferenceEngine

@@ -218,7 +218,7 @@ def test_what_reset_returns_cannot_end_the_turn_that_it_is_put_into(
 
     async def turn(request: Request) -> RequestOutput:
         sent.append(request)
-        return RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, [(0, 0)])
+        return RequestOutput([70, end], [-1.0, -1.0], "stop", end, 1, 2, 0, [(0, 0)])
 
     columns = {"shows": [shows], "lock": threading.Lock()}
     options = TurnOptions(environment_factory=Shows, environment_kwargs=columns)

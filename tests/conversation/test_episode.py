@@ -14,6 +14,7 @@ from _inf.conversation.continued import take_up
 from _inf.conversation.episode import Episode
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules
+from _inf.parts.budget import Forced
 from _inf.request.continued_rows import continued_row
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, TurnOptions
 from inf import GenerationRow, PromptError, as_rollouts
@@ -47,7 +48,7 @@ def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only(
     """The engine would die of such a token, which a tokenizer has if it was extended later."""
     own = tiny_rules(TEMPLATE, "<|new|>")
     end = own.model.tokenizer.eos_token_id
-    answered = RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, [(0, 0)])
+    answered = RequestOutput([70, end], [-1.0, -1.0], "stop", end, 1, 2, 0, [(0, 0)])
     row = episode(own, Prompt([5], messages=HI), answered)
     answer(row)
     row.add_user_message("Go on.")
@@ -71,7 +72,7 @@ def answered(ids: list[int], reason: str, forced: Sequence[int] = ()) -> Request
     matched = END if reason == "stop" else None
     count = len(ids)
     return RequestOutput(
-        ids, logprobs, [], reason, matched, 2, count, 0, [(0, 0)], forced_at=forced
+        ids, logprobs, reason, matched, 2, count, 0, [(0, 0)], parts=(Forced(forced),)
     )
 
 

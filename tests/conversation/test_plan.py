@@ -17,8 +17,9 @@ NAG = {"nag": object()}
 
 def asking(*interactions: dict[str, Any], **params: Any) -> Sampling:
     """A call with one prompt for each of these `interaction_kwargs`."""
-    rows = [SamplingParams(max_tokens=5, **params) for _ in interactions]
-    return Sampling(1, rows, [TurnOptions(interaction_kwargs=each) for each in interactions])
+    turns = [TurnOptions(interaction_kwargs=each) for each in interactions]
+    asked = frozenset([*params, *(["interaction_kwargs"] if any(interactions) else [])])
+    return Sampling(1, [SamplingParams(max_tokens=5)] * len(turns), turns, asked)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from _inf.conversation.agent_loops.result import answered_row
 from _inf.conversation.recorder import Recorder, Sampled
 from _inf.conversation.row import failures
 from _inf.conversation.row import unsampled as warnings_of
+from _inf.parts.budget import Forced
 from _inf.types import Request, RequestOutput
 
 PROMPT, STOP = [1, 2, 3], 9
@@ -50,7 +51,7 @@ def unsampled(whole: list[int], mask: list[int], requests: list[Sampled] = REQUE
 def test_forced_token_has_mask_0() -> None:
     """Of `thinking_token_budget`."""
     first, second = REQUESTS
-    answer = dataclasses.replace(first.answer, forced_at=[1])
+    answer = dataclasses.replace(first.answer, parts=(Forced([1]),))
     asked = [Sampled(first.prompt_ids, answer), second]
     assert unsampled([*PROMPT, *IDS], [1, 0, *MASK[2:]], asked) == []
 

@@ -30,7 +30,7 @@ class Backend:
     async def turn(self, request: Request) -> RequestOutput:
         for _ in range(request.token_ids[0]):
             await asyncio.sleep(0.005)
-        return RequestOutput([7], [-1.0], [], "stop", 7, 1, 1, 0, [(3, 0)])
+        return RequestOutput([7], [-1.0], "stop", 7, 1, 1, 0, [(3, 0)])
 
 
 class VerlTool:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from _inf.backends.masks import completing
-from _inf.request.bad_words import bad_word_ids
+from _inf.parts.masks import Masks, completing
 from _inf.types import Limits, ModelInfo
 from inf import ConfigError
 from tests.support.refusals import refused
@@ -30,7 +29,8 @@ class Pieces:
 
 def ids(*words: str, vocabulary: int = 100) -> list[list[int]]:
     model = ModelInfo(Pieces(), frozenset(), Limits(9, 9, vocabulary))  # type: ignore[arg-type]
-    return bad_word_ids(words, model)
+    part = Masks.asked({"bad_words": list(words)}, model)
+    return [[*found] for found in part.word_ids] if part else []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from _inf.errors import ConfigError
-from _inf.request.grammar import json_schema_text, regex_text
+from _inf.parts.grammars.schemas import json_schema_text, regex_text
 from tests.support.grammars import HOSTILE_REGEXES, HOSTILE_SCHEMAS, REGEXES, SCHEMAS, A
 
 VALUES = {"multipleOf": 2, "$ref": "#a", "$dynamicRef": "#a", "minContains": 1, "maxContains": 1}
@@ -190,11 +190,11 @@ HOSTILE_SECONDS = 60
 CHECKED = """
 import json, resource, sys
 from _inf.errors import ConfigError
-from _inf.request import grammar
+from _inf.parts.grammars import schemas
 name, value = json.load(sys.stdin)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    getattr(grammar, name)(value)
+    getattr(schemas, name)(value)
 except ConfigError as refusal:
     assert str(refusal).startswith(("json_schema", "regex")), refusal
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
@@ -281,7 +281,7 @@ def test_regex_at_any_depth_is_served_or_refused() -> None:
 def test_importing_is_light_and_the_root_logger_stays_the_callers() -> None:
     code = """
 import logging, sys
-from _inf.request.grammar import json_schema_text, regex_text
+from _inf.parts.grammars.schemas import json_schema_text, regex_text
 assert not {"llguidance", "jsonschema", "torch"} & set(sys.modules)
 json_schema_text({"type": "integer"}), regex_text("a+")
 assert not {"xgrammar", "sglang", "torch"} & set(sys.modules) and not logging.root.handlers

@@ -9,15 +9,9 @@ import pytest
 
 from _inf.backends.base import FEATURES
 from _inf.backends.registry import MODES
-from _inf.request.combinations import REFUSED
-from _inf.request.keywords import (
-    KEYWORDS,
-    PER_CALL,
-    PER_PROMPT,
-    GenerateParams,
-    checked,
-    first_sentences,
-)
+from _inf.parts.found import PARTS
+from _inf.parts.typed import GenerateParams
+from _inf.request.keywords import KEYWORDS, PER_CALL, PER_PROMPT, checked
 from _inf.request.sampling import Sampling
 from _inf.types import SamplingParams, TurnOptions
 
@@ -27,18 +21,16 @@ def fields(kind: type) -> set[str]:
 
 
 def test_rows_types_and_documentation_have_the_same_names_in_the_same_order() -> None:
-    assert [*GenerateParams.__annotations__] == [*KEYWORDS] == [*first_sentences()]
+    assert [*GenerateParams.__annotations__] == [*KEYWORDS]
     text = inspect.cleandoc(GenerateParams.__doc__ or "")
-    assert len(first_sentences()) == len(PER_PROMPT) + len(PER_CALL)
     of_call = text.index("One value for the whole call:")
     assert text.index(f" {[*PER_PROMPT][-1]}: ") < of_call < text.index(f" {[*PER_CALL][0]}: ")
 
 
 def test_every_keyword_is_a_field_of_what_is_resolved_and_no_table_has_others() -> None:
     assert FEATURES.keys() == frozenset().union(*(mode.supports for mode in MODES))
-    for refused in REFUSED.values():
-        assert refused.keys() <= KEYWORDS.keys()
-    resolved = fields(SamplingParams) | fields(TurnOptions) | fields(Sampling)
+    of_parts = {name for part in PARTS for name in part.keywords}
+    resolved = fields(SamplingParams) | fields(TurnOptions) | fields(Sampling) | of_parts
     assert KEYWORDS.keys() - resolved == {"do_sample"}  # it becomes a temperature
     assert fields(TurnOptions) <= PER_PROMPT.keys()
 

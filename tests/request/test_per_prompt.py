@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _inf.request.sampling import Sampling
 from _inf.request.seeds import prompt_seed, sample_seed, turn_seed
-from tests.support.sampling import DEFAULT, fault, greedy, refusal, sampled
+from tests.support.sampling import DEFAULT, asked, fault, greedy, refusal, sampled
 
 
 def test_lists_and_single_values_combine_prompt_by_prompt() -> None:
@@ -19,8 +19,7 @@ def test_lists_and_single_values_combine_prompt_by_prompt() -> None:
     assert both == "min_tokens: 9 is above max_tokens, 8. (prompt 1)"
     schema = {"type": "integer"}
     first, second = sampled(_prompts=2, json_schema=[schema, None], regex=[None, "a+"]).params
-    assert first.json_schema and first.regex is None
-    assert second.json_schema is None and second.regex
+    assert [*asked(first)] == ["json_schema"] and [*asked(second)] == ["regex"]
 
 
 def test_empty_batch_hides_no_wrong_value() -> None:

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from _inf.request.keywords import GenerateParams
-from _inf.request.sampling import effective_params
+from _inf.parts.beams import Beams
+from _inf.parts.prompt_logprobs import PromptLogprobs
+from _inf.parts.typed import GenerateParams
+from _inf.request.effective import effective_params
 from _inf.types import SamplingParams
-from tests.support.sampling import DEFAULT, config, fault, greedy, refusal, sampled
+from tests.support.sampling import DEFAULT, asked, config, fault, greedy, refusal, sampled
+
+INTEGER = {"type": "integer"}
 
 CONFIGURED = config(temperature=0.7, top_p=0.9, top_k=40, n=3, response_length=9, ignore_eos=True)
 
@@ -18,7 +22,7 @@ CONFIGURED = config(temperature=0.7, top_p=0.9, top_k=40, n=3, response_length=9
 def test_request_without_keywords_is_what_the_config_says() -> None:
     sampling = sampled(CONFIGURED)
     own = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "max_tokens": 9, "ignore_eos": True}
-    assert sampling.params == [SamplingParams(**own, stop_token_ids=[], stop=[])]
+    assert sampling.params == [SamplingParams(**own, stop_token_ids=[])]
     assert (sampling.n, sampling.timeout, sampling.truncate_prompt) == (3, None, None)
     assert sampling.skip_special_tokens and sampling.chat_template_kwargs == {}
     assert sampled(CONFIGURED, **dict.fromkeys(GenerateParams.__annotations__)) == sampling
@@ -26,13 +30,16 @@ def test_request_without_keywords_is_what_the_config_says() -> None:
 
 def test_every_keyword_wins_over_the_config() -> None:
     of_rows: dict[str, Any] = {"temperature": 0.5, "top_p": 0.25, "top_k": -1, "min_p": 0.125}
-    of_rows |= {"presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5}
     of_rows |= {"max_tokens": 1000, "min_tokens": 10, "ignore_eos": False, "seed": 7}
-    of_rows |= {"prompt_logprobs": True}
+    of_parts = {"presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5}
+    of_parts |= {"prompt_logprobs": True}
     of_call = {"n": 1, "skip_special_tokens": False, "timeout": 2, "progress": False}
     of_call |= {"chat_template_kwargs": {"enable_thinking": False}, "truncate_prompt": "left"}
-    sampling = sampled(CONFIGURED, **of_rows, **of_call, stop="\n", stop_token_ids=[383])
-    assert sampling.params == [SamplingParams(**of_rows, stop=["\n"], stop_token_ids=[0, 2, 383])]
+    stops = {"stop": "\n", "stop_token_ids": [383]}
+    sampling = sampled(CONFIGURED, **of_rows, **of_parts, **of_call, **stops)
+    [own], stops = sampling.params, {"stop": ["\n"], "stop_token_ids": [0, 2, 383]}
+    assert own == SamplingParams(**of_rows, **stops, parts=own.parts)
+    assert asked(own) == of_parts
     assert {name: getattr(sampling, name) for name in of_call} == of_call
 
 
@@ -79,9 +86,9 @@ def test_what_asks_for_sampling_samples_and_is_refused_beside_greedy(asked: dict
 
 
 def test_neutral_value_asks_for_nothing() -> None:
-    for asked in ({"top_p": 1}, {"top_k": -1}, {"min_p": 0}, {"max_tokens": 3}):
-        assert greedy(sampled(config(do_sample=False), **asked))
-        assert greedy(sampled(do_sample=False, **asked))
+    for given in ({"top_p": 1}, {"top_k": -1}, {"min_p": 0}, {"max_tokens": 3}):
+        assert greedy(sampled(config(do_sample=False), **given))
+        assert greedy(sampled(do_sample=False, **given))
 
 
 def test_samples_that_would_be_the_same_name_their_prompt() -> None:
@@ -96,7 +103,8 @@ def test_beams_are_greedy_each_row_has_its_own_and_they_suffice() -> None:
     says = config(temperature=0.7, do_sample=True)
     sampling = sampled(says, _prompts=2, num_beams=4, n=3)
     assert greedy(sampling) and not sampling.same_samples
-    assert [params.beam for params in sampling.rows()] == [0, 1, 2] * 2
+    beams = [part.beam for params in sampling.rows() if (part := params.of(Beams))]
+    assert beams == [0, 1, 2] * 2
     assert sampled(says, num_beams=1).params[0].temperature == 0.7
     assert refusal(num_beams=2, do_sample=True).startswith("num_beams: beams are not sampled")
     assert sampled(num_beams=4, n=4).n == 4
@@ -119,13 +127,14 @@ def test_arrays_are_lists_wherever_a_keyword_takes_a_list() -> None:
         _prompts=2,
         temperature=np.array([0.5, 0.25]),
         allowed_token_ids=[np.array([5, 6]), np.array([7])],
-        json_schema=np.array([{"enum": np.array([1, 2])}, {"type": "integer"}]),
+        json_schema=np.array([{"enum": np.array([1, 2])}, INTEGER]),
         chat_template_kwargs={"documents": np.array(["a"])},
     )
     first, second = of_prompts.params
-    assert (first.temperature, first.allowed_token_ids) == (0.5, [5, 6])
-    assert (second.temperature, second.allowed_token_ids) == (0.25, [7])
-    assert first.json_schema == sampled(json_schema={"enum": [1, 2]}).params[0].json_schema
+    schemas = [sampled(json_schema=each).params[0] for each in ({"enum": [1, 2]}, INTEGER)]
+    assert first.temperature == 0.5 and second.temperature == 0.25
+    assert asked(first) == {"allowed_token_ids": [5, 6], **asked(schemas[0])}
+    assert asked(second) == {"allowed_token_ids": [7], **asked(schemas[1])}
     assert of_prompts.chat_template_kwargs == {"documents": ["a"]}
 
 
@@ -166,13 +175,11 @@ def test_keywords_that_contradict_each_other_are_refused_by_one_of_them(
 def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None:
     for value, likeliest in ((True, 0), (1, 1), (384, 384), (False, 0)):
         sampling = sampled(_prompts=2, n=2, prompt_logprobs=value)
-        assert sampling.asks("prompt_logprobs") is (value is not False)
-        rows = [(each.prompt_logprobs, each.top_prompt_logprobs) for each in sampling.rows()]
-        assert rows == [(value is not False, likeliest)] * 4
-        assert sampling.asks("top_prompt_logprobs") is (likeliest > 0)
+        assert ("prompt_logprobs" in sampling.asked) is (value is not False)
+        parts = () if value is False else (PromptLogprobs(likeliest),)
+        assert [each.parts for each in sampling.rows()] == [parts] * 4
     shown = [effective_params({"prompt_logprobs": value}, DEFAULT) for value in (True, 3, False)]
     assert [each.get("prompt_logprobs") for each in shown] == [True, 3, None]
-    assert not {"top_prompt_logprobs"} & shown[1].keys()
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from _inf.request.repetition import repeats
-from _inf.request.thinking_budget import ThinkingBudget, opened
+from _inf.parts.budget.budget import ThinkingBudget, opened
+from _inf.parts.repetition import repeats
 from _inf.types import ThoughtMarks
 
 START, END = [10, 11], [20, 21]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import threading
-import typing
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -18,12 +17,12 @@ from hypothesis import given, settings
 from _inf.errors import ConfigError, ToolError
 from _inf.request.keywords import KEYWORDS, PER_CALL, PER_PROMPT
 from _inf.request.values import TEMPLATE_OWN, TOOL_KWARGS
-from _inf.types import SamplingParams
 from tests.support.fuzz_cases import KEYWORDS as CALLS
 from tests.support.sampling import (
     DEFAULT,
     HUGE,
     VOCABULARY,
+    asked,
     fault,
     greedy,
     refusal,
@@ -125,7 +124,9 @@ def sent(name: str, value: Any) -> Any:
     sampling = sampled(**{name: value})
     if name == "do_sample":
         return not greedy(sampling)
-    return {**vars(sampling.params[0]), **vars(sampling.turns[0]), **vars(sampling)}[name]
+    [of_row] = sampling.params
+    own = {**vars(of_row), **vars(sampling.turns[0]), **vars(sampling), **asked(of_row)}
+    return own.get(name, KEYWORDS[name].neutral)
 
 
 @pytest.mark.parametrize(
@@ -207,12 +208,10 @@ def test_values_are_sent_in_the_engines_form() -> None:
     assert sent("thinking_token_budget", -1) is sent("repetition_detection", {}) is None
     assert sent("repetition_detection", SIZES) == {**SIZES, "min_pattern_size": 1}
     [params] = sampled(logprobs=-1, prompt_logprobs=-1).params
-    assert params.logprobs == params.top_prompt_logprobs == VOCABULARY
+    assert asked(params) == {"logprobs": VOCABULARY, "prompt_logprobs": VOCABULARY}
 
 
-OF_LISTS = "stop stop_token_ids bad_words bad_word_ids allowed_token_ids logprob_token_ids".split()
-PLAIN = {"logit_bias": dict, "repetition_detection": dict, **dict.fromkeys(OF_LISTS, list)}
-HINTS = typing.get_type_hints(SamplingParams)
+PLAIN = {bool, int, float, str, list, dict, type(None)}
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
@@ -224,8 +223,8 @@ def test_any_values_end_in_plain_types_or_a_refusal_by_name(params: dict[str, An
         assert re.split(r"[.\[]", str(failure.key))[0] in params
         return
     (of_row,) = sampling.params
-    for name, value in vars(of_row).items():
-        allowed = {PLAIN.get(name, HINTS[name]), *typing.get_args(HINTS[name])}
-        assert type(value) in allowed, name
+    own = {**vars(of_row), **asked(of_row)}
+    of_defaults = {"parts", *(name for name, value in own.items() if value == ())}
+    assert all(type(value) in PLAIN for name, value in own.items() if name not in of_defaults)
     assert all(type(i) is int and 0 <= i < VOCABULARY for i in of_row.stop_token_ids)
     assert all(type(each) is str and each for each in of_row.stop)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from _inf.config import load_config
 from _inf.errors import ConfigError
+from _inf.parts.prompt_logprobs import PromptScores
 from _inf.request.sampling import resolve
 from _inf.response.decode import answer_text, decode
 from _inf.response.output import TABLE_ROWS, GenerationOutput
@@ -137,7 +138,7 @@ def test_likeliest_tokens_of_a_prompt_have_its_own_token_and_go_into_tables(
     tokenizer: Any,
 ) -> None:
     tops = [None, {7: -0.25, 8: -2.0}, {5: -0.5, 6: -1.0}]
-    said = row([9], prompt_logprobs=[None, -0.25, -3.0], top_prompt_logprobs=tops)
+    said = row([9], parts=(PromptScores([None, -0.25, -3.0], tops),))
     output = decoded(tokenizer, said, prompts=[Prompt([5, 7, 383])], prompt_logprobs=2)
     assert output.prompt_logprobs == [[None, -0.25, -3.0]]
     expected = [None, {7: -0.25, 8: -2.0}, {5: -0.5, 6: -1.0, 383: -3.0}]

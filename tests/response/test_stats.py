@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def row(prompt: int, completion: int, cached: int = 0) -> RequestOutput:
-    return RequestOutput([], [], [], "stop", None, prompt, completion, cached, 0)
+    return RequestOutput([], [], "stop", None, prompt, completion, cached)
 
 
 def test_rows_add_up_and_the_speed_is_generated_tokens_over_busy_time(clock: Clock) -> None:

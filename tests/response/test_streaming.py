@@ -56,7 +56,7 @@ def byte_tokens(text: str) -> list[str]:
 def row(
     ids: Sequence[int], finish: str | None = None, stop: int | str | None = None
 ) -> RequestOutput:
-    return RequestOutput(list(ids), [], [], finish, stop, 0, len(ids), 0, 0)
+    return RequestOutput(list(ids), [], finish, stop, completion_tokens=len(ids))
 
 
 def streamed(

@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from _inf.config import ReasoningMarks, load_config
-from _inf.request.keywords import GenerateParams
+from _inf.parts.budget.budget import opened
+from _inf.parts.typed import GenerateParams
 from _inf.request.sampling import Sampling, resolve
-from _inf.request.thinking_budget import opened
 from _inf.response.decode import answer_text, decode, decoded_text
 from _inf.response.streaming import TextStream
 from _inf.response.thoughts import Thoughts, ThoughtStream

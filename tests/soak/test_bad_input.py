@@ -24,7 +24,7 @@ from _inf.config import load_config
 from _inf.config.load import FLAT
 from _inf.errors import InferenceError
 from _inf.models.resolve import resolve_model
-from _inf.request.grammar import json_schema_text, regex_text
+from _inf.parts.grammars.schemas import json_schema_text, regex_text
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.tools.definition import as_tools

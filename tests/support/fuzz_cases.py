@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from _inf.apps.openai_requests import ChatRequest
 from _inf.config import Config
 from _inf.config.load import FLAT
-from _inf.request.grammar import SCHEMA_KEYWORDS
+from _inf.parts.grammars.schemas import SCHEMA_KEYWORDS
 from _inf.request.keywords import KEYWORDS as ROWS
 from _inf.request.prompts import MESSAGE_KEYS, ROLES
 from tests.support.keyword_sets import OF_CALLS

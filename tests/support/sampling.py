@@ -8,8 +8,9 @@ import pytest
 
 from _inf.config import RolloutConfig, load_config
 from _inf.errors import ConfigError
+from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling, resolve
-from _inf.types import Limits, ModelInfo
+from _inf.types import Limits, ModelInfo, SamplingParams
 
 VOCABULARY = 384
 MODEL = ModelInfo(None, frozenset({2, 0}), Limits(prompt=512, total=640, vocabulary=VOCABULARY))
@@ -25,6 +26,12 @@ DEFAULT = config()
 
 def sampled(_config: RolloutConfig = DEFAULT, _prompts: int = 1, **params: Any) -> Sampling:
     return resolve(params, _config, _prompts, MODEL)
+
+
+def asked(params: SamplingParams) -> dict[str, Any]:
+    """The keywords of parts that a row asks for."""
+    values = {name: value for part in params.parts for name, value in part.values().items()}
+    return {name: value for name, value in values.items() if KEYWORDS[name].asks(value)}
 
 
 def greedy(sampling: Sampling) -> bool:

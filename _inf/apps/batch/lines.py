@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from _inf.apps.json_object import json_object
-from _inf.apps.openai_answers import assistant, token_logprobs, usage
+from _inf.apps.openai_answers import assistant, of_parts, token_logprobs, usage
 from _inf.apps.openai_requests import ChatRequest, Keywords, NamedTool, RequestBody, read
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
@@ -114,7 +114,7 @@ class OpenAILine(_Line):
             "object": "chat.completion",
             "created": int(time.time()),
             "model": source.model,
-            "choices": [choice | _of_loop(row) for choice, row in pairs],
+            "choices": [choice | of_parts(row) | _of_loop(row) for choice, row in pairs],
             "usage": usage(output.rows, len(output)),
         }
         response = {"status_code": 200, "request_id": f"req-{source.line}", "body": content}

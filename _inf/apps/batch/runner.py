@@ -17,7 +17,7 @@ from _inf.apps.tally import Tally
 from _inf.apps.tool_choice import forced_calls
 from _inf.config import Config
 from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFailure, ToolError
-from _inf.request.keywords import GenerateParams
+from _inf.parts.typed import GenerateParams
 from _inf.request.seeds import prompt_seed
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow

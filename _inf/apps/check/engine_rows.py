@@ -17,7 +17,7 @@ from _inf.apps.check.differences import distances
 from _inf.apps.check.token_rows import TokenRow, as_prompt, encoded, prompt_text
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
-from _inf.request.keywords import FILTERS, NEUTRAL
+from _inf.request.keywords import FILTERS, KEYWORDS
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -30,7 +30,7 @@ PROBES = 16  # sequences of two tokens
 PLAIN: dict[str, Any] = {
     "progress": False,
     "temperature": 1.0,
-    **{name: NEUTRAL[name] for name in FILTERS},
+    **{name: KEYWORDS[name].neutral for name in FILTERS},
 }
 
 

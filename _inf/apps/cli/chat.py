@@ -21,9 +21,9 @@ from _inf.apps.cli.options import SAMPLING, Options, takes_options
 from _inf.apps.openai_answers import assistant
 from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
-from _inf.request.combinations import refuse
-from _inf.request.keywords import GenerateParams
-from _inf.request.sampling import effective_params
+from _inf.parts.typed import GenerateParams
+from _inf.request.effective import effective_params
+from _inf.request.keywords import refuse
 from _inf.runtime.files import check_output, write_text
 
 if TYPE_CHECKING:
@@ -225,11 +225,11 @@ class Chat:
 
 def check_usable(params: Mapping[str, Any], *, as_json: bool, streams: bool) -> None:
     """Raise `ConfigError` for the first keyword that the chat would accept and ignore."""
-    refuse("chat", params.__contains__)
+    refuse("chat", params)
     if not as_json:
-        refuse("text chat", params.__contains__)
+        refuse("text chat", params)
     if streams:
-        refuse("streamed chat", params.__contains__)
+        refuse("streamed chat", params)
 
 
 def assigned(params: Mapping[str, Any], assignment: str) -> dict[str, Any]:

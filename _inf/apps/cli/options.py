@@ -27,9 +27,9 @@ from typer.core import TyperGroup
 from _inf.backends.registry import read_config
 from _inf.config import KEYS, Config, other_names, parse_assignments
 from _inf.errors import ConfigError
+from _inf.request.effective import check_params
 from _inf.request.keyword import Keyword
-from _inf.request.keywords import KEYWORDS, first_sentences
-from _inf.request.sampling import check_params
+from _inf.request.keywords import KEYWORDS
 from _inf.runtime.files import check_output, replaced
 from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
@@ -102,9 +102,8 @@ def _shared(keywords: Mapping[str, Keyword]) -> list[inspect.Parameter]:
         _option("model", Annotated[str | None, model]),
         _option("assignments", Annotated[list[str] | None, assignments]),
     ]
-    helps = first_sentences()
     for name, keyword in keywords.items():
-        kind, text = keyword.value_type, helps.get(name, "")
+        kind, text = keyword.value_type, keyword.first_sentence
         how: dict[str, Any] = {"help": text, "show_default": keyword.default or False}
         if keyword.is_list:
             how["help"] += " May be repeated."

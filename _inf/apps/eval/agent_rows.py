@@ -12,7 +12,7 @@ from _inf.apps.eval.dataset import AGENT_NAME, Example
 from _inf.config import Config
 from _inf.conversation.agent_loops.loading import DEFAULT_KEY, KEYWORD
 from _inf.errors import ConfigError
-from _inf.request.sampling import check_params
+from _inf.request.effective import check_params
 
 KWARGS = "agent_kwargs"
 

@@ -32,7 +32,7 @@ from _inf.apps.rollouts.sources import answer_fields
 from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError
-from _inf.request.sampling import effective_params, greedy_unless_asked
+from _inf.request.effective import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
 from _inf.runtime.files import check_output, write_text

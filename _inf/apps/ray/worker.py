@@ -14,7 +14,7 @@ from _inf.apps.batch.runner import Answer, answer, no_warnings_of_rows
 from _inf.errors import ConfigError, EngineDeadError
 
 if TYPE_CHECKING:
-    from _inf.request.keywords import GenerateParams
+    from _inf.parts.typed import GenerateParams
     from inf import InferenceEngine
 
 

@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from _inf.apps.json_object import json_object
 from _inf.apps.openai_requests import ChatRequest, Keywords, NamesTokens, RequestBody, read
 from _inf.errors import ConfigError
+from _inf.parts.grammars import Grammar
 from _inf.request.keywords import OF_CHATS
-from _inf.types import GRAMMARS
 
 MAX_CHOICES = 128  # of a prompt, as OpenAI's
 MAX_PROMPT_LOGPROBS = 128  # for each token
@@ -120,7 +120,7 @@ class ServedKeywords(Streamed, VllmFields, Keywords):
         if self.best_of not in (None, self.n or 1):
             reason = f"answers are not ranked, so it can only be n, which is {self.n or 1}"
             raise ConfigError.of("best_of", reason)
-        also = {*GRAMMARS} & super().keywords().keys()
+        also = {*Grammar.keywords} & super().keywords().keys()
         if self.structured_outputs is not None and also:
             reason = f"{' and '.join(sorted(also & {'regex'}) or ['response_format'])} is set too"
             raise ConfigError.of("structured_outputs", f"{reason}; remove one of them")

@@ -8,16 +8,18 @@ import functools
 import math
 import re
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from _inf.apps.openai_answers import assistant
 from _inf.apps.rendered_call import RenderedCall
 from _inf.apps.tool_choice import cut_calls, forced_calls, takes
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
+from _inf.parts.grammars import Grammar
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenTexts
-from _inf.types import GRAMMARS, RequestOutput, ToolCall
+from _inf.types import RequestOutput, ToolCall
 
 THOUGHT_BEGINS = "<think>"
 # What a call, or the brackets around one, begins with, in formats that no special token marks.
@@ -34,6 +36,8 @@ def whole_chunk(row: GenerationRow) -> StreamChunk:
     ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
     last = {name: getattr(row, name) for name in OF_OUTPUT}
+    for part in row.parts:
+        last |= part.metadata
     about = (row.finish_reason, logprobs, row.top_logprobs, last, row.reasoning or "")
     return StreamChunk(row.completion, ids, *about, row.whole_text)
 
@@ -73,6 +77,7 @@ class Choice:
         self.ended = False
         self.output = RequestOutput()
         self.text = ""
+        self.unsampled: Sequence[int] = ()
         self.top_logprobs: list[dict[int, float]] = []  # so far
         self._thought, self._content = Growing(), Growing()
 
@@ -138,6 +143,7 @@ class Choice:
         """Take the last chunk; return the thought and the content of the message."""
         metadata = chunk.metadata or {}
         last = {name: metadata[name] for name in OF_OUTPUT if name in metadata}
+        self.unsampled = metadata.get("forced_at", ())
         self.output = dataclasses.replace(self.output, finish_reason=chunk.finish_reason, **last)
         stop = self.output.matched_stop
         self.ended = stop in self.call.rules.model.eos_token_ids
@@ -163,7 +169,7 @@ class Choice:
         if not rules.tools:
             return whole
         before = self.call.prompt_ids(self.index)
-        constrained = not self.call.params.keys().isdisjoint(GRAMMARS)
+        constrained = not self.call.params.keys().isdisjoint(Grammar.keywords)
         parsed = answered_calls(self.output, rules, before, constrained=constrained)
         calls = [call for call in parsed.calls if takes(rules.tools, call)]
         if not calls:

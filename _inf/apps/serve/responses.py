@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from _inf.apps.openai_answers import token_logprobs, token_name, usage
+from _inf.apps.openai_answers import of_parts, token_logprobs, token_name, usage
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
@@ -85,7 +85,7 @@ class Responses(Generic[BodyT]):
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         pairs = zip(self.choices, rows, strict=True)
-        parts = [self._whole(choice, row) for choice, row in pairs]
+        parts = [self._whole(choice, row) | of_parts(row) for choice, row in pairs]
         return self._text(self.name, parts, usage=self._usage(), **self._of_prompt(rows[0]))
 
     def _whole(self, choice: Choice, row: GenerationRow) -> JSON:

@@ -12,12 +12,12 @@ from pydantic import model_validator
 from _inf.apps.openai_requests import RequestBody, with_keywords
 from _inf.apps.serve.bodies import Choices, Likeliest, Streamed, VllmFields
 from _inf.errors import ConfigError
+from _inf.parts.grammars import Grammar
 from _inf.request.keywords import KEYWORDS
-from _inf.types import GRAMMARS
 
 # Their names of `generate`'s keywords. vLLM's are the same; a grammar is in `structured_outputs`.
 _OF_IDS = {name for name, row in KEYWORDS.items() if row.kind and row.in_body and not row.of_chats}
-VLLM = {name: name for name in KEYWORDS if name in _OF_IDS - {*GRAMMARS}}
+VLLM = {name: name for name in KEYWORDS if name in _OF_IDS - Grammar.keywords.keys()}
 SGLANG = {row.sglang: name for name, row in KEYWORDS.items() if row.sglang}
 
 

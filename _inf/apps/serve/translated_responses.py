@@ -13,7 +13,7 @@ from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
 from _inf.apps.serve.error_responses import RequestError
 from _inf.apps.serve.responses import JSON, Responses
-from _inf.request.repetition import REPETITION
+from _inf.parts.repetition import REPETITION
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 

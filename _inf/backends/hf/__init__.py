@@ -9,10 +9,11 @@ from _inf.backends.description import (
     BackendDescription,
     Mode,
 )
+from _inf.parts.found import features
 from _inf.runtime.interpreter import set_torch_variables
 
 HF_MODE = Mode(
-    "hf", supports=SUPPORTED_LOCALLY | {"logits", "beams", "adapters"}, reads=OF_A_LOCAL_MODEL
+    "hf", supports=SUPPORTED_LOCALLY | {"logits"} | features("hf"), reads=OF_A_LOCAL_MODEL
 )
 HF = BackendDescription(
     name="hf",

@@ -19,12 +19,16 @@ import torch
 from _inf.backends import new_weights
 from _inf.backends.base import Backend, check_finite, row_or_failure
 from _inf.backends.hf import HF_MODE
-from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
-from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.next_token import Row, top_tokens
+from _inf.backends.hf.translation import translation_of
 from _inf.errors import error_text
+from _inf.parts.adapters import adapter_of
+from _inf.parts.beams import Beams
+from _inf.parts.beams.hf import BeamSearch
+from _inf.parts.prompt_logprobs import PromptScores
+from _inf.parts.prompt_logprobs.hf import scores_of_prompts
 from _inf.runtime.calls import CancelToken, current_call
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
@@ -45,7 +49,6 @@ class HfBackend(Backend):
         self.loaded = forward.adapters
         self.forward, self.decoder, self.weight_version = forward, decoder, 0
         self.on_cpu = forward.device.type == "cpu"
-        self._grammars = Grammars(model)
         vocabulary = model.limits.vocabulary
         self._searches: set[asyncio.Future[None]] = set()  # of beams
         self._beams = BeamSearch(forward, decoder.chooser, decoder.most_tokens, vocabulary)
@@ -54,17 +57,19 @@ class HfBackend(Backend):
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
         for request in requests:
-            self._grammars.of(request.params)  # compiled here, so that no other call waits
-        self._beams.check(requests)
+            for part in request.params.parts:
+                translation_of(part).prepare(part, self.model)
+        if any(request.params.of(Beams) for request in requests):
+            self._beams.check(requests)
         return self.await_rows(lambda: self._generate(requests, report), cancel)
 
     async def _generate(
         self, requests: Sequence[Request], report: Report | None
     ) -> list[RequestOutput]:
         # By the weights with which the call begins.
-        scores = await self._scores_of_prompts(requests)
+        scores = await scores_of_prompts(requests, self._scored)
         rows = [self._row(request) for request in requests]
-        searching = asyncio.ensure_future(self._search([r for r in rows if r.params.num_beams > 1]))
+        searching = asyncio.ensure_future(self._search([r for r in rows if r.params.of(Beams)]))
         self._searches.add(searching)
         searching.add_done_callback(self._searches.discard)
         try:
@@ -80,27 +85,17 @@ class HfBackend(Backend):
                 outputs[index] = await row_or_failure(requests[index], whole)
         return outputs
 
-    async def _scores_of_prompts(self, requests: Sequence[Request]) -> dict[int, RequestOutput]:
-        """The `prompt_logprobs` of the requests that ask for them, by their places."""
-        asked = {
-            index: (tuple(request.token_ids), request.params.adapter)
-            for index, request in enumerate(requests)
-            if request.params.prompt_logprobs
-        }
-        likeliest = max((requests[index].params.top_prompt_logprobs for index in asked), default=0)
-        prompts = [*dict.fromkeys(asked.values())]  # equal ones once
-        scores = await self._score(
-            [(list(ids), 1) for ids, _ in prompts], likeliest, [adapter for _, adapter in prompts]
-        )
-        scored = dict(zip(prompts, scores, strict=True))
-        return {index: scored[prompt] for index, prompt in asked.items()}
+    async def _scored(
+        self, prompts: Sequence[list[int]], likeliest: int, adapters: Sequence[str | None]
+    ) -> list[PromptScores]:
+        outputs = await self._score([(ids, 1) for ids in prompts], likeliest, adapters)
+        return [scores for output in outputs if (scores := output.of(PromptScores))]
 
     def _row(self, request: Request, put: Put | None = None) -> Row:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
-        grammar = self._grammars.of(request.params)
-        version = partial(self._version, request.params.adapter)
-        row = Row(request, current_call.get(), version, grammar, end, put)
-        if request.params.num_beams == 1:
+        version = partial(self._version, adapter_of(request.params))
+        row = Row(request, current_call.get(), version, self.model, end, put)
+        if not request.params.of(Beams):
             self.decoder.add(row)
         return row
 
@@ -111,7 +106,7 @@ class HfBackend(Backend):
             answers = await self._beams.answers(rows)
             prompts = [row.request.token_ids for row in rows]
             both = [(ids + answer, len(ids)) for ids, answer in zip(prompts, answers, strict=True)]
-            adapters = [row.params.adapter for row in rows]
+            adapters = [adapter_of(row.params) for row in rows]
             async for number, logits in self._logits(both, adapters):
                 for scores, token in zip(logits, answers[number], strict=True):
                     self.decoder.chooser.choose(scores[None], [rows[number]], [token])
@@ -129,7 +124,8 @@ class HfBackend(Backend):
         adapters = [adapter] * len(sequences)
         outputs = self.host.run(self._score(sequences, likeliest, adapters), cancel)
         for number, output in enumerate(outputs):
-            check_finite(output.prompt_logprobs, number)
+            scores = output.of(PromptScores)
+            check_finite(scores.logprobs if scores else [], number)
         return outputs
 
     async def _score(
@@ -141,11 +137,14 @@ class HfBackend(Backend):
             table = torch.log_softmax(logits, dim=-1)
             logprobs = table[torch.arange(len(table)), ids[start:]].tolist()
             scored[number] = RequestOutput(
-                prompt_logprobs=[None, *logprobs],
                 finish_reason="length",
                 prompt_tokens=len(ids),
                 weight_versions=[(self._version(adapters[number]), 0)],
-                top_prompt_logprobs=[None, *map(dict, top_tokens(table, likeliest))],
+                parts=(
+                    PromptScores(
+                        [None, *logprobs], [None, *map(dict, top_tokens(table, likeliest))]
+                    ),
+                ),
             )
         return [scored[number] for number in range(len(sequences))]
 
@@ -229,11 +228,7 @@ class HfBackend(Backend):
 
 
 async def _with_scores(
-    output: RequestOutput, scores: RequestOutput, row: int | None
+    output: RequestOutput, scores: PromptScores, row: int | None
 ) -> RequestOutput:
-    check_finite(scores.prompt_logprobs, row)
-    return dataclasses.replace(
-        output,
-        prompt_logprobs=scores.prompt_logprobs,
-        top_prompt_logprobs=scores.top_prompt_logprobs,
-    )
+    check_finite(scores.logprobs, row)
+    return dataclasses.replace(output, parts=(*output.parts, scores))

@@ -18,6 +18,7 @@ from _inf.backends.hf.forward import Forward, joined, selected
 from _inf.backends.hf.next_token import Chooser, Row
 from _inf.backends.hf.prompts import Prompts
 from _inf.errors import RequestFailure, error_text
+from _inf.parts.adapters import adapter_of
 
 
 @dataclasses.dataclass
@@ -35,7 +36,7 @@ class Batch:
 
     @property
     def adapter(self) -> str | None:
-        return self.rows[0].params.adapter
+        return adapter_of(self.rows[0].params)
 
     def leave(self) -> None:
         """Let the rows go that are done; all of them if memory runs out."""

@@ -8,17 +8,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from asyncio import Future
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
 from _inf.backends import draws
 from _inf.backends.base import check_finite
-from _inf.backends.hf.grammar_masks import Grammar
-from _inf.backends.masks import rule_out
-from _inf.request.repetition import REPETITION, repeats
-from _inf.request.thinking_budget import budget_of
+from _inf.backends.hf.translation import translation_of
 from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, Tokenizer
 
 
@@ -31,22 +27,22 @@ class Row:
     request: Request
     call: object
     version: Callable[[], int]
-    grammar: Grammar | None
+    model: ModelInfo
     done: Future[RequestOutput]
     put: Put | None = None
     prompt: Hashable = None
     cached_tokens: int = 0
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
-    top_logprobs: list[dict[int, float]] = dataclasses.field(default_factory=list)
-    kept: list[dict[int, float]] = dataclasses.field(default_factory=list)
     weight_versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         if (so_far := self.request.so_far) is not None:
             self.token_ids, self.logprobs = list(so_far.token_ids), list(so_far.logprobs)
             self.weight_versions = list(so_far.weight_versions)
-        self.budget = budget_of(self.request)
+        self.parts = [
+            translation_of(part)(part, self.request, self.model) for part in self.params.parts
+        ]
 
     @property
     def params(self) -> SamplingParams:
@@ -59,6 +55,8 @@ class Row:
 
     def output(self, reason: str | None, matched: int | str | None = None) -> RequestOutput:
         """The output so far; reason: why it ended, or None."""
+        whole = reason is not None
+        records = [part.record(self.token_ids, whole=whole) for part in self.parts]
         return RequestOutput(
             token_ids=list(self.token_ids),
             logprobs=list(self.logprobs),
@@ -68,9 +66,7 @@ class Row:
             completion_tokens=len(self.token_ids),
             cached_tokens=self.cached_tokens,
             weight_versions=list(self.weight_versions) or [(self.version(), 0)],
-            top_logprobs=list(self.top_logprobs) if self.params.asks_for_top_logprobs else None,
-            kept=list(self.kept) if self.params.sampling_mask else None,
-            forced_at=self.budget.forced(self.token_ids) if reason and self.budget else (),
+            parts=tuple(record for record in records if record is not None),
         )
 
     def add(self, token: int, logprob: float) -> None:
@@ -109,44 +105,35 @@ class Chooser:
         if drawn:
             tokens[drawn] = self._drawn(logprobs[drawn].exp(), [rows[index] for index in drawn])
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
-        tops = top_tokens(logprobs, max(row.params.logprobs for row in rows))
         for index, (row, token, logprob) in enumerate(
             zip(rows, tokens.tolist(), chosen, strict=True)
         ):
-            top = tops[index][: row.params.logprobs]
-            if named := row.params.logprob_token_ids:
-                top = list(zip(named, logprobs[index, named].tolist(), strict=True))
             try:
-                self._add(row, token, logprob, top)
+                self._add(row, token, logprob, logprobs[index])
             except Exception as failure:  # of its grammar or its numbers: other rows continue
                 if not row.done.done():
                     row.done.set_exception(failure)
 
     def _drawn(self, probs: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         params = [row.params for row in rows]
-        if any(each.top_k > 0 or each.top_p < 1 or each.min_p > 0 for each in params):
+        if any(each.filtered for each in params):
             width = probs.shape[1]
             top_ks = [each.top_k if each.top_k > 0 else width for each in params]
             filters = [top_ks, [each.top_p for each in params], [each.min_p for each in params]]
             probs = draws.filtered(probs, *(_column(values, probs) for values in filters))
-            for index, row in enumerate(rows):
-                if row.params.sampling_mask:
-                    left = probs[index].nonzero()[:, 0]
-                    logprobs = probs[index, left].log()
-                    row.kept.append(dict(zip(left.tolist(), logprobs.tolist(), strict=True)))
+        for index, row in enumerate(rows):
+            for part in row.parts:
+                part.drawing(probs[index])
         places = [len(row.token_ids) for row in rows]
         return draws.draw_rows(probs, [each.seed for each in params], places, self._generator)
 
-    def _add(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> None:
+    def _add(self, row: Row, token: int, logprob: float, logprobs: torch.Tensor) -> None:
         row.add(token, logprob)
         if not math.isfinite(logprob):
-            check_finite(row.logprobs, row.request.row, masked=row.params.masked)
-        if row.params.asks_for_top_logprobs:
-            row.top_logprobs.append(
-                {each: value for each, value in [*top, (token, logprob)] if math.isfinite(value)}
-            )
-        if row.grammar is not None:
-            row.grammar.accept(token)
+            masked = any(part.excludes for part in row.params.parts)
+            check_finite(row.logprobs, row.request.row, masked=masked)
+        for part in row.parts:
+            part.chosen(token, logprob, logprobs)
         reason, matched = self.end(row)
         if reason is None:
             if row.put is not None:
@@ -158,7 +145,7 @@ class Chooser:
         """Why the row ends with its last token, or None, and the token or the stop string that
         ended it."""
         params, count, token = row.params, len(row.token_ids), row.token_ids[-1]
-        if token in params.stop_token_ids or (row.grammar and token in row.grammar.ends):
+        if token in params.stop_token_ids or any(token in part.ends for part in row.parts):
             return "stop", token
         if count >= params.max_tokens:
             return "length", None
@@ -170,37 +157,23 @@ class Chooser:
             for stop in params.stop:
                 if stop in text:
                     return "stop", stop
-        detection = params.repetition_detection
-        if detection and count >= params.min_tokens and repeats(row.token_ids, detection):
-            return REPETITION, None
-        return None, None
+        reasons = (part.ended(row.token_ids) for part in row.parts if count >= params.min_tokens)
+        return next(filter(None, reasons), None), None
 
     def adjust(self, scores: torch.Tensor, row: Row) -> None:
-        params, device = row.params, scores.device
-        if row.token_ids and (params.presence_penalty or params.frequency_penalty):
-            counts = Counter(row.token_ids)
-            repeats = torch.tensor(list(counts.values()), device=device)
-            penalty = repeats * params.frequency_penalty + params.presence_penalty
-            scores[list(counts)] -= penalty.to(scores.dtype)
-        if params.logit_bias:
-            bias = torch.tensor([*params.logit_bias.values()], device=device)
-            scores[list(params.logit_bias)] += bias
-        rule_out(scores, params.allowed_token_ids, params.bad_word_ids, row.token_ids)
-        if row.grammar is not None:
-            scores[~row.grammar.allowed(len(scores)).to(device)] = -math.inf
-        if len(row.token_ids) < params.min_tokens:
+        params, ids = row.params, row.token_ids
+        for part in row.parts:
+            part.adjust(scores, ids)
+        if len(ids) < params.min_tokens:
             longer = scores.clone()
             longer[list({*params.stop_token_ids, *self._eos})] = -math.inf
-            # Where nothing is left, the grammar has no other token.
-            if row.grammar is None or longer.max() > -math.inf:
+            # Where nothing is left, a grammar has no other token.
+            if not any(part.masks for part in row.parts) or longer.max() > -math.inf:
                 scores.copy_(longer)
-        if params.repetition_penalty != 1.0:
-            seen = sorted({*row.request.token_ids, *row.token_ids})
-            before, factor = scores[seen], params.repetition_penalty
-            scores[seen] = torch.where(before < 0, before * factor, before / factor)
-        if row.budget and (token := row.budget.token(row.token_ids)) is not None:
-            scores.fill_(-math.inf)
-            scores[token] = 0.0
+        for part in row.parts:
+            if (token := part.forced(ids)) is not None:
+                scores.fill_(-math.inf)
+                scores[token] = 0.0
 
 
 def top_tokens(logprobs: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:

@@ -11,6 +11,7 @@ from transformers import DynamicCache
 
 from _inf.backends.hf.forward import Forward, joined, row_of, selected
 from _inf.backends.hf.next_token import Row
+from _inf.parts.adapters import adapter_of
 
 
 @dataclasses.dataclass
@@ -33,7 +34,7 @@ class Prompts:
         """Equal for rows that can share a prompt's keys and values."""
         if not self._forward.cached:
             return row
-        return row.params.adapter, array("q", row.request.known_ids).tobytes()
+        return adapter_of(row.params), array("q", row.request.known_ids).tobytes()
 
     def keep(self, wanted: Collection[Hashable]) -> None:
         """Free the others."""
@@ -51,7 +52,7 @@ class Prompts:
             rows_of.setdefault(row.prompt, []).append(row)
         several = list(rows_of.values())
         lengths = [len(equal[0].request.known_ids) for equal in several]
-        adapters = [equal[0].params.adapter for equal in several]
+        adapters = [adapter_of(equal[0].params) for equal in several]
         for group in self._forward.grouped(lengths, most_tokens, adapters):
             yield [row for index in group for row in several[index]]
 
@@ -88,7 +89,7 @@ class Prompts:
         cache = DynamicCache() if self._forward.cached else None
         rows = [*firsts.values()]
         ids = [row.request.known_ids for row in rows]
-        logits = self._forward(ids, cache, adapter=rows[0].params.adapter)[:, -1]
+        logits = self._forward(ids, cache, adapter=adapter_of(rows[0].params))[:, -1]
         for index, prompt in enumerate(firsts):
             if cache is not None and prompt in wanted:
                 kept = row_of(cache, index, len(ids[index]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from _inf.backends.description import OF_TOKENS, BackendDescription, Faults, Mode
+from _inf.parts.found import features
 
 if TYPE_CHECKING:
     from _inf.config import Config
@@ -28,10 +29,7 @@ TOKEN_MODE = Mode(
 SCORES = frozenset({"score", "top_logprobs", "prompt_logprobs"})
 VLLM_MODE = Mode(
     "openai on vLLM or inf serve",
-    supports=TOKEN_MODE.supports
-    | SCORES
-    | {"regex", "adapters", "token_masks", "logprob_token_ids", "pause"}
-    | {"thinking_token_budget", "repetition_detection"},
+    supports=TOKEN_MODE.supports | {"score", "pause"} | features("openai"),
     reads=TOKEN_MODE.reads,
 )
 # SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them. It updates

@@ -12,6 +12,8 @@ import secrets
 from _inf.backends.loaded_adapters import Adapter, LoadedAdapters, NewAdapter
 from _inf.backends.openai.client import Server
 from _inf.errors import ConfigError, PromptError, RequestFailure, strip_punctuation
+from _inf.parts import adapters as parts
+from _inf.parts.adapters import adapter_of
 from _inf.types import Request
 
 END_SECONDS = 3.0
@@ -45,9 +47,11 @@ class ServerAdapters(LoadedAdapters):
     def served(self, request: Request) -> tuple[Request, int | None]:
         """The request with the server's name of its adapter, and the version of those weights, if
         they were loaded from here."""
-        if (known := self._loaded.get(request.params.adapter or "")) is None:
+        params = request.params
+        if (known := self._loaded.get(adapter_of(params) or "")) is None:
             return request, None
-        params = dataclasses.replace(request.params, adapter=known.key)
+        others = (part for part in params.parts if not isinstance(part, parts.Adapter))
+        params = dataclasses.replace(params, parts=(parts.Adapter(known.key), *others))
         return dataclasses.replace(request, params=params), known.version
 
     def checked(self, name: str, weights: object, peft_config: object) -> NewAdapter:

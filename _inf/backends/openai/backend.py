@@ -17,6 +17,8 @@ from _inf.backends.openai.failures import prompt_name
 from _inf.backends.openai.servers import IS_PAUSED, Found
 from _inf.backends.openai.text import Answer, TextForm
 from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, shown
+from _inf.parts.adapters import Adapter
+from _inf.parts.prompt_logprobs import PromptLogprobs, PromptScores
 from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
@@ -52,7 +54,8 @@ class OpenAIBackend(Backend):
 
         async def answered(row: int, request: Request) -> RequestOutput:
             output = await self.turn(request)
-            check_finite(output.prompt_logprobs, request.row)
+            if scores := output.of(PromptScores):
+                check_finite(scores.logprobs, request.row)
             tokens[row] = output.completion_tokens
             return output
 
@@ -80,18 +83,12 @@ class OpenAIBackend(Backend):
         adapter: str | None = None,
     ) -> list[RequestOutput]:
         """Score each sequence as the prompt of a request for one token, which is dropped."""
-        params = SamplingParams(
-            max_tokens=1,
-            temperature=0,
-            prompt_logprobs=True,
-            top_prompt_logprobs=likeliest,
-            adapter=adapter,
-        )
+        parts = (PromptLogprobs(likeliest), *([Adapter(adapter)] if adapter else []))
+        params = SamplingParams(max_tokens=1, temperature=0, parts=parts)
         requests = [Request(ids, params, index, index) for index, (ids, _) in enumerate(sequences)]
         return [
             RequestOutput(
-                prompt_logprobs=row.prompt_logprobs[start - 1 :],
-                top_prompt_logprobs=row.top_prompt_logprobs[start - 1 :],
+                parts=(_from(row.of(PromptScores), start - 1),),
                 finish_reason="length",
                 prompt_tokens=row.prompt_tokens,
                 weight_versions=row.weight_versions,
@@ -175,3 +172,9 @@ class OpenAIBackend(Backend):
                 f"{prompt_name(index)}: {self.server.access.base_url} sent an answer of an unknown "
                 f"form: {shown(chunk)}."
             ) from None
+
+
+def _from(scores: PromptScores | None, start: int) -> PromptScores:
+    """The scores from a place in the prompt on."""
+    assert scores is not None
+    return PromptScores(scores.logprobs[start:], scores.tops[start:])

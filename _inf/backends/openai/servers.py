@@ -19,6 +19,7 @@ from _inf.backends.openai.text import TextForm
 from _inf.backends.openai.tokens import ServerLogprobs, TokenForm
 from _inf.config import Config
 from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, shown
+from _inf.parts.budget import Budget
 from _inf.types import ModelInfo, Request, SamplingParams, ThoughtMarks
 
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
@@ -142,8 +143,7 @@ async def _ends_thoughts(server: Server, form: TokenForm, marks: ThoughtMarks | 
         max_tokens=len(marks.end),
         temperature=0,
         ignore_eos=True,
-        thinking_token_budget=0,
-        thought_marks=marks,
+        parts=(Budget(0, marks),),
     )
     request = Request(marks.start, ended)
     answer = await _or_none(server.ask(*form.sent(request)))

@@ -132,15 +132,20 @@ def _sampling_params(params: SamplingParams) -> dict[str, Any]:
         raise ConfigError.of(
             "ignore_eos", "SGLang's server then ignores stop_token_ids too; leave one of them out."
         )
-    same = (
-        *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
-        *("ignore_eos", "json_schema", "regex"),
-    )
-    named = {name: getattr(params, name) for name in same}
-    named |= {"stop": list(params.stop), "stop_token_ids": list(params.stop_token_ids)}
-    named["logit_bias"] = dict(params.logit_bias) or None
-    named |= {"max_new_tokens": params.max_tokens, "min_new_tokens": params.min_tokens}
-    return {name: value for name, value in named.items() if value is not None}
+    named: dict[str, Any] = {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k,
+        "min_p": params.min_p,
+        "ignore_eos": params.ignore_eos,
+        "stop": list(params.stop),
+        "stop_token_ids": list(params.stop_token_ids),
+        "max_new_tokens": params.max_tokens,
+        "min_new_tokens": params.min_tokens,
+    }
+    for part in params.parts:  # SGLang's names are those of the keywords
+        named |= {name: value for name, value in part.values().items() if value is not None}
+    return named
 
 
 def _row(request: Request, chunk: Mapping[str, Any]) -> RequestOutput:

@@ -7,12 +7,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from _inf.request.keywords import NEUTRAL
+from _inf.backends.openai.translation import sent_by_parts
 from _inf.tools.call_values import call_of
 from _inf.types import Message, Request, RequestOutput, SamplingParams
 
-# Sent under their own names.
-OPENAI_NAMES = ("top_p", "presence_penalty", "frequency_penalty", "stop", "seed", "logit_bias")
 # Other servers' names for `stop`. Whether calls end the row is decided above.
 STOPPED = ("tool_calls", "function_call", "eos")
 NEWER_LIMIT = "max_completion_tokens"  # OpenAI's reasoning models refuse max_tokens
@@ -59,14 +57,14 @@ class TextForm:
 def openai_params(params: SamplingParams) -> dict[str, Any]:
     """Return OpenAI's parameters, without `max_tokens`; those without effect are left out, because
     some servers refuse the names."""
-    values = {name: getattr(params, name) for name in OPENAI_NAMES}
-    sent = {name: value for name, value in values.items() if value != NEUTRAL[name]}
-    if params.json_schema is not None:
-        schema = json.loads(params.json_schema)
-        schema.pop("x-guidance", None)  # a key of the grammar engine that runs here
-        named_schema = {"name": "answer", "strict": True, "schema": schema}
-        sent["response_format"] = {"type": "json_schema", "json_schema": named_schema}
-    return {"temperature": params.temperature, **sent}
+    sent: dict[str, Any] = {"temperature": params.temperature}
+    if params.top_p < 1:
+        sent["top_p"] = params.top_p
+    if params.stop:
+        sent["stop"] = list(params.stop)
+    if params.seed is not None:
+        sent["seed"] = params.seed
+    return sent | sent_by_parts(params)
 
 
 def _sent(message: Message) -> Message:

@@ -15,6 +15,7 @@ from _inf.backends.description import (
     Faults,
     Mode,
 )
+from _inf.parts.found import features
 from _inf.runtime.extras import without_verl
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 SGLANG_MODE = Mode(
     "sglang",
-    supports=SUPPORTED_LOCALLY | {"sleep", "routed_experts"},
+    supports=SUPPORTED_LOCALLY | {"sleep"} | (features("sglang") - {"adapters"}),
     reads=OF_A_LOCAL_MODEL
     | {
         "hang_timeout",

@@ -51,7 +51,7 @@ class Call:
             return output_row(output, params, row)
         request = self.requests[row]
         try:
-            return output_row(output, params, request.row)
+            return output_row(output, params, request.row, parts=request.params.parts)
         except RequestFailure as failure:
             if not request.failure_is_row:
                 raise

@@ -27,6 +27,7 @@ from _inf.backends.verl.sglang_format import (
     whole_row,
 )
 from _inf.errors import EngineRefusal, InferenceError
+from _inf.parts.prompt_logprobs import PromptLogprobs
 from _inf.runtime.host import current_host
 from _inf.runtime.interpreter import interpreter_left_alone
 from _inf.runtime.processes import Worker
@@ -181,13 +182,16 @@ class Engine(sglang_rollout.AsyncEngine):
         rid, params = current_call.get().rid(uuid.uuid4().hex), sglang_params(request)
         if put is None:
             output = await self._request(request.known_ids, params, rid)
-            return whole_row(request, output_row(output, params, request.row))
+            return whole_row(
+                request, output_row(output, params, request.row, parts=request.params.parts)
+            )
         row, new = RequestOutput(), RequestOutput()
         with self._sending(rid, len(request.token_ids)):
             arguments = request_arguments(request.known_ids, params, rid)
             try:
                 async for output in await super().async_generate(**arguments, stream=True):
-                    new = output_row(self.rows.output(output, rid), params, request.row, new)
+                    arrived, parts = self.rows.output(output, rid), request.params.parts
+                    new = output_row(arrived, params, request.row, new, parts)
                     row = whole_row(request, new)
                     if row.finish_reason is None:
                         put(row)
@@ -207,7 +211,7 @@ class Engine(sglang_rollout.AsyncEngine):
         async def score_row(row: int, ids: list[int], start: int) -> RequestOutput:
             params = score_params(start, likeliest, adapter)
             output = await self._request(ids, params, call.rid(row), scored=True)
-            return output_row(output, params, row)
+            return output_row(output, params, row, parts=[PromptLogprobs(likeliest)])
 
         rows = (score_row(row, ids, start) for row, (ids, start) in enumerate(sequences))
         outputs = await run_rows(rows)

@@ -78,7 +78,7 @@ def _on_any_device(config: Config, max_model_len: int, log_level: str) -> dict[s
         # verl sets fa3, which only Hopper GPUs have.
         ATTENTION: None,
         "mm_attention_backend": None,
-        # `_inf.request.grammar` has checked every grammar with the same library.
+        # `_inf.parts.grammars` has checked every grammar with the same library.
         "grammar_backend": "llguidance",
         # If any whitespace is allowed, a small model writes blank lines until max_tokens.
         "constrained_json_disable_any_whitespace": True,

@@ -14,6 +14,7 @@ import torch
 from _inf.backends.model_info import file_bytes
 from _inf.backends.verl.support import architecture
 from _inf.errors import ConfigError, at_fault
+from _inf.parts.prompt_logprobs import PromptScores
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
 from _inf.types import Request, RequestOutput, SamplingParams
@@ -47,7 +48,8 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
         )
         return
     [row] = backend.score([(ids, 1)], CancelToken())
-    computed = [*row.prompt_logprobs[1:], *answer.logprobs]
+    scored = row.of(PromptScores)
+    computed = [*scored.logprobs[1:], *answer.logprobs] if scored else []
     apart = [abs(ours - theirs) for ours, theirs in zip(computed, expected, strict=True)]
     if too_far := [difference for difference in apart if not difference <= WITHIN]:  # NaN too
         raise ConfigError(

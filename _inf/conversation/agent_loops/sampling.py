@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.config.other_names import hint
 from _inf.errors import ConfigError, shown
-from _inf.request.bad_words import bad_word_ids
-from _inf.request.combinations import REFUSED
+from _inf.parts.part import Part
 from _inf.request.keywords import KEYWORDS, checked
+from _inf.request.sampling import PART_OF, parts_of
 from _inf.types import ModelInfo, SamplingParams
 
 # What verl 0.6.1 gives to `run` (`agent_loop.py`, `generate_sequences`), and `top_k`, as 0.9 does.
@@ -23,12 +23,21 @@ OF_TEXTS = (
 )
 FIELDS = {field.name for field in dataclasses.fields(SamplingParams)}
 # Those of one request; the others ask for more than verl's answer can hold.
-TAKEN = [name for name in KEYWORDS if name in FIELDS and name not in REFUSED["loop request"]]
+TAKEN = [
+    name
+    for name, row in KEYWORDS.items()
+    if (name in FIELDS or name in PART_OF) and "loop request" not in row.refused
+]
 
 
 def loop_params(params: SamplingParams) -> dict[str, Any]:
     """Return the `sampling_params` of `AgentLoopBase.run`."""
-    return {**{name: getattr(params, name) for name in GIVEN}, "logprobs": True}
+    own = vars(params) | _values(params.parts)
+    return {name: own.get(name, KEYWORDS[name].neutral) for name in GIVEN} | {"logprobs": True}
+
+
+def _values(parts: Sequence[Part]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part.values().items()}
 
 
 def request_params(
@@ -60,6 +69,7 @@ def request_params(
         own = values.get("stop_token_ids", set(row.stop_token_ids) - model.eos_token_ids)
         ends = () if values.get("ignore_eos", row.ignore_eos) else model.eos_token_ids
         values["stop_token_ids"] = sorted({*own, *ends})
-    if "bad_words" in values:
-        values["bad_word_ids"] = bad_word_ids(values["bad_words"], model)
-    return dataclasses.replace(row, **values)
+    own = {name: value for name, value in values.items() if name in FIELDS}
+    of_parts = {name: value for name, value in values.items() if name not in FIELDS}
+    parts = parts_of(_values(row.parts) | of_parts, model) if of_parts else row.parts
+    return dataclasses.replace(row, **own, parts=parts)

@@ -13,7 +13,7 @@ from _inf.apps.rendered_call import RenderedCall, rendered_call
 from _inf.apps.serve.choice import Choice
 from _inf.apps.serve.server import InferenceServer
 from _inf.errors import ConfigError
-from _inf.request.grammar import json_schema_text
+from _inf.parts.grammars.schemas import json_schema_text
 from _inf.response.streaming import StreamChunk
 from inf import InferenceEngine
 from tests.support.serve_clients import choices_of, client, joined_chat, user, whole_chat

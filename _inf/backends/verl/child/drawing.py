@@ -19,7 +19,9 @@ from _inf.backends import draws
 from _inf.backends.verl.child.compiled_draws import CompiledDraws
 from _inf.backends.verl.child.masks import custom_rows
 from _inf.backends.verl.patch_table import Replace, Wrap
-from _inf.backends.verl.sglang_format import LOGPROB_IDS, SAMPLING_MASK, SEED
+from _inf.backends.verl.sglang_format import SEED
+from _inf.parts.sampling_mask.sglang import KEY as SAMPLING_MASK
+from _inf.parts.top_logprobs.sglang import IDS as LOGPROB_IDS
 
 SMALLEST = torch.finfo(torch.float32).tiny  # of normal numbers, 1.2e-38
 KEPT = "inf_kept"  # on SGLang's record of a batch: what the filters left, for rows that ask for it

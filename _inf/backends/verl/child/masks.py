@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 
-from _inf.backends.masks import completing, rule_out
 from _inf.backends.verl.patch_table import Replace, Wrap
-from _inf.backends.verl.sglang_format import ALLOWED, BAD_WORDS, BUDGET
-from _inf.request.thinking_budget import ThinkingBudget
+from _inf.parts.budget.budget import ThinkingBudget
+from _inf.parts.budget.sglang import KEY as BUDGET
+from _inf.parts.masks import completing, rule_out
+from _inf.parts.masks.sglang import ALLOWED, BAD_WORDS
 from _inf.types import ThoughtMarks
 
 KEPT = "inf_thinking_budget"  # on SGLang's record of a request

@@ -19,8 +19,8 @@ from sglang.srt.managers.scheduler_output_processor_mixin import DEFAULT_FORCE_S
 
 from _inf.backends.verl.child.grammars import end_with_its_grammar
 from _inf.backends.verl.patch_table import Replace, Wrap
-from _inf.backends.verl.sglang_format import DETECTION
-from _inf.request.repetition import REPETITION, repeats
+from _inf.parts.repetition import REPETITION, repeats
+from _inf.parts.repetition.sglang import KEY as DETECTION
 from _inf.runtime.free_memory import give_back
 
 IDLE_SECONDS = 0.9  # SGLang's poll ends after a second

@@ -6,14 +6,16 @@ are those of sglang 0.5.9, under `srt/`.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
+import pkgutil
 import signal
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from _inf import parts
 from _inf.backends.verl.compiled_libraries import load_stubs
 from _inf.backends.verl.environment import UNUSED_ON_CPU
 from _inf.runtime.interpreter import not_compiled, quick_imports
@@ -90,12 +92,23 @@ def patches(
         *grammars.patches(),
         *drawing.patches(compiled_draws),
         *masks.patches(),
+        *of_parts(),
         *penalties.patches(),
         *weight_loading.patches(trust_remote_code),
         *model_code.patches(kernels),
         *recorded_step.patches(kernels),
         *lora.patches(),
     ]
+
+
+def of_parts() -> list[Replace]:
+    """What the parts change in the scheduler."""
+    found: list[Replace] = []
+    for module in pkgutil.iter_modules(parts.__path__):
+        name = f"{parts.__name__}.{module.name}.scheduler"
+        if module.ispkg and importlib.util.find_spec(name):
+            found += importlib.import_module(name).patches()
+    return found
 
 
 def _before_sglang(device: str) -> None:

@@ -2,7 +2,7 @@
 
 llguidance 0.7.30 reports most things that it cannot enforce. This module checks what it does not
 report: unknown keywords, numbers that it rounds, regex syntax with different meanings in Rust and
-Python; `grammar_sizes` has the limits on sizes. No text of a caller is searched for a caller's
+Python; `sizes` has the limits on sizes. No text of a caller is searched for a caller's
 pattern by Python's `re`, which can take hours and stops all other threads.
 """
 
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
 from _inf.errors import ConfigError, check_unicode, did_you_mean, shown, strip_punctuation
-from _inf.request.grammar_sizes import (
+from _inf.parts.grammars.formats import replace_formats
+from _inf.parts.grammars.sizes import (
     MAX_SCHEMAS,
     TOKEN,
     check_length,
@@ -25,7 +26,6 @@ from _inf.request.grammar_sizes import (
     check_schemas,
     check_values,
 )
-from _inf.request.string_formats import replace_formats
 from _inf.runtime import quiet
 from _inf.tools.json_schemas import schema_fault
 from _inf.types import python_value

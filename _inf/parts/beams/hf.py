@@ -13,10 +13,23 @@ from collections.abc import Iterator, Sequence
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
+from _inf.backends.hf import translation
 from _inf.backends.hf.forward import PAD, Forward
 from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import ConfigError, at_fault
+from _inf.parts.adapters import adapter_of
+from _inf.parts.beams import Beams
 from _inf.types import Request
+
+
+class Translation(translation.Translation[Beams]):
+    """Nothing for one token: the beams of a call are searched together."""
+
+
+def _beams(row: Row) -> Beams:
+    part = row.params.of(Beams)
+    assert part is not None
+    return part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +44,9 @@ class BeamSearch:
     @at_fault(key="num_beams")
     def check(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            if (beams := request.params.num_beams) == 1:
+            if (part := request.params.of(Beams)) is None:
                 continue
+            beams = part.num_beams
             tokens = len(request.token_ids) + request.params.max_tokens
             if not self.forward.cached:
                 raise ConfigError(
@@ -58,22 +72,23 @@ class BeamSearch:
         """Search rows with equal parameters together, in groups of similar lengths."""
         kinds: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
-            kind = repr(dataclasses.replace(row.params, beam=0))
+            others = [part for part in row.params.parts if not isinstance(part, Beams)]
+            kind = repr((dataclasses.replace(row.params, parts=()), others, _beams(row).num_beams))
             kinds[kind][repr(row.request.token_ids)].append(row)
         found: dict[Row, list[int]] = {}
         for prompts in kinds.values():
             samples = list(prompts.values())  # the rows of each prompt
             lengths = [first.most_tokens for first, *_ in samples]
-            most = self.most_tokens // samples[0][0].params.num_beams
-            adapters = [first.params.adapter for first, *_ in samples]
+            most = self.most_tokens // _beams(samples[0][0]).num_beams
+            adapters = [adapter_of(first.params) for first, *_ in samples]
             for group in self.forward.grouped(lengths, most, adapters):
                 if cancelled.is_set():
                     return []
                 members = [samples[number] for number in group]
-                count = 1 + max(row.params.beam for rows in members for row in rows)
+                count = 1 + max(_beams(row).beam for rows in members for row in rows)
                 best = self._search([first for first, *_ in members], count, cancelled)
                 for same, beams in zip(members, best, strict=True):
-                    found.update((row, beams[row.params.beam]) for row in same)
+                    found.update((row, beams[_beams(row).beam]) for row in same)
         return [found[row] for row in rows]
 
     def _search(
@@ -100,13 +115,13 @@ class BeamSearch:
 
         ids = torch.tensor([[PAD] * (width - len(ids)) + ids for ids in prompts])
         mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts])
-        with self.forward.adapters.using(params.adapter):
+        with self.forward.adapters.using(adapter_of(params)):
             found = self.forward.model.generate(
                 ids.to(self.forward.device),
                 attention_mask=mask.to(self.forward.device),
                 generation_config=GenerationConfig(
                     do_sample=False,
-                    num_beams=params.num_beams,
+                    num_beams=_beams(rows[0]).num_beams,
                     num_return_sequences=count,
                     max_new_tokens=params.max_tokens,
                     # Without one Transformers would take the model's; no token has this id.

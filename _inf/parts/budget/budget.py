@@ -8,10 +8,12 @@ was forced is found in a finished answer by the same rule.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Sequence
 
-from _inf.types import Request, ThoughtMarks
+from _inf.parts.budget import Budget, Forced
+from _inf.types import Request, RequestOutput, ThoughtMarks
 
 TAIL = 16  # tokens at the end of a prompt, among which an end mark closes a thought in vLLM
 
@@ -84,10 +86,17 @@ def own_part(ids: Sequence[int], turn_ends: Collection[int]) -> list[int]:
 
 def budget_of(request: Request) -> ThinkingBudget | None:
     """The budget of a request; None: it has none."""
-    params = request.params
-    if params.thinking_token_budget is None or params.thought_marks is None:
+    part = request.params.of(Budget)
+    if part is None or part.marks is None:
         return None
-    return ThinkingBudget(request.token_ids, params.thinking_token_budget, params.thought_marks)
+    return ThinkingBudget(request.token_ids, part.thinking_token_budget, part.marks)
+
+
+def with_forced(request: Request, output: RequestOutput) -> RequestOutput:
+    """A whole answer, with the places of its forced tokens."""
+    if (budget := budget_of(request)) is None or not (places := budget.forced(output.token_ids)):
+        return output
+    return dataclasses.replace(output, parts=(*output.parts, Forced(places)))
 
 
 def _last(ids: list[int], mark: list[int]) -> int:

@@ -1,0 +1,34 @@
+"""`Translation`: what a part sends to SGLang for a row, and what it takes from the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from _inf.parts.part import Part
+from _inf.types import Request, RequestOutput
+
+PartT = TypeVar("PartT", bound=Part)
+
+
+class Translation(Generic[PartT]):
+    """A part's `sglang.py` has a subclass of this name."""
+
+    def __init__(self, part: PartT) -> None:
+        self.part = part
+
+    def sent(self) -> dict[str, Any]:
+        """SGLang's sampling parameters, and fields of its request, by their names there. Those of
+        `custom_params` are for our own code in the scheduler's process."""
+        rows = self.part.keywords
+        return {name: v for name, v in self.part.values().items() if rows[name].asks(v)}
+
+    def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> object:
+        """The part's record of an answer so far, from SGLang's `meta_info`; None: there is none.
+        before: the same answer when it had fewer tokens. row: its number in the call, for an
+        error."""
+        return None
+
+    def finished(self, request: Request, output: RequestOutput) -> RequestOutput:
+        """A whole answer, with what only its end shows."""
+        return output

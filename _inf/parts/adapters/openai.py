@@ -1,0 +1,13 @@
+"""The adapter's name stands where the model's would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from _inf.backends.openai import translation
+from _inf.parts.adapters import Adapter
+
+
+class Translation(translation.Translation[Adapter]):
+    def sent(self) -> dict[str, Any]:
+        return {"model": self.part.adapter}

@@ -1,0 +1,50 @@
+"""Finds the parts: a folder beside this file is one, and nothing lists them."""
+
+from __future__ import annotations
+
+import importlib.util
+import pkgutil
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from _inf import parts
+from _inf.parts.part import Part
+
+
+def _found() -> Iterator[type[Part]]:
+    for module in sorted(pkgutil.iter_modules(parts.__path__), key=lambda module: module.name):
+        if module.ispkg:
+            folder = importlib.import_module(f"{parts.__name__}.{module.name}")
+            own = (each for each in vars(folder).values() if isinstance(each, type))
+            yield from (
+                each
+                for each in own
+                if issubclass(each, Part) and each.__module__ == folder.__name__
+            )
+
+
+PARTS = tuple(_found())
+
+# What they add to rows.
+ROW_FIELDS = {name: field for part in PARTS for name, field in part.row_fields.items()}
+ROW_METADATA = {name: field for part in PARTS for name, field in part.row_metadata.items()}
+
+
+def entries(texts: Mapping[str, str], indent: int) -> str:
+    """What names mean, as a docstring has it."""
+    first, others = " " * indent, " " * (indent + 4)
+    wrap = textwrap.TextWrapper(
+        91, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
+    )
+    return "\n".join(wrap.fill(f"{name}: {text}") for name, text in texts.items())
+
+
+def features(backend: str) -> frozenset[str]:
+    """The features of the parts that a backend has."""
+    rows = [row for part in PARTS if _has(part, backend) for row in part.keywords.values()]
+    return frozenset(row.feature for row in rows if row.feature)
+
+
+def _has(part: type[Part], backend: str) -> bool:
+    module = f"{part.__module__}.{backend}"
+    return backend in part.same_names or importlib.util.find_spec(module) is not None

@@ -1,0 +1,126 @@
+"""`Part`: a capability of the engine that a plain call does not ask for.
+
+Each is a folder beside this file, which nothing else names:
+    __init__.py: a subclass of `Part`, with its keywords, what they refuse, and what rows get of it;
+    sglang.py, hf.py, openai.py: what a backend does for it. One that has no file, and is not among
+        the part's `same_names`, refuses its keywords, by name;
+    scheduler.py: its corrections in the process of SGLang's scheduler (`patches`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from _inf.request.keyword import Keyword
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from _inf.types import ModelInfo, Prompt, RequestOutput, SamplingParams
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a backend leaves of a part in `RequestOutput.parts`. unsampled: the places of tokens
+    that were not sampled; each has the log prob 0.0."""
+
+    @property
+    def unsampled(self) -> Sequence[int]:
+        return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """What a part adds to a row of `generate`. fields: attributes of the row, lists of the output
+    and columns of files. metadata: attributes too, and in the row's metadata. unsampled: the places
+    of ids that the model did not sample."""
+
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    unsampled: Sequence[int] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """The documentation of what a part adds to rows. typed: of one row's value, for type checkers.
+    in_json: whether a table has it as JSON text. in_choices: whether servers and batches show it in
+    a choice of an answer."""
+
+    typed: str
+    help: str
+    in_json: bool = False
+    in_choices: bool = False
+
+
+T = TypeVar("T")
+NOTHING = Added()
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one row asks of a capability. A subclass has a field for each of its keywords, whose
+    default changes nothing; `SamplingParams.parts` has those that a row asks for.
+
+    same_names: the backends that take its keywords under the same names, so that they need no file.
+    row_fields, row_metadata: what it adds to rows. order: where it stands among those that change
+    the same logits. greedy: why its rows are not sampled; "": they are. adjusts: whether it changes
+    logits. excludes: whether it can leave a row no token to come next.
+    """
+
+    keywords: ClassVar[Mapping[str, Keyword]] = {}
+    same_names: ClassVar[Collection[str]] = ()
+    row_fields: ClassVar[Mapping[str, Field]] = {}
+    row_metadata: ClassVar[Mapping[str, Field]] = {}
+    order: ClassVar[int] = 0
+    greedy: ClassVar[str] = ""
+    adjusts: ClassVar[bool] = False
+    excludes: ClassVar[bool] = False
+
+    @classmethod
+    def asked(cls, values: Mapping[str, Any], model: ModelInfo) -> Self | None:
+        """What these checked values of a row's keywords ask for; None: nothing."""
+        own = {name: values[name] for name, row in cls.keywords.items() if name in values}
+        return cls(**own) if any(cls.keywords[name].asks(own[name]) for name in own) else None
+
+    def values(self) -> dict[str, Any]:
+        """Its keywords with their values."""
+        return {name: getattr(self, name) for name in self.keywords}
+
+    def contradictions(self, params: SamplingParams, model: ModelInfo) -> Iterable[tuple[str, str]]:
+        """What cannot be followed beside a row's other parameters: a keyword, and why."""
+        return ()
+
+    def added(self, output: RequestOutput, prompt: Prompt) -> Added:
+        """What it adds to a row, from the record that a backend left in `output.parts`."""
+        return NOTHING
+
+    def in_chunk(self, output: RequestOutput, new: slice) -> dict[str, Any]:
+        """The fields of a stream's chunk with these tokens of the answer."""
+        return {}
+
+    def check_samples(self, n: int) -> None:
+        """Refuse so many samples of a prompt."""
+
+    def listed(self, params: SamplingParams, prompt_tokens: int) -> dict[str, tuple[int, int]]:
+        """How many log probs it lists at a token, and at most at how many tokens, by keyword."""
+        return {}
+
+    def of_sample(self, sample: int) -> Self:
+        """What the prompt's sample of this number asks for."""
+        return self
+
+    @classmethod
+    @functools.cache
+    def on(cls, backend: str, default: type[T]) -> type[T]:
+        """The `Translation` of its module for a backend, or the `default` one if the backend takes
+        its keywords under the same names. Others have refused the keywords."""
+        name = f"{cls.__module__}.{backend}"
+        if importlib.util.find_spec(name) is None:
+            assert backend in cls.same_names, name
+            return default
+        found: type[T] = importlib.import_module(name).Translation
+        return found

@@ -1,0 +1,34 @@
+"""Scores the prompts of a call before its rows are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from _inf.backends.hf import translation
+from _inf.parts.adapters import adapter_of
+from _inf.parts.prompt_logprobs import PromptLogprobs, PromptScores
+from _inf.types import Request
+
+# Scores sequences from their second token on: with so many of the likeliest tokens, and adapters.
+Score = Callable[[Sequence[list[int]], int, Sequence[str | None]], Awaitable[list[PromptScores]]]
+
+
+class Translation(translation.Translation[PromptLogprobs]):
+    """Nothing while the row is answered."""
+
+
+async def scores_of_prompts(requests: Sequence[Request], score: Score) -> dict[int, PromptScores]:
+    """The log probs of the prompts of those requests that ask for them, by their places."""
+    asked = {
+        index: (tuple(request.token_ids), adapter_of(request.params))
+        for index, request in enumerate(requests)
+        if request.params.of(PromptLogprobs)
+    }
+    parts = [request.params.of(PromptLogprobs) for request in requests]
+    prompts = [*dict.fromkeys(asked.values())]  # equal ones once
+    likeliest = max((part.tops for part in parts if part), default=0)
+    scores = await score(
+        [list(ids) for ids, _ in prompts], likeliest, [adapter for _, adapter in prompts]
+    )
+    scored = dict(zip(prompts, scores, strict=True))
+    return {index: scored[prompt] for index, prompt in asked.items()}

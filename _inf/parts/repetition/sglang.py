@@ -1,0 +1,15 @@
+"""SGLang has no such end of an answer: `child/scheduler.py` finds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from _inf.backends.verl import translation
+from _inf.parts.repetition import Repetition
+
+KEY = "repetition_detection"
+
+
+class Translation(translation.Translation[Repetition]):
+    def sent(self) -> dict[str, Any]:
+        return {"custom_params": {KEY: self.part.repetition_detection}}

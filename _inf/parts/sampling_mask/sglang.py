@@ -1,0 +1,21 @@
+"""`child/drawing.py` puts the tokens that are left where SGLang lists the likeliest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from _inf.backends.verl import translation
+from _inf.parts.sampling_mask import Kept, SamplingMask
+from _inf.parts.top_logprobs.sglang import COUNT, possible
+from _inf.types import RequestOutput
+
+KEY = "sampling_mask"
+
+
+class Translation(translation.Translation[SamplingMask]):
+    def sent(self) -> dict[str, Any]:
+        return {COUNT: 1, "custom_params": {KEY: True}}
+
+    def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> Kept:
+        return Kept(possible(meta, 0, None))
