@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _inf import __version__ as __version__
-from _inf.backends import registry
+from _inf.backends import registry, updates
 from _inf.backends.base import PAUSES, Backend
+from _inf.backends.features import check_supported
 from _inf.config import Config
-from _inf.conversation.plan import Configured, plan_call
+from _inf.conversation.configured import Configured
+from _inf.conversation.plan import plan_call
 from _inf.conversation.prepared_call import PreparedCall
 from _inf.errors import (
     ConfigError,
@@ -33,7 +35,8 @@ from _inf.errors import (
     Refusals,
     ToolError,
 )
-from _inf.parts.adapters import adapter_of
+from _inf.parts.adapters import check_loaded
+from _inf.parts.part import check_parts
 from _inf.parts.typed import GenerateParams
 from _inf.request.keywords import names_keywords, refuse_positional
 from _inf.request.prompts import normalize
@@ -170,7 +173,7 @@ class InferenceEngine:
 
     def _offering(self, call: str) -> Backend:
         """The backend, which has what this call needs."""
-        registry.check_supported(self._backend, {call: True})
+        check_supported(self._backend, {call: True})
         return self._backend
 
     def _generate(
@@ -188,13 +191,13 @@ class InferenceEngine:
         refusals = Refusals(kept=params.get("on_error") == "row")
         forms = normalize(prompts, refusals)
         rows = any(isinstance(form, Prompt) for form in forms) or None
-        registry.check_supported(self._backend, {**params, "generate(row)": rows})
+        check_supported(self._backend, {**params, "generate(row)": rows})
         sampling = resolve(params, self.config.rollout, len(forms), self.model, refusals)
         if rows:
             from _inf.request.continued_rows import continued
 
             sampling = continued(sampling, forms, refusals)
-        registry.check_adapters(self._backend, [adapter_of(each) for each in sampling.params])
+        check_parts(self._backend, sampling.params)
         plan = plan_call(sampling, self.config, self._configured, self.model)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
         tokenized = tokenize(forms, plan.templates, self.model.limits, most, side, refusals)
@@ -263,8 +266,8 @@ class InferenceEngine:
         return scores(sequences, outputs, tops=top_logprobs is not None)
 
     def _scored(self, call: str, prompts: Any, responses: Any, adapter: str | None) -> list[Scored]:
-        registry.check_supported(self._backend, {call: True, "adapter": adapter})
-        registry.check_adapters(self._backend, [adapter])
+        check_supported(self._backend, {call: True, "adapter": adapter})
+        check_loaded(self.adapters, [adapter])
         template = self._prepare([], {}).plan.rules.template  # of any call without keywords
         return scored_sequences(prompts, responses, template, self.model)
 
@@ -370,7 +373,7 @@ class InferenceEngine:
         Raises `ConfigError` if it cannot listen there.
         """
         asked = {"serve()": True, "load_adapter()": adapter_folder}
-        registry.check_supported(self._backend, asked)
+        check_supported(self._backend, asked)
         from _inf.apps.serve.server import InferenceServer
 
         return InferenceServer(self, host, port, api_key, adapter_folder, traces)
@@ -426,7 +429,7 @@ class InferenceEngine:
         Raises `ConfigError` with the name and shape at fault before anything is sent.
         """
         backend = self._offering("update_weights()")
-        number, keep = registry.checked_update(backend, version, running, recompute)
+        number, keep = updates.checked_update(backend, version, running, recompute)
         return backend.update_weights(weights, number, keep=keep, recompute=recompute)
 
     @property
@@ -453,13 +456,13 @@ class InferenceEngine:
         Raises `ConfigError` about `adapters.NAME` before anything changes.
         """
         backend = self._offering("load_adapter()")
-        number = registry.check_new_adapter(self.config, name, version)
+        number = updates.check_new_adapter(self.config, name, version)
         return backend.load_adapter(name, path_or_state_dict, peft_config, number)
 
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter after the running calls have ended; raises `ConfigError`."""
         backend = self._offering("unload_adapter()")
-        registry.check_adapters(backend, [name], "name")
+        check_loaded(self.adapters, [name], "name")
         backend.unload_adapter(name)
 
     def sleep(self) -> SleepResult:

@@ -25,7 +25,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
 
-from _inf.backends.base import FEATURES  # noqa: E402
+from _inf.backends.features import FEATURES  # noqa: E402
 from _inf.backends.model_info import with_dtype  # noqa: E402
 from _inf.backends.registry import MODES  # noqa: E402
 from _inf.config import load_config  # noqa: E402

@@ -1,4 +1,4 @@
-"""`Backend`: the methods that every engine has, and how it lists its features.
+"""`Backend`: the methods that every engine has.
 
 Everything else (prompts, conversations, tools, timeouts, totals, a trainer's tensors) is written
 once, in the folders above. Token ids go in and out. Only for a server that has the tokenizer
@@ -8,14 +8,12 @@ once, in the folders above. Token ids go in and out. Only for a server that has 
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from _inf.backends.pausing import Pausing
-from _inf.errors import InferenceError, PromptError, RequestFailure, error_text
-from _inf.request.keywords import KEYWORDS
+from _inf.errors import InferenceError
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored, SleepResult
@@ -30,75 +28,11 @@ T = TypeVar("T")
 
 PAUSES = ("wait", "abort", "keep")  # the modes of `pause`
 
-# The features that calls need in addition to `generate`; a keyword names the one that it needs.
-CALLS: Mapping[str, Sequence[str]] = {
-    "stream": ["stream()"],
-    "score": ["score()"],
-    "token_ids": ["rollout_batch()", "serve()"],
-    "update_weights": ["update_weights()"],
-    "continued_rows": ["generate(row)"],
-    "pause": ["pause()", "resume()", "reset_prefix_cache()"],
-    "sleep": ["sleep()", "wake_up()"],
-    "logits": ["get_logits()"],
-    "adapters": ["load_adapter()", "unload_adapter()"],
-}
-# Each feature with the calls and keywords that need it, and their values that do not.
-FEATURES: dict[str, dict[str, object]] = {name: dict.fromkeys(CALLS[name]) for name in CALLS}
-for _name, _keyword in KEYWORDS.items():
-    if _keyword.feature:
-        FEATURES.setdefault(_keyword.feature, {})[_name] = _keyword.neutral
-
-
-def check_finite(
-    logprobs: Sequence[float | None], row: int | None, first: int = 0, *, masked: bool = False
-) -> None:
-    """Raise if a log prob is NaN or infinite: the logits were too. row: its place in the call; None
-    if it is the turn of a conversation, which knows its own. first: the number of their first
-    token. masked: whether it has allowed_token_ids or bad_words, which can leave no token."""
-    if math.isfinite(sum(filter(None, logprobs))):
-        return
-    place = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
-    index = first + place
-    what = "It" if row is None else f"Row {row} of this call"
-    if masked:
-        raise RequestFailure(
-            f"{what} has no token left for token {index}: allowed_token_ids, bad_words and a "
-            "grammar together rule all of them out; allow more.",
-            row=row,
-        )
-    raise RequestFailure(
-        f"{what} has the log prob {logprobs[place]} at token {index}: the model's "
-        "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
-        "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
-        "training (load an earlier checkpoint).",
-        row=row,
-    )
-
-
-async def row_or_failure(request: Request, answer: Awaitable[RequestOutput]) -> RequestOutput:
-    """Await a row of `generate`. What goes wrong with it alone is raised, or is a row, too."""
-    try:
-        return await answer
-    except (RequestFailure, PromptError) as failure:
-        if not request.failure_is_row:
-            raise
-        return failed_row(request, failure)
-
-
-def failed_row(request: Request, failure: Exception) -> RequestOutput:
-    of_text = request.messages is not None or request.text is not None
-    return RequestOutput(
-        finish_reason="abort",
-        error=error_text(failure),
-        prompt_tokens=len(request.token_ids),
-        text="" if of_text else None,
-    )
-
 
 class Backend(Pausing):
     """A running engine. Every method may be called from any thread, and from several at once.
 
-    supports: the names of its `FEATURES`; the methods of the others are never called. on_cpu:
+    supports: names of `features.FEATURES`; the methods of the others are never called. on_cpu:
     whether it computes on the CPU. weight_version: of the weights in use now; 0 until they are
     updated.
 

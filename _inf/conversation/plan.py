@@ -1,103 +1,17 @@
-"""Plans how the rows of a call are answered: by one plain turn each, or by a loop of turns.
-
-Its tools, interactions and agent loops are the call's or the config's. A call without them imports
-nothing for them.
-"""
+"""Plans how the rows of a call are answered: by one plain turn each, or by a loop of turns. A call
+without turns imports nothing for them."""
 
 from __future__ import annotations
 
-import dataclasses
-import threading
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.config import Config
-from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, rules_for
-from _inf.errors import ConfigError, did_you_mean, shown
-from _inf.request.keywords import refuse
+from _inf.conversation.rules import Plan, rules_for
 from _inf.request.sampling import Sampling
-from _inf.request.template import Template
-from _inf.runtime import quiet
-from _inf.types import ModelInfo, Tool, ToolCall, TurnOptions
+from _inf.types import ModelInfo
 
 if TYPE_CHECKING:
-    from _inf.conversation.agent_loops.loops import AgentLoops
-    from _inf.conversation.environments import EnvironmentKind
-    from _inf.conversation.row import Loop
-
-
-class Configured:
-    """What a config names for conversations, loaded once for an engine. Raises `ConfigError` and
-    `ToolError`."""
-
-    def __init__(self, config: Config) -> None:
-        self.tools: Sequence[Tool] = []
-        self.interactions: Mapping[str, Any] = {}
-        self._agent_loops: AgentLoops | None = None
-        self._format = config.rollout.multi_turn.format
-        self._lock = threading.Lock()
-        multi_turn, agent = config.rollout.multi_turn, config.rollout.agent
-        try:
-            with quiet.third_party():
-                if multi_turn.tool_config_path:
-                    from _inf.tools.loading import load_tools
-
-                    self.tools = load_tools(multi_turn.tool_config_path)
-                if multi_turn.interaction_config_path:
-                    from _inf.conversation.interactions import load_interactions
-
-                    self.interactions = load_interactions(multi_turn.interaction_config_path)
-            if agent.agent_loop_config_path or agent.default:
-                self.agent_loops(config)
-        except BaseException:
-            self.close()
-            raise
-
-    def agent_loops(self, config: Config) -> AgentLoops:
-        """The agent loops that calls may ask for, by the names of the config and of verl."""
-        from _inf.conversation.agent_loops.loops import AgentLoops
-
-        with self._lock:
-            self._agent_loops = self._agent_loops or AgentLoops(config)
-            return self._agent_loops
-
-    def tool_calls(
-        self, text: str, format: str | None, tools: Sequence[Any] | None
-    ) -> list[ToolCall]:
-        """The tool calls in a text. format, tools: None for those of the config."""
-        from _inf.tools.definition import as_tools
-        from _inf.tools.parsing import parse
-
-        format = format or self._format
-        return parse(text, format, self.tools if tools is None else as_tools(tools)).calls
-
-    def close(self) -> None:
-        """End the MCP servers of the tools, and the thread of the agent loops; a call that follows
-        starts them again."""
-        if self.tools:
-            from _inf.tools.loading import close_tools
-
-            close_tools(self.tools)
-        if self._agent_loops is not None:
-            self._agent_loops.thread.stop()
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How the rows of a call are answered.
-
-    rules: with all tools of the call; of_prompts: those of each prompt's rows. loops: what answers
-    the rows of each prompt; none if each row is one plain turn.
-    """
-
-    rules: Rules
-    of_prompts: Sequence[Rules]
-    loops: Sequence[Loop] = ()
-
-    @property
-    def templates(self) -> list[Template | None]:
-        """The chat template of each prompt; None if a server renders."""
-        return [rules.template for rules in self.of_prompts]
+    from _inf.conversation.configured import Configured
 
 
 def plan_call(sampling: Sampling, config: Config, configured: Configured, model: ModelInfo) -> Plan:
@@ -109,118 +23,6 @@ def plan_call(sampling: Sampling, config: Config, configured: Configured, model:
     if not (tools or sampling.asks_for_turns):
         rules = rules_for((), sampling.template_kwargs, config, model)
         return Plan(rules, [rules] * len(sampling.turns))
-    return _plan_turns(tools, sampling, config, configured, model)
+    from _inf.conversation.turn_plan import plan_turns
 
-
-def _plan_turns(
-    tools: Sequence[Tool],
-    sampling: Sampling,
-    config: Config,
-    configured: Configured,
-    model: ModelInfo,
-) -> Plan:
-    """Plan a call that has tools or keywords of conversations, agent loops or environments."""
-    loops: Sequence[Loop] = ()
-    if "agent_loop" in sampling.asked:
-        tools = []
-        loops = configured.agent_loops(config).of_call(sampling, config, model)
-    elif "agent_kwargs" in sampling.asked:
-        raise ConfigError.of("agent_kwargs", "no agent loop runs; set agent_loop.")
-    rules = _rules(tools, sampling, config, model)
-    check_turns(sampling, rules.tools, configured.interactions)
-    rules = dataclasses.replace(rules, interactions=configured.interactions)
-    kinds: Sequence[EnvironmentKind] = ()
-    if "environment_factory" in sampling.asked or "environment_kwargs" in sampling.asked:
-        from _inf.conversation.environments import environment_kinds
-
-        kinds = environment_kinds(sampling.turns, config.tool_timeout)
-    of_prompts = prompt_rules(rules, sampling, kinds)
-    if not loops and (rules.tools or kinds or "interaction_kwargs" in sampling.asked):
-        from _inf.conversation.tool_loop import ToolLoop
-
-        loops = [
-            ToolLoop(of_prompts[index], turns, kinds[index] if kinds else None)
-            for index, turns in enumerate(sampling.turns)
-        ]
-    return Plan(rules, of_prompts, loops)
-
-
-def _rules(tools: Sequence[Tool], sampling: Sampling, config: Config, model: ModelInfo) -> Rules:
-    rules = rules_for(tools, sampling.template_kwargs, config, model)
-    if rules.template is not None and any(tool.executable for tool in tools):
-        rules.template.check_turns()
-    return rules
-
-
-def prompt_rules(
-    rules: Rules, sampling: Sampling, kinds: Sequence[EnvironmentKind]
-) -> Sequence[Rules]:
-    """Return the rules of each prompt's rows, of which `rules` are those of the call.
-
-    As in verl 0.6.1 (`sglang_rollout.py`, `_preprocess_prompt_to_async_rollout_requests`), a row
-    that has `tools_kwargs` has the tools that these name, in their order. Those of its environment
-    are beside them.
-    """
-    made: dict[Any, Rules] = {(None, None): rules}
-    listed = []
-    for index, turns in enumerate(sampling.turns):
-        kind = kinds[index] if kinds else None
-        names = None if turns.tools_kwargs is None else tuple(turns.tools_kwargs)
-        if (key := (names, None if kind is None else id(kind))) not in made:
-            tools = [rules.tools[name] for name in (rules.tools if names is None else names)]
-            if kind is not None:
-                from _inf.tools.definition import as_tools
-
-                tools = as_tools([*tools, *kind.tools])
-            own = _rules(tools, sampling, rules.config, rules.model)
-            made[key] = dataclasses.replace(own, interactions=rules.interactions)
-        listed.append(made[key])
-    return listed
-
-
-def check_turns(
-    sampling: Sampling, tools: Mapping[str, Tool], interactions: Collection[str]
-) -> None:
-    """Refuse keywords that do not fit to the call's tools and interactions."""
-    for turns in sampling.turns:
-        _check_tools_kwargs(turns, tools)
-        _check_interaction(turns, interactions)
-    more_turns = {}  # what makes more of them, and how to leave it out
-    if tools:
-        more_turns[f"tools ({', '.join(tools)})"] = "pass tools=[]"
-    for name in ("interaction_kwargs", "environment_factory"):
-        if name in sampling.asked:
-            more_turns[name] = f"leave {name} out"
-    if more_turns:
-        causes, remedies = " and ".join(more_turns), " and ".join(more_turns.values())
-        refuse("turns", sampling.asked, f"cannot be used with {causes}; {remedies}")
-    else:
-        refuse("one turn", sampling.asked)
-
-
-def _check_tools_kwargs(turns: TurnOptions, tools: Mapping[str, Tool]) -> None:
-    for name, kwargs in (turns.tools_kwargs or {}).items():
-        if name not in tools:
-            hint = did_you_mean(name, tools) or f"; there are {', '.join(tools) or 'none'}."
-            raise ConfigError.of(f"tools_kwargs.{name}", f"this call has no such tool{hint}")
-        if kwargs and tools[name].verl is None:
-            raise ConfigError.of(f"tools_kwargs.{name}", f"{', '.join(kwargs)} need a verl tool.")
-
-
-def _check_interaction(turns: TurnOptions, interactions: Collection[str]) -> None:
-    if not turns.interaction_kwargs:
-        return
-    if not interactions:
-        raise ConfigError.of(
-            "interaction_kwargs",
-            "no interaction is configured; set rollout.multi_turn.interaction_config_path.",
-        )
-    named = turns.interaction_kwargs.get("name", DEFAULT_INTERACTION)
-    if named not in list(interactions):  # `named` may be of any type
-        given = ", ".join(turns.interaction_kwargs)
-        default = "" if "name" in turns.interaction_kwargs else f", the default beside {given},"
-        raise ConfigError.of(
-            "interaction_kwargs.name",
-            f"{shown(named)}{default} is not an interaction; the "
-            f"interactions are {', '.join(interactions)}.",
-        )
+    return plan_turns(tools, sampling, config, configured, model)

@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from _inf.conversation.plan import Plan
-from _inf.conversation.rules import answered_calls
+from _inf.conversation.rules import Plan, answered_calls
 from _inf.errors import RAISED, ConfigError, PromptError, Refusals, ToolError
 from _inf.parts.grammars import is_constrained
 from _inf.request.keywords import refuse

@@ -13,6 +13,7 @@ from _inf.response.decode import answer_text, decoded_text
 from _inf.types import ModelInfo, RequestOutput, Tool
 
 if TYPE_CHECKING:
+    from _inf.conversation.row import Loop
     from _inf.response.thoughts import Thoughts
     from _inf.tools.parsing import Parsed
 
@@ -51,6 +52,24 @@ class Rules:
         escape, added = self.escape_special_tokens, self.escape_special_tokens(added)
         joined = escape(text) + added
         return f"{text}{added}" if escape(joined) == joined else f"{text} {added}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the rows of a call are answered.
+
+    rules: with all tools of the call; of_prompts: those of each prompt's rows. loops: what answers
+    the rows of each prompt; none if each row is one plain turn.
+    """
+
+    rules: Rules
+    of_prompts: Sequence[Rules]
+    loops: Sequence[Loop] = ()
+
+    @property
+    def templates(self) -> list[Template | None]:
+        """The chat template of each prompt; None if a server renders."""
+        return [rules.template for rules in self.of_prompts]
 
 
 def rules_for(

@@ -41,8 +41,7 @@ def entries(texts: Mapping[str, str], indent: int) -> str:
 
 def features(backend: str) -> frozenset[str]:
     """The features of the parts that a backend has."""
-    rows = [row for part in PARTS if _has(part, backend) for row in part.keywords.values()]
-    return frozenset(row.feature for row in rows if row.feature)
+    return frozenset[str]().union(*(part.features() for part in PARTS if _has(part, backend)))
 
 
 def _has(part: type[Part], backend: str) -> bool:

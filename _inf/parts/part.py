@@ -68,7 +68,8 @@ class Part:
     same_names: the backends that take its keywords under the same names, so that they need no file.
     row_fields, row_metadata: what it adds to rows. order: where it stands among those that change
     the same logits. greedy: why its rows are not sampled; "": they are. adjusts: whether it changes
-    logits. excludes: whether it can leave a row no token to come next.
+    logits. excludes: whether it can leave a row no token to come next. instead: what to do where a
+    backend lacks it, after a space.
     """
 
     keywords: ClassVar[Mapping[str, Keyword]] = {}
@@ -77,6 +78,7 @@ class Part:
     row_metadata: ClassVar[Mapping[str, Field]] = {}
     order: ClassVar[int] = 0
     greedy: ClassVar[str] = ""
+    instead: ClassVar[str] = ""
     adjusts: ClassVar[bool] = False
     excludes: ClassVar[bool] = False
 
@@ -114,6 +116,14 @@ class Part:
         return self
 
     @classmethod
+    def features(cls) -> frozenset[str]:
+        return frozenset(row.feature for row in cls.keywords.values() if row.feature)
+
+    @classmethod
+    def check_on(cls, backend: Any, asked: Sequence[Self | None]) -> None:
+        """Refuse what a running backend does not have. asked: of each prompt of a call."""
+
+    @classmethod
     @functools.cache
     def on(cls, backend: str, default: type[T]) -> type[T]:
         """The `Translation` of its module for a backend, or the `default` one if the backend takes
@@ -124,3 +134,9 @@ class Part:
             return default
         found: type[T] = importlib.import_module(name).Translation
         return found
+
+
+def check_parts(backend: object, params: Sequence[SamplingParams]) -> None:
+    """Refuse what the prompts of a call ask for and a running backend does not have."""
+    for kind in dict.fromkeys(type(part) for each in params for part in each.parts):
+        kind.check_on(backend, [each.of(kind) for each in params])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from _inf.backends.base import FEATURES
 from _inf.backends.description import Mode
-from _inf.backends.registry import MODES, check_supported, describe, read_config
+from _inf.backends.features import FEATURES, check_supported
+from _inf.backends.registry import MODES, describe, read_config
 from _inf.backends.verl import environment
 from _inf.config import Config
 from _inf.errors import ConfigError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from _inf.conversation.plan import check_turns, prompt_rules
+from _inf.conversation.turn_plan import check_turns, prompt_rules
 from _inf.errors import ConfigError
 from _inf.request.sampling import Sampling
 from _inf.types import SamplingParams, Tool, TurnOptions

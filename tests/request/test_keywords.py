@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from _inf.backends.base import FEATURES
+from _inf.backends.features import FEATURES
 from _inf.backends.registry import MODES
 from _inf.parts.found import PARTS
 from _inf.parts.typed import GenerateParams

@@ -17,12 +17,13 @@ from typing import TypeVar
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import Backend, check_finite, row_or_failure
+from _inf.backends.base import Backend
 from _inf.backends.hf import HF_MODE
 from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.next_token import Row, top_tokens
 from _inf.backends.hf.translation import translation_of
+from _inf.backends.rows import check_finite, row_or_failure
 from _inf.errors import error_text
 from _inf.parts.adapters import adapter_of
 from _inf.parts.beams import Beams

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 
 from _inf.backends import draws
-from _inf.backends.base import check_finite
 from _inf.backends.hf.translation import translation_of
+from _inf.backends.rows import check_finite
 from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, Tokenizer
 
 

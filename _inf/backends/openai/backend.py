@@ -10,12 +10,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _inf.backends.base import Backend, check_finite, row_or_failure
+from _inf.backends.base import Backend
 from _inf.backends.openai.adapters import ServerAdapters
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
 from _inf.backends.openai.servers import IS_PAUSED, Found
 from _inf.backends.openai.text import Answer, TextForm
+from _inf.backends.rows import check_finite, row_or_failure
 from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, shown
 from _inf.parts.adapters import Adapter
 from _inf.parts.prompt_logprobs import PromptLogprobs, PromptScores

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from _inf.backends.base import failed_row
+from _inf.backends.rows import failed_row
 from _inf.backends.verl.sglang_format import ENDED, output_row
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import RequestFailure

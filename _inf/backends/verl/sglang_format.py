@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from _inf.backends.base import check_finite
+from _inf.backends.rows import check_finite
 from _inf.backends.verl.translation import Translation
 from _inf.errors import RequestFailure
 from _inf.parts.part import Part

@@ -41,6 +41,10 @@ class RoutedExperts(Part):
             "for all tokens of prompt and answer but the last, which was not computed.",
         )
     }
+    instead = (
+        " rollout.engine_kwargs.sglang.enable_return_routed_experts must be true when the engine "
+        "starts, and the model must have experts."
+    )
     return_routed_experts: bool = False
 
     def added(self, output: RequestOutput, prompt: Prompt) -> Added:

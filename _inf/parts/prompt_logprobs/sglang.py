@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from _inf.backends.base import check_finite
+from _inf.backends.rows import check_finite
 from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import LOGPROB_START, TOP_PROMPT_LOGPROBS
 from _inf.parts.prompt_logprobs import PromptLogprobs, PromptScores

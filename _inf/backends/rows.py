@@ -1,0 +1,55 @@
+"""Rows that fail: by numbers that are none, or alone among others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Sequence
+
+from _inf.errors import PromptError, RequestFailure, error_text
+from _inf.types import Request, RequestOutput
+
+
+def check_finite(
+    logprobs: Sequence[float | None], row: int | None, first: int = 0, *, masked: bool = False
+) -> None:
+    """Raise if a log prob is NaN or infinite: the logits were too. row: its place in the call; None
+    if it is the turn of a conversation, which knows its own. first: the number of their first
+    token. masked: whether it has allowed_token_ids or bad_words, which can leave no token."""
+    if math.isfinite(sum(filter(None, logprobs))):
+        return
+    place = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
+    index = first + place
+    what = "It" if row is None else f"Row {row} of this call"
+    if masked:
+        raise RequestFailure(
+            f"{what} has no token left for token {index}: allowed_token_ids, bad_words and a "
+            "grammar together rule all of them out; allow more.",
+            row=row,
+        )
+    raise RequestFailure(
+        f"{what} has the log prob {logprobs[place]} at token {index}: the model's "
+        "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
+        "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
+        "training (load an earlier checkpoint).",
+        row=row,
+    )
+
+
+async def row_or_failure(request: Request, answer: Awaitable[RequestOutput]) -> RequestOutput:
+    """Await a row of `generate`. What goes wrong with it alone is raised, or is a row, too."""
+    try:
+        return await answer
+    except (RequestFailure, PromptError) as failure:
+        if not request.failure_is_row:
+            raise
+        return failed_row(request, failure)
+
+
+def failed_row(request: Request, failure: Exception) -> RequestOutput:
+    of_text = request.messages is not None or request.text is not None
+    return RequestOutput(
+        finish_reason="abort",
+        error=error_text(failure),
+        prompt_tokens=len(request.token_ids),
+        text="" if of_text else None,
+    )
