@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 from _inf.conversation.episode import Episode
 from _inf.conversation.recorder import Sampled
 from _inf.tools.execution import copied
-from _inf.types import RequestOutput, Transcript
+from _inf.turns import Transcript
+from _inf.types import RequestOutput
 
 
 def take_up(episode: Episode, so_far: RequestOutput) -> None:

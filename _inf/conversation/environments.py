@@ -21,7 +21,8 @@ from _inf.conversation.hooks import Hook
 from _inf.errors import ConfigError, ToolError, did_you_mean, error_text, shown
 from _inf.tools.definition import as_tool
 from _inf.tools.execution import CallThread, call_user_code, copied
-from _inf.types import Tool, TurnOptions
+from _inf.turns import TurnOptions
+from _inf.types import Tool
 
 KEYWORD, COLUMNS, NAME = "environment_factory", "environment_kwargs", "environment"
 RESET, REWARD = "reset", "get_reward"

@@ -19,17 +19,8 @@ from _inf.parts.grammars import is_constrained
 from _inf.request.seeds import turn_seed
 from _inf.tools.execution import Executed
 from _inf.tools.parsing import Parsed
-from _inf.types import (
-    Message,
-    Prompt,
-    Request,
-    RequestOutput,
-    SamplingParams,
-    Tool,
-    ToolCall,
-    Transcript,
-    TurnOptions,
-)
+from _inf.turns import Transcript, TurnOptions
+from _inf.types import Message, Prompt, Request, RequestOutput, SamplingParams, Tool, ToolCall
 
 PAUSED = "pause"  # the limit of a row that `pause("abort")` ended
 

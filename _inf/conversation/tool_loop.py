@@ -23,7 +23,8 @@ from _inf.errors import (
 )
 from _inf.tools.definition import call_fault
 from _inf.tools.execution import Executed, copied, execute
-from _inf.types import Prompt, RequestOutput, SamplingParams, TurnOptions
+from _inf.turns import TurnOptions
+from _inf.types import Prompt, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
     from _inf.conversation.environments import EnvironmentKind

@@ -11,7 +11,8 @@ from _inf.conversation.rules import DEFAULT_INTERACTION, Plan, Rules, rules_for
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.keywords import refuse
 from _inf.request.sampling import Sampling
-from _inf.types import ModelInfo, Tool, TurnOptions
+from _inf.turns import TurnOptions
+from _inf.types import ModelInfo, Tool
 
 if TYPE_CHECKING:
     from _inf.conversation.configured import Configured

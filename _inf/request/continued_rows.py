@@ -14,7 +14,8 @@ from _inf.errors import ConfigError, PromptError, Refusals, shown
 from _inf.parts.adapters import adapter_of
 from _inf.request.keywords import refuse
 from _inf.request.sampling import Sampling
-from _inf.types import Message, Prompt, RequestOutput, SamplingParams, Transcript
+from _inf.turns import Transcript
+from _inf.types import Message, Prompt, RequestOutput, SamplingParams
 
 
 def continued_row(row: Any, index: int) -> Prompt:

@@ -14,7 +14,8 @@ from _inf.parts.part import Part
 from _inf.request.keywords import FILTERS, KEYWORDS, PER_PROMPT, checked, refuse
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import CONTINUED
-from _inf.types import ModelInfo, OnError, SamplingParams, Side, Tool, TurnOptions, as_list
+from _inf.turns import TurnOptions
+from _inf.types import ModelInfo, OnError, SamplingParams, Side, Tool, as_list
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6

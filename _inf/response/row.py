@@ -14,7 +14,8 @@ from _inf.errors import shown
 from _inf.parts.found import ROW_FIELDS, ROW_METADATA
 from _inf.parts.part import Added
 from _inf.parts.typed import RowFields
-from _inf.types import Message, ToolCall, Transcript
+from _inf.turns import Transcript
+from _inf.types import Message, ToolCall
 
 # Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
 OF_OUTPUT = (

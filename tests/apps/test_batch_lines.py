@@ -14,7 +14,8 @@ from openai.types import chat as types
 from _inf.apps.batch.lines import BadLine, Job, parse
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
-from _inf.types import ToolCall, Transcript
+from _inf.turns import Transcript
+from _inf.types import ToolCall
 
 DOCS = (Path(__file__).parents[2] / "docs" / "batch.md").read_text()
 ABOUT: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": 34, "completion_tokens": 3}

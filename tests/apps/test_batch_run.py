@@ -34,7 +34,7 @@ from _inf.errors import ConfigError, EngineDeadError, GenerationTimeout, Inferen
 from _inf.request.seeds import prompt_seed
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
-from _inf.types import Transcript
+from _inf.turns import Transcript
 from tests.support.json_lines import read, write
 from tests.support.stub_engine import StubEngine
 

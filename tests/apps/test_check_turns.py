@@ -20,14 +20,8 @@ from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import rules_for
 from _inf.errors import InferenceError, PromptError
 from _inf.tools.execution import Executed
-from _inf.types import (
-    Prompt,
-    Request,
-    RequestOutput,
-    SamplingParams,
-    ToolCall,
-    TurnOptions,
-)
+from _inf.turns import TurnOptions
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, ToolCall
 from tests.support.chat_templates import FAMILIES, Family, embedded_tokenizer, model_of
 from tests.support.json_lines import write
 

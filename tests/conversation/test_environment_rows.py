@@ -21,7 +21,8 @@ from _inf.conversation.recorder import Recorder
 from _inf.conversation.tool_loop import ToolLoop
 from _inf.errors import ConfigError, ToolError
 from _inf.tools.execution import Executed, execute
-from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
+from _inf.turns import TurnOptions
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool
 from tests.support.conversation_rules import rules, tiny_rules
 from tests.support.scripts import until
 from tests.support.tiny import IM_END

@@ -16,7 +16,8 @@ from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules
 from _inf.parts.budget import Forced
 from _inf.request.continued_rows import continued_row
-from _inf.types import Prompt, Request, RequestOutput, SamplingParams, TurnOptions
+from _inf.turns import TurnOptions
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams
 from inf import GenerationRow, PromptError, as_rollouts
 from tests.support.conversation_rules import rules, tiny_rules
 from tests.support.refusals import refused

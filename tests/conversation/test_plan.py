@@ -9,7 +9,8 @@ import pytest
 from _inf.conversation.turn_plan import check_turns, prompt_rules
 from _inf.errors import ConfigError
 from _inf.request.sampling import Sampling
-from _inf.types import SamplingParams, Tool, TurnOptions
+from _inf.turns import TurnOptions
+from _inf.types import SamplingParams, Tool
 from tests.support.conversation_rules import rules
 
 NAG = {"nag": object()}

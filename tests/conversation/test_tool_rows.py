@@ -17,7 +17,8 @@ from _inf.conversation.recorder import Recorder
 from _inf.conversation.row import answered_rows, failures
 from _inf.conversation.rules import Rules
 from _inf.conversation.tool_loop import ToolLoop
-from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, Turn, TurnOptions
+from _inf.turns import TurnOptions
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, Turn
 from tests.support.conversation_rules import rules
 
 

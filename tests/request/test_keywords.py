@@ -13,7 +13,8 @@ from _inf.parts.found import PARTS
 from _inf.parts.typed import GenerateParams
 from _inf.request.keywords import KEYWORDS, PER_CALL, PER_PROMPT, checked
 from _inf.request.sampling import Sampling
-from _inf.types import SamplingParams, TurnOptions
+from _inf.turns import TurnOptions
+from _inf.types import SamplingParams
 
 
 def fields(kind: type) -> set[str]:

@@ -24,7 +24,8 @@ from _inf.request.sampling import resolve
 from _inf.response.decode import answer_text, decode
 from _inf.response.output import TABLE_ROWS, GenerationOutput
 from _inf.response.row import GenerationRow
-from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ToolCall, Transcript
+from _inf.turns import Transcript
+from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ToolCall
 from tests.support.tiny import IM_END, PAD
 
 PAD_ID = 3

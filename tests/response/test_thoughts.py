@@ -15,7 +15,8 @@ from _inf.request.sampling import Sampling, resolve
 from _inf.response.decode import answer_text, decode, decoded_text
 from _inf.response.streaming import TextStream
 from _inf.response.thoughts import Thoughts, ThoughtStream
-from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ThoughtMarks, Transcript
+from _inf.turns import Transcript
+from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ThoughtMarks
 from inf import ConfigError
 from tests.support.tiny import IM_END, IM_START, PAD
 

@@ -22,7 +22,7 @@ from _inf.request.seeds import prompt_seed
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.runtime import quiet
-from _inf.types import Transcript
+from _inf.turns import Transcript
 
 if TYPE_CHECKING:
     from inf import InferenceEngine

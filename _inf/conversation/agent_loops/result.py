@@ -8,7 +8,8 @@ from typing import Any
 
 from _inf.conversation.recorder import Recorder, Sampled
 from _inf.errors import RequestFailure, shown
-from _inf.types import RequestOutput, Transcript
+from _inf.turns import Transcript
+from _inf.types import RequestOutput
 
 
 def answered_row(

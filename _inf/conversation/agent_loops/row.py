@@ -23,7 +23,8 @@ from _inf.conversation.recorder import Recorder
 from _inf.errors import RequestFailure, error_text
 from _inf.runtime.loop_thread import LoopThread
 from _inf.tools.execution import copied
-from _inf.types import Prompt, RequestOutput, SamplingParams, Transcript
+from _inf.turns import Transcript
+from _inf.types import Prompt, RequestOutput, SamplingParams
 
 
 @dataclasses.dataclass(frozen=True)
