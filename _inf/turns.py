@@ -42,6 +42,7 @@ class Transcript:
     caller must run. reward_scores: by tool, and `user_turn_rewards`. limit: the limit that ended
     the conversation or kept calls from running; None if the model ended it. agent_loop: its name,
     if one ran; unsampled: positions where its mask is wrong; extra_fields: as in its output.
+    prompt_ids: those that its answers follow; it may have rendered its prompt itself.
     environment: that of a row which `pause` ended, as `environments.Kept`.
     """
 
@@ -59,6 +60,7 @@ class Transcript:
     unsampled: Sequence[int] = ()
     extra_fields: Mapping[str, Any] = field(default_factory=dict)
     environment: Any = None
+    prompt_ids: list[int] = field(default_factory=list)
 
     @property
     def answer_ids(self) -> list[int]:

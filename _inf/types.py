@@ -206,6 +206,18 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Said:
+    """What is known of an answer beside its ids. calls, reasoning: the calls, and the thought
+    before the text, where a server splits them off. reasoning_tokens: of the last answer's thought
+    with its marks, known once it is split."""
+
+    calls: Sequence[ToolCall] = ()
+    reasoning: str = ""
+    reasoning_tokens: int = 0
+    unsampled: Sequence[int] = ()  # as records of parts have it
+
+
+@dataclass(frozen=True)
 class RequestOutput:
     """One row as answered by a backend.
 
@@ -216,11 +228,8 @@ class RequestOutput:
     weight_versions: the versions of the weights that computed it, in order, each with the index of
         the first token that it computed: in `token_ids`, or with a transcript in its `ids`.
     transcript: only for conversations with tools or several turns, and for agent loops.
-    prompt_token_ids: only of a row with turns, which may have rendered its prompt itself.
-    text, calls: from a backend without a tokenizer, instead of token ids; reasoning: the thought
-    before the text, if its server splits it off.
-    reasoning_tokens: of the last answer's thought with its marks, known once it is split.
-    parts: what was asked of the parts, as their records.
+    text: from a backend without a tokenizer, instead of token ids.
+    parts: what was asked of the parts, as their records; and what else is `Said`.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -233,16 +242,20 @@ class RequestOutput:
     weight_versions: list[tuple[int, int]] = field(default_factory=list)
     transcript: Transcript | None = None
     text: str | None = None
-    calls: Sequence[ToolCall] = ()
-    prompt_token_ids: list[int] | None = None
-    reasoning: str = ""
-    reasoning_tokens: int = 0
     error: str | None = None
     parts: tuple[Any, ...] = ()
 
     def of(self, kind: type[T]) -> T | None:
         """The record that a part left."""
         return next((part for part in self.parts if isinstance(part, kind)), None)
+
+    @property
+    def said(self) -> Said:
+        return self.of(Said) or Said()
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self.said.reasoning_tokens
 
     @property
     def unsampled(self) -> list[int]:

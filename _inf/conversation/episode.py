@@ -274,7 +274,7 @@ class Episode:
         return dataclasses.replace(
             row,
             text=last.text or "",
-            reasoning=last.reasoning,
+            parts=(last.said,),
             prompt_tokens=first.prompt_tokens,
             completion_tokens=self.recorder.tokens,
         )

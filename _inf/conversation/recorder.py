@@ -111,11 +111,10 @@ class Recorder:
             error=ended.error,
             matched_stop=ended.matched_stop,
             prompt_tokens=len(prompt_ids),
-            prompt_token_ids=list(prompt_ids),
             completion_tokens=len(sampled),
             cached_tokens=answers[0].cached_tokens if answers else 0,
             weight_versions=self.versions(prompt_ids, transcript.ids),
-            transcript=transcript,
+            transcript=dataclasses.replace(transcript, prompt_ids=list(prompt_ids)),
         )
 
     def aborted(

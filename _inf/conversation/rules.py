@@ -108,14 +108,14 @@ def answered_calls(
     inside = thoughts is not None and thoughts.inside(before, constrained=constrained)
     shown = {} if thoughts is None else thoughts.shown
     visible = answer_text(answer, tokenizer, skip_special_tokens=True, shown=shown)
-    whole = Parsed(visible, [], answer.reasoning)
-    if thoughts is not None and not answer.reasoning:
+    whole = Parsed(visible, [], answer.said.reasoning)
+    if thoughts is not None and not answer.said.reasoning:
         thought, content, _ = thoughts.split(visible, inside=inside)
         whole = Parsed(content, [], thought)
     if answer.finish_reason == "length" or not rules.tools:
         return whole
     if answer.text is not None:
-        return dataclasses.replace(whole, calls=list(answer.calls))
+        return dataclasses.replace(whole, calls=list(answer.said.calls))
     raw = answer_text(answer, tokenizer, skip_special_tokens=False)
     if isinstance(answer.matched_stop, str):  # it may be the end of a call
         raw += answer.matched_stop

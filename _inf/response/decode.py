@@ -48,8 +48,7 @@ def decode(
             texts[place],
             **_of_output(output),
             parts=[part.added(output, prompt) for part in params.parts],
-            # None if a server tokenizes
-            prompt_token_ids=output.prompt_token_ids or prompt.token_ids or None,
+            prompt_token_ids=_prompt_ids(output, prompt),
             matched_stop_text=stop_texts[output.matched_stop],
             prompt_index=place // n,
             sample_index=place % n,
@@ -72,9 +71,16 @@ def _of_output(output: RequestOutput) -> dict[str, Any]:
         "token_ids": None if output.text is not None else output.token_ids,
         "logprobs": _known_logprobs(output),
         "tool_calls": None if transcript is None else transcript.pending,
-        "reasoning": output.reasoning or None,
+        "reasoning_tokens": output.reasoning_tokens,
+        "reasoning": output.said.reasoning or None,
         "finish_reason": str(output.finish_reason),
     }
+
+
+def _prompt_ids(output: RequestOutput, prompt: Prompt) -> list[int] | None:
+    """The ids that a row's answer followed; None if a server tokenizes."""
+    rendered = None if output.transcript is None else output.transcript.prompt_ids
+    return rendered or prompt.token_ids or None
 
 
 def _stop_texts(

@@ -18,9 +18,7 @@ from _inf.turns import Transcript
 from _inf.types import Message, ToolCall
 
 # Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
-OF_OUTPUT = (
-    "matched_stop prompt_tokens completion_tokens reasoning_tokens cached_tokens weight_versions"
-).split()
+OF_OUTPUT = ("matched_stop prompt_tokens completion_tokens cached_tokens weight_versions").split()
 
 # Keys of `reward_scores` that are not tools.
 NO_TOOLS = ("user_turn_rewards", "environment")

@@ -141,10 +141,12 @@ class Stream:
         if chunk is None or row.finish_reason is None:
             return chunk
         self.stats.add_rows([row], [self.request.so_far])
+        said = row.said
         if self.thoughts is not None:
             tokens = self.thoughts.tokens(row.token_ids, self._thought)
-            row = dataclasses.replace(row, reasoning_tokens=tokens or row.reasoning_tokens)
+            said = dataclasses.replace(said, reasoning_tokens=tokens or said.reasoning_tokens)
         metadata = {name: getattr(row, name) for name in (*OF_OUTPUT, "weight_version")}
+        metadata["reasoning_tokens"] = said.reasoning_tokens
         prompt = Prompt(self.request.token_ids)
         for part in self.request.params.parts:
             metadata |= part.added(row, prompt).metadata
@@ -152,11 +154,12 @@ class Stream:
 
     def _split(self, chunk: StreamChunk | None, row: RequestOutput) -> StreamChunk | None:
         """Take the thought out of a chunk's text; a server may have sent it apart."""
-        if new := row.reasoning[len(self._thought) :]:
-            self._thought = row.reasoning
+        reasoning = row.said.reasoning
+        if new := reasoning[len(self._thought) :]:
+            self._thought = reasoning
             chunk = chunk or StreamChunk("", [], None)
             return dataclasses.replace(chunk, reasoning=new, whole_text=None)
-        if chunk is None or self._splitter is None or row.reasoning:
+        if chunk is None or self._splitter is None or reasoning:
             return chunk
         last = row.finish_reason is not None
         thought, content = self._splitter.feed(chunk.text, last=last)

@@ -21,7 +21,6 @@ def answered(sessions: Sessions, name: str, *requests: tuple[list[int], str]) ->
     for ids, text in requests:
         choice: Any = SimpleNamespace(
             output=RequestOutput(token_ids=[9], logprobs=[-0.5]),
-            unsampled=(),
             finish_reason="stop",
             message={"role": "assistant", "content": "Yes"},
             ended=True,

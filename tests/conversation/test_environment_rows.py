@@ -230,5 +230,5 @@ def test_what_reset_returns_cannot_end_the_turn_that_it_is_put_into(
         output = asyncio.run(asyncio.wait_for(row.run(), 60))
         [ids] = [request.token_ids for request in sent]
         sent.clear()
-        assert output.error is None and output.prompt_token_ids == ids
+        assert output.error is None and output.transcript.prompt_ids == ids
         assert end not in ids and tokenizer.decode(ids).startswith("hi")

@@ -8,7 +8,6 @@ import functools
 import math
 import re
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from _inf.apps.openai_answers import assistant
@@ -19,7 +18,7 @@ from _inf.parts.grammars import Grammar
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenTexts
-from _inf.types import RequestOutput, ToolCall
+from _inf.types import RequestOutput, Said, ToolCall
 
 THOUGHT_BEGINS = "<think>"
 # What a call, or the brackets around one, begins with, in formats that no special token marks.
@@ -35,7 +34,7 @@ WORDS = {
 def whole_chunk(row: GenerationRow) -> StreamChunk:
     ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
-    last = {name: getattr(row, name) for name in OF_OUTPUT}
+    last = {name: getattr(row, name) for name in (*OF_OUTPUT, "reasoning_tokens")}
     for part in row.parts:
         last |= part.metadata
     about = (row.finish_reason, logprobs, row.top_logprobs, last, row.reasoning or "")
@@ -77,7 +76,6 @@ class Choice:
         self.ended = False
         self.output = RequestOutput()
         self.text = ""
-        self.unsampled: Sequence[int] = ()
         self.top_logprobs: list[dict[int, float]] = []  # so far
         self._thought, self._content = Growing(), Growing()
 
@@ -142,8 +140,9 @@ class Choice:
     def _end(self, chunk: StreamChunk) -> tuple[str, str]:
         """Take the last chunk; return the thought and the content of the message."""
         metadata = chunk.metadata or {}
-        last = {name: metadata[name] for name in OF_OUTPUT if name in metadata}
-        self.unsampled = metadata.get("forced_at", ())
+        last: dict[str, Any] = {name: metadata[name] for name in OF_OUTPUT if name in metadata}
+        tokens, forced = metadata.get("reasoning_tokens", 0), metadata.get("forced_at", ())
+        last["parts"] = (Said(reasoning_tokens=tokens, unsampled=forced),)
         self.output = dataclasses.replace(self.output, finish_reason=chunk.finish_reason, **last)
         stop = self.output.matched_stop
         self.ended = stop in self.call.rules.model.eos_token_ids

@@ -165,7 +165,7 @@ class Session:
         answer = normalize([[choice.message]])[0] if start.messages else []
         messages = [*start.messages, *_compared(cast("list[Message]", answer))]
         sampled = output.token_ids
-        mask = [int(place not in choice.unsampled) for place in range(len(sampled))]
+        mask = [int(place not in output.unsampled) for place in range(len(sampled))]
         with self._lock:
             trace = self._continued(start, prompt_ids)
             size = _size(trace) if trace.id in self._traces else 0

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from _inf.backends.openai.translation import sent_by_parts
 from _inf.tools.call_values import call_of
-from _inf.types import Message, Request, RequestOutput, SamplingParams
+from _inf.types import Message, Request, RequestOutput, Said, SamplingParams
 
 # Other servers' names for `stop`. Whether calls end the row is decided above.
 STOPPED = ("tool_calls", "function_call", "eos")
@@ -131,19 +131,18 @@ class TextAnswer(OpenAIAnswer):
             self._add_call(call, call.get("index", place))
         stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's
         self.matched_stop = stop if isinstance(stop, str) else self.matched_stop
+        calls = [
+            call_of(call["name"], call["arguments"].strip() or None, call["arguments"], 0, 0)
+            for call in self.calls
+        ]
         return RequestOutput(
             finish_reason=self.finish_reason,
             matched_stop=self.matched_stop,
             prompt_tokens=self.usage.get("prompt_tokens") or 0,
             completion_tokens=self.usage.get("completion_tokens") or 0,
-            reasoning_tokens=self.reasoning_tokens,
             cached_tokens=self.cached_tokens,
             text=self.text,
-            reasoning=self.reasoning,
-            calls=[
-                call_of(call["name"], call["arguments"].strip() or None, call["arguments"], 0, 0)
-                for call in self.calls
-            ],
+            parts=(Said(calls, self.reasoning, self.reasoning_tokens),),
         )
 
     def _add_call(self, call: Mapping[str, Any], index: int) -> None:
