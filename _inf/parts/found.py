@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import pkgutil
 import textwrap
@@ -10,17 +11,32 @@ from collections.abc import Iterator, Mapping
 from _inf import parts
 from _inf.parts.part import Part
 
+BACKENDS = ("sglang", "hf", "openai")
+
 
 def _found() -> Iterator[type[Part]]:
     for module in sorted(pkgutil.iter_modules(parts.__path__), key=lambda module: module.name):
         if module.ispkg:
             folder = importlib.import_module(f"{parts.__name__}.{module.name}")
             own = (each for each in vars(folder).values() if isinstance(each, type))
-            yield from (
-                each
-                for each in own
-                if issubclass(each, Part) and each.__module__ == folder.__name__
-            )
+            for part in own:
+                if issubclass(part, Part) and part.__module__ == folder.__name__:
+                    _name_feature(part, module.name)
+                    yield part
+
+
+def _name_feature(part: type[Part], folder: str) -> None:
+    """Give the keywords of a part that not every backend has a feature, unless they name one."""
+    if not all(_has(part, backend) for backend in BACKENDS):
+        part.keywords = {
+            name: row if row.feature else dataclasses.replace(row, feature=folder)
+            for name, row in part.keywords.items()
+        }
+
+
+def _has(part: type[Part], backend: str) -> bool:
+    module = f"{part.__module__}.{backend}"
+    return backend in part.same_names or importlib.util.find_spec(module) is not None
 
 
 PARTS = tuple(_found())
@@ -42,8 +58,3 @@ def entries(texts: Mapping[str, str], indent: int) -> str:
 def features(backend: str) -> frozenset[str]:
     """The features of the parts that a backend has."""
     return frozenset[str]().union(*(part.features() for part in PARTS if _has(part, backend)))
-
-
-def _has(part: type[Part], backend: str) -> bool:
-    module = f"{part.__module__}.{backend}"
-    return backend in part.same_names or importlib.util.find_spec(module) is not None

@@ -40,7 +40,8 @@ class Keyword:
     of a union; None: in neither. typed: the type of one value for type checkers, by default that of
     `kind`. per_prompt: whether a list gives each prompt its own value. neutral: the value that
     changes nothing, besides None. default: the option's, as the help shows it; None: no option.
-    feature: what a backend must support for it; "": every backend does. filters: whether it
+    feature: what a backend must support for it; "": every backend does, or, of a part that some
+    backend lacks, the name of the part's folder. filters: whether it
     excludes tokens from being sampled. of_chats: whether only messages have it. sglang: its name in
     SGLang's `SamplingParams`; "": it has none. refused: the kinds of call that cannot have it, and
     why, or "" where the caller of `refuse` says it.

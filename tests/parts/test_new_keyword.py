@@ -31,7 +31,7 @@ from _inf.request.values import text
 class StopRegex(Part):
     same_names = {"sglang"}
     keywords = {
-        "stop_regex": Keyword(text, "A pattern that ends the answer.", str, "", "stop_regex")
+        "stop_regex": Keyword(text, "A pattern that ends the answer.", str, "")
     }
     stop_regex: str = ""
 '''
@@ -55,7 +55,7 @@ class Entropies(Record):
 class ReturnEntropy(Part):
     keywords = {
         "return_entropy": Keyword(
-            flag, "Also return entropies.", bool, "no", "entropy", neutral=False,
+            flag, "Also return entropies.", bool, "no", neutral=False,
             per_prompt=False, refused=NOT_IN_TURNS,
         )
     }
