@@ -94,8 +94,10 @@ def typed_module() -> str:
     keywords = textwrap.indent(documentation(), " " * 4).strip()
     params = [f"    {name}: {row.annotation}" for name, row in KEYWORDS.items()]
     fields = {**ROW_FIELDS, **ROW_METADATA}
-    typed = {name: field.typed.removesuffix(" | None") for name, field in fields.items()}
-    of_rows = [f"    {name}: {kind} | None" for name, kind in typed.items()]
+    of_rows = [
+        f"    {name}: {field.typed.removesuffix(' | None')}{' | None' * (field.default is None)}"
+        for name, field in fields.items()
+    ]
     lists = [f"    {name}: list[{field.typed}] | None" for name, field in ROW_FIELDS.items()]
     return "\n".join(
         [

@@ -48,12 +48,13 @@ class Added:
 class Field:
     """The documentation of what a part adds to rows. typed: of one row's value, for type checkers.
     in_json: whether a table has it as JSON text. in_choices: whether servers and batches show it in
-    a choice of an answer."""
+    a choice of an answer. default: the attribute of a row that has none."""
 
     typed: str
     help: str
     in_json: bool = False
     in_choices: bool = False
+    default: Any = None
 
 
 T = TypeVar("T")

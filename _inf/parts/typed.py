@@ -171,7 +171,7 @@ class RowFields:
     sampling_logprobs: list[float] | None
     top_logprobs: list[dict[int, float]] | None
     adapter: str | None
-    forced_at: Sequence[int] | None
+    forced_at: Sequence[int]
 
 
 class OutputLists:

@@ -79,8 +79,8 @@ class GenerationRow(RowFields):
         for part in vars(self).get("parts", ()):
             if name in part.fields or name in part.metadata:
                 return part.fields.get(name, part.metadata.get(name))
-        if name in ROW_FIELDS or name in ROW_METADATA:
-            return None
+        if field := ROW_FIELDS.get(name) or ROW_METADATA.get(name):
+            return field.default
         raise no_attribute(self, name, [*type(self).__dataclass_fields__, *ALWAYS_THERE, *OF_ROWS])
 
     @property

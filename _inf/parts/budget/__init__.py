@@ -54,6 +54,7 @@ class Budget(Part):
         "forced_at": Field(
             "Sequence[int]",
             "only if `thinking_token_budget` ended a thought: the places of the forced tokens.",
+            default=(),
         )
     }
     thinking_token_budget: int = 0
