@@ -109,10 +109,7 @@ def resolve(
     engine itself reads only `config.json` or `generation_config.json`, not both. The values of a
     refused prompt mean nothing.
     """
-    for name in params:
-        if name not in KEYWORDS:
-            instead = hint(name, KEYWORDS) or "."
-            raise ConfigError.of(name, f"generate() has no such parameter{instead}")
+    _check_names(params)
     given = {name: _given(name, value) for name, value in params.items() if value is not None}
     listed = _listed(given, prompts)
     vocabulary = model.limits.vocabulary
@@ -132,12 +129,7 @@ def resolve(
         name for each in values for name, value in each.items() if KEYWORDS[name].asks(value)
     )
     of_call = {"n": config.n, **_fields_of(Sampling, shared), "asked": asked}
-    for part in (part for params in all_params for part in params.parts):
-        part.check_samples(of_call["n"])
-    if "agent_loop" in asked:
-        refuse("agent loop", asked)
-        leave = "leave agent_loop out, or pass tools=[] for no default one"
-        refuse("turns", asked, f"cannot be used with agent_loop; {leave}")
+    _check_together(asked, all_params, of_call["n"])
     if not differ:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
     if "seed" in shared:
@@ -146,6 +138,23 @@ def resolve(
             for index, params in enumerate(all_params)
         ]
     return Sampling(params=all_params, turns=turns, **of_call)
+
+
+def _check_names(params: Mapping[str, Any]) -> None:
+    for name in params:
+        if name not in KEYWORDS:
+            instead = hint(name, KEYWORDS) or "."
+            raise ConfigError.of(name, f"generate() has no such parameter{instead}")
+
+
+def _check_together(asked: frozenset[str], params: Sequence[SamplingParams], n: int) -> None:
+    """Refuse keywords that do not go with so many samples of a prompt, or with an agent loop."""
+    for part in (part for each in params for part in each.parts):
+        part.check_samples(n)
+    if "agent_loop" in asked:
+        refuse("agent loop", asked)
+        leave = "leave agent_loop out, or pass tools=[] for no default one"
+        refuse("turns", asked, f"cannot be used with agent_loop; {leave}")
 
 
 def _of_prompt(
