@@ -43,7 +43,7 @@ KEYWORDS: dict[str, dict[str, Any]] = {
     "min_tokens beyond a grammar's end": {**SEEDED, "regex": "a{1,6}|b", "min_tokens": 4},
     "n and sampling_mask": {**SEEDED, "n": 3, "top_p": 0.9, **MASK},
     "logprobs": {**GREEDY, "logprobs": 4, "prompt_logprobs": 2, "max_tokens": 9},
-    **{f"drawn {number}": drawn(number, len(PROMPTS)) for number in (5, 6, 8, 9)},
+    **{f"drawn {number}": drawn(number, len(PROMPTS)) for number in (5, 6, 7, 8, 9)},
 }
 
 

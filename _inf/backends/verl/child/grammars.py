@@ -169,16 +169,16 @@ class _Backend(GuidanceBackend):
 
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
-    """Check whether a row ends; it ends when its grammar ends or cannot continue."""
+    """Check whether a row ends; it ends when its grammar ends or cannot continue. The token that
+    ends a grammar is no text, in which SGLang would look for stop strings."""
     grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
-    if grammar is not None and (error := grammar.matcher.get_error()) and not req.finished():
-        reason = error.partition("\n")[0]
-        req.finished_reason = FINISH_ABORT(f"llguidance cannot continue its grammar: {reason}")
+    if grammar is not None and not req.finished():
+        if error := grammar.matcher.get_error():
+            reason = error.partition("\n")[0]
+            req.finished_reason = FINISH_ABORT(f"llguidance cannot continue its grammar: {reason}")
+        elif req.output_ids and (token := req.output_ids[-1]) in grammar.vocabulary.ends:
+            req.finished_reason = FINISH_MATCHED_TOKEN(matched=token)
     check(*args)
-    if grammar is None or req.finished() or not req.output_ids:
-        return
-    if (token := req.output_ids[-1]) in grammar.vocabulary.ends:
-        req.finished_reason = FINISH_MATCHED_TOKEN(matched=token)
 
 
 def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> None:
