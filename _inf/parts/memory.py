@@ -14,16 +14,16 @@ BYTES = 200  # some, of a token's number and its log prob in a dict, while they 
 
 
 def check_memory(prompts: Sequence[Prompt], sampling: Sampling) -> None:
-    counts: Counter[str] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for prompt, params in zip(prompts, sampling.params, strict=True):
         for part in params.parts:
             for name, (each, tokens) in part.listed(params, len(prompt.token_ids)).items():
-                counts[name] += sampling.n * each * tokens if each > FEW else 0
-    for name, count in counts.items():
-        _check(name, count)
+                counts[name, part.fewer] += sampling.n * each * tokens if each > FEW else 0
+    for (name, fewer), count in counts.items():
+        _check(name, fewer, count)
 
 
-def _check(name: str, count: int) -> None:
+def _check(name: str, fewer: str, count: int) -> None:
     if (needed := count * BYTES) < 2**30:
         return
     from _inf.runtime.free_memory import free_bytes
@@ -32,6 +32,5 @@ def _check(name: str, count: int) -> None:
         raise ConfigError.of(
             name,
             f"the call may list {count:,} log probs, some {needed / 2**30:.0f} GiB, and "
-            f"{free / 2**30:.1f} GiB of memory are free; ask for fewer of them, or of max_tokens, "
-            "or send fewer rows.",
+            f"{free / 2**30:.1f} GiB of memory are free; ask for {fewer} or send fewer rows.",
         )

@@ -70,7 +70,7 @@ class Part:
     row_fields, row_metadata: what it adds to rows. order: where it stands among those that change
     the same logits. greedy: why its rows are not sampled; "": they are. adjusts: whether it changes
     logits. excludes: whether it can leave a row no token to come next. instead: what to do where a
-    backend lacks it, after a space.
+    backend lacks it, after a space. fewer: what to ask for where its lists are too long.
     """
 
     keywords: ClassVar[Mapping[str, Keyword]] = {}
@@ -82,6 +82,7 @@ class Part:
     instead: ClassVar[str] = ""
     adjusts: ClassVar[bool] = False
     excludes: ClassVar[bool] = False
+    fewer: ClassVar[str] = "fewer of them"
 
     @classmethod
     def asked(cls, values: Mapping[str, Any], model: ModelInfo) -> Self | None:
@@ -90,8 +91,9 @@ class Part:
         return cls(**own) if any(cls.keywords[name].asks(own[name]) for name in own) else None
 
     def values(self) -> dict[str, Any]:
-        """Its keywords with their values."""
-        return {name: getattr(self, name) for name in self.keywords}
+        """Its keywords that ask for something, with their values."""
+        found = {name: getattr(self, name) for name in self.keywords}
+        return {name: value for name, value in found.items() if self.keywords[name].asks(value)}
 
     def contradictions(self, params: SamplingParams, model: ModelInfo) -> Iterable[tuple[str, str]]:
         """What cannot be followed beside a row's other parameters: a keyword, and why."""
@@ -135,6 +137,11 @@ class Part:
             return default
         found: type[T] = importlib.import_module(name).Translation
         return found
+
+
+def values_of(parts: Iterable[Part]) -> dict[str, Any]:
+    """The keywords of a row's parts, with their values."""
+    return {name: value for part in parts for name, value in part.values().items()}
 
 
 def check_parts(backend: object, params: Sequence[SamplingParams]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.config import RolloutConfig
+from _inf.parts.part import values_of
 from _inf.request.keywords import FILTERS, KEYWORDS
 from _inf.request.sampling import ASK_TO_SAMPLE, resolve
 from _inf.request.values import MAX_INT32
@@ -34,9 +35,8 @@ def check_params(params: Mapping[str, Any], config: RolloutConfig) -> None:
 def effective_params(params: Mapping[str, Any], rollout: RolloutConfig) -> dict[str, Any]:
     """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
     [resolved] = resolve(params, rollout, 1, ANY_MODEL).params
-    used = {name: KEYWORDS[name].neutral for name in ALWAYS_SHOWN} | vars(resolved)
-    for part in resolved.parts:
-        used |= part.values()
+    neutral = {name: KEYWORDS[name].neutral for name in ALWAYS_SHOWN}
+    used = neutral | vars(resolved) | values_of(resolved.parts)
     return {
         name: used[name]
         for name, row in KEYWORDS.items()

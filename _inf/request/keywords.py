@@ -3,6 +3,7 @@ signatures, options, and the keys of requests and batch lines are made."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -266,6 +267,7 @@ def refuse(kind: CallKind | ChatKind, asked: Container[str], otherwise: str = ""
             raise ConfigError.of(name, f"{row.refused[kind] or otherwise}.")
 
 
+@functools.cache
 def documentation() -> str:
     """What each keyword is, for the docstrings of the methods that take them."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from _inf.config import RolloutConfig, load_config
 from _inf.errors import ConfigError
-from _inf.request.keywords import KEYWORDS
+from _inf.parts.part import values_of
 from _inf.request.sampling import Sampling, resolve
 from _inf.types import Limits, ModelInfo, SamplingParams
 
@@ -30,8 +30,7 @@ def sampled(_config: RolloutConfig = DEFAULT, _prompts: int = 1, **params: Any) 
 
 def asked(params: SamplingParams) -> dict[str, Any]:
     """The keywords of parts that a row asks for."""
-    values = {name: value for part in params.parts for name, value in part.values().items()}
-    return {name: value for name, value in values.items() if KEYWORDS[name].asks(value)}
+    return values_of(params.parts)
 
 
 def greedy(sampling: Sampling) -> bool:

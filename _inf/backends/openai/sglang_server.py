@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.text import Answer
 from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, error_text
+from _inf.parts.part import values_of
 from _inf.types import Request, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
@@ -143,9 +144,7 @@ def _sampling_params(params: SamplingParams) -> dict[str, Any]:
         "max_new_tokens": params.max_tokens,
         "min_new_tokens": params.min_tokens,
     }
-    for part in params.parts:  # SGLang's names are those of the keywords
-        named |= {name: value for name, value in part.values().items() if value is not None}
-    return named
+    return named | values_of(params.parts)  # SGLang's names are those of the keywords
 
 
 def _row(request: Request, chunk: Mapping[str, Any]) -> RequestOutput:

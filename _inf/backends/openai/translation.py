@@ -19,8 +19,7 @@ class Translation(Generic[PartT]):
 
     def sent(self) -> dict[str, Any]:
         """Fields of the body, by OpenAI's and vLLM's names."""
-        rows = self.part.keywords
-        return {name: v for name, v in self.part.values().items() if rows[name].asks(v)}
+        return self.part.values()
 
     def check(self, *, ours: bool) -> None:
         """Refuse what the server cannot give. ours: whether its log probs are by our definition."""

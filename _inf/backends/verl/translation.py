@@ -20,8 +20,7 @@ class Translation(Generic[PartT]):
     def sent(self) -> dict[str, Any]:
         """SGLang's sampling parameters, and fields of its request, by their names there. Those of
         `custom_params` are for our own code in the scheduler's process."""
-        rows = self.part.keywords
-        return {name: v for name, v in self.part.values().items() if rows[name].asks(v)}
+        return self.part.values()
 
     def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> object:
         """The part's record of an answer so far, from SGLang's `meta_info`; None: there is none.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from _inf.config.other_names import hint
 from _inf.errors import ConfigError, shown
-from _inf.parts.part import Part
+from _inf.parts.part import values_of
 from _inf.request.keywords import KEYWORDS, checked
 from _inf.request.sampling import PART_OF, parts_of
 from _inf.types import ModelInfo, SamplingParams
@@ -32,12 +32,8 @@ TAKEN = [
 
 def loop_params(params: SamplingParams) -> dict[str, Any]:
     """Return the `sampling_params` of `AgentLoopBase.run`."""
-    own = vars(params) | _values(params.parts)
+    own = vars(params) | values_of(params.parts)
     return {name: own.get(name, KEYWORDS[name].neutral) for name in GIVEN} | {"logprobs": True}
-
-
-def _values(parts: Sequence[Part]) -> dict[str, Any]:
-    return {name: value for part in parts for name, value in part.values().items()}
 
 
 def request_params(
@@ -71,5 +67,5 @@ def request_params(
         values["stop_token_ids"] = sorted({*own, *ends})
     own = {name: value for name, value in values.items() if name in FIELDS}
     of_parts = {name: value for name, value in values.items() if name not in FIELDS}
-    parts = parts_of(_values(row.parts) | of_parts, model) if of_parts else row.parts
+    parts = parts_of(values_of(row.parts) | of_parts, model) if of_parts else row.parts
     return dataclasses.replace(row, **own, parts=parts)

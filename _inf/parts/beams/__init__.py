@@ -47,8 +47,7 @@ class Beams(Part):
 
     def contradictions(self, params: SamplingParams, model: ModelInfo) -> Iterable[tuple[str, str]]:
         if grammar := params.of(Grammar):
-            name = next(name for name, value in grammar.values().items() if value is not None)
-            yield "num_beams", f"beams follow no grammar; leave {name} out."
+            yield "num_beams", f"beams follow no grammar; leave {next(iter(grammar.values()))} out."
 
     def check_samples(self, n: int) -> None:
         if self.num_beams < n:

@@ -69,6 +69,5 @@ class SamplingMask(Part):
                 "over them are `logprobs`; set a filter, or leave sampling_mask out.",
             )
         tops = params.of(TopLogprobs)
-        for name, value in tops.values().items() if tops else ():
-            if value:
-                yield "sampling_mask", f"{name} is set too; leave one of the two out."
+        for name in tops.values() if tops else ():
+            yield "sampling_mask", f"{name} is set too; leave one of the two out."

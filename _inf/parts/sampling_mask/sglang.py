@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.backends.verl import translation
+from _inf.backends.verl.sglang_format import TOP_LOGPROBS
 from _inf.parts.sampling_mask import Kept, SamplingMask
-from _inf.parts.top_logprobs.sglang import COUNT, possible
+from _inf.parts.top_logprobs.sglang import possible
 from _inf.types import RequestOutput
 
 KEY = "sampling_mask"
@@ -15,7 +16,7 @@ KEY = "sampling_mask"
 
 class Translation(translation.Translation[SamplingMask]):
     def sent(self) -> dict[str, Any]:
-        return {COUNT: 1, "custom_params": {KEY: True}}
+        return {TOP_LOGPROBS: 1, "custom_params": {KEY: True}}
 
     def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> Kept:
         return Kept(possible(meta, 0, None))

@@ -62,6 +62,7 @@ class TopLogprobs(Part):
             in_json=True,
         )
     }
+    fewer = "fewer of them, or of max_tokens,"
     logprobs: int = 0
     logprob_token_ids: Sequence[int] | None = None
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.backends.verl import translation
+from _inf.backends.verl.sglang_format import TOP_LOGPROBS
 from _inf.parts.top_logprobs import TopLogprobs, Tops
 from _inf.types import RequestOutput
 
-IDS, COUNT = "logprob_token_ids", "top_logprobs_num"
+IDS = "logprob_token_ids"
 # Below it are the log probs of tokens that are ruled out: -inf, or on a GPU the smallest number of
 # their type, -3.39e38 or less (`layers/sampler.py`, `_attach_logprobs_to_output`).
 RULED_OUT = -3.3e38
@@ -18,8 +19,8 @@ RULED_OUT = -3.3e38
 class Translation(translation.Translation[TopLogprobs]):
     def sent(self) -> dict[str, Any]:
         if named := self.part.logprob_token_ids:
-            return {COUNT: 1, "custom_params": {IDS: list(named)}}
-        return {COUNT: self.part.logprobs}
+            return {TOP_LOGPROBS: 1, "custom_params": {IDS: list(named)}}
+        return {TOP_LOGPROBS: self.part.logprobs}
 
     def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> Tops:
         known, most = before.of(Tops), self.part.logprobs
