@@ -22,7 +22,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-from _inf.apps.cli.lm_eval import client_arguments
 from inf import InferenceEngine
 
 TEXT = "Natalia sold clips to {} of her friends in April, and then she sold half as many in May. "
@@ -55,9 +54,18 @@ def main(
     print(machine())
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with InferenceEngine(rollout={"prompt_length": 1024}) as engine, engine.serve() as server:
-        folder = str(engine.model_folder)
+        folder, total = str(engine.model_folder), engine.model.limits.total
         models = {
-            "inf": LocalCompletionsAPI(**client_arguments(engine, server)),
+            "inf": LocalCompletionsAPI(
+                f"{server.base_url}/completions",
+                tokenizer_backend="huggingface",
+                tokenizer=folder,
+                model=engine.config.model_name,
+                max_length=total,
+                batch_size=min(512, 1_000_000 // total),
+                max_retries=1,
+                timeout=10**6,
+            ),
             "hf": HFLM(pretrained=folder, device=device, dtype="float32", batch_size=batch_size),
         }
         compare(models, requests, pairs)

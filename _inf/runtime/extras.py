@@ -14,7 +14,6 @@ EXTRAS = {
     "verl": ("verl", "sglang"),
     "ray": ("ray",),
     "mcp": ("mcp",),
-    "lm-eval": ("lm_eval",),
     "reasoning-gym": ("reasoning_gym",),
 }
 # All that needs the extra `verl`: the key, the call or the option as it is written, and the reason.
@@ -34,7 +33,6 @@ NEEDS_VERL = {
     "reward": "without a reward function of your own, verl's default_compute_score scores answers",
     "gsm8k": "its answers are scored by verl's two rules unless --reward names a function",
     "--tool": "gsm8k's tool is verl's Gsm8kTool",
-    "log": "metrics are sent to a tracker by verl's Tracking",
     "metrics": "best@k, worst@k and maj@k are verl's process_validation_metrics",
     "check": "training/rollout_probs_diff_* and rollout_corr/* are verl's metrics",
     "check turns": "the third path is verl's own builder",

@@ -1,13 +1,11 @@
-"""`inf eval` with a stub as the engine: what it writes, when an engine starts, `--log`, and what it
-keeps of an earlier run: answers always, rewards of the same function only."""
+"""`inf eval` with a stub as the engine: what it writes, when an engine starts, and what it keeps
+of an earlier run: answers always, rewards of the same function only."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import importlib.util
 import json
-import sys
 import textwrap
 import threading
 from collections.abc import Callable
@@ -18,7 +16,6 @@ import pytest
 
 import inf
 from _inf.apps import tally
-from _inf.apps.eval.tracking import global_step
 from inf import ConfigError, EngineDeadError, PromptError
 from tests.support.json_lines import read, write
 from tests.support.stub_engine import StubEngine
@@ -45,7 +42,6 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inf, "InferenceEngine", Stub)
     for count in ("starts", "asked"):
         monkeypatch.setattr(Stub, count, 0)
-    monkeypatch.delenv("TENSORBOARD_DIR", raising=False)
     reward_file("return 1.0")
     write(Path("rows.jsonl"), ROWS)
 
@@ -101,61 +97,23 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
     code, out, _ = command(*asked, 3)
     assert (code, json.loads(out)["unscored"], Stub.starts) == (0, 0, 2)
     assert [command(*asked, limit)[0] for limit in (3, 2)] == [0, 0] and Stub.starts == 2
-    assert not Path("tensorboard_log").exists()  # nothing is logged unless it is asked
 
 
-@pytest.mark.verl
 def test_what_cannot_be_run_is_one_sentence_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, command: Eval
 ) -> None:
-    find_spec, missing = importlib.util.find_spec, ("mlflow", "reasoning_gym")
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda *name: None if name[0] in missing else find_spec(*name)
-    )
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    monkeypatch.setattr("_inf.runtime.extras.has", lambda extra: extra != "reasoning-gym")
     for words, said in (
         ("rows.jsonl --tool", "--tool: it is an option of gsm8k, not of rows.jsonl"),
         ("rows.jsonl --data a.jsonl", "--data: it is an option of gsm8k, math500"),
         ("gsm8k --tool --agent-loop a", "--tool: an agent loop has its own tools"),
         ("gsm8k --data-seed 0", "--data-seed: it is an option of rg:NAME"),
         ("rg:chain_sum", "reasoning-gym is not installed: pip install 'inf-engine["),
-        ("rows.jsonl --log wandbb", "'wandbb' is none of wandb, mlflow, trackio, tensorb"),
-        ("rows.jsonl --log mlflow", "the package mlflow is not installed: pip install mlfl"),
     ):
         code, _, err = command("eval", "--reward", "reward.py", "--restart", *words.split())
         assert (code, err.count("\n"), Stub.starts) == (2, 1, 0) and said in err
         assert sorted(path.name for path in Path().iterdir()) == ["reward.py", "rows.jsonl"]
     assert read(Path("rows.jsonl")) == ROWS
-
-
-@pytest.mark.verl
-def test_metrics_are_in_tensorboards_file_under_their_names(evaluate: Eval) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    code, out, _ = evaluate("--json", "--log", "tensorboard")
-    found = json.loads(out)  # verl's messages are not on stdout
-    events = EventAccumulator("tensorboard_log/inf-eval/eval")
-    events.Reload()
-    logged = {name: events.Scalars(name) for name in events.Tags()["scalars"]}
-    assert {name: [(e.step, e.value) for e in each] for name, each in logged.items()} == {
-        name: [(0, pytest.approx(value))] for name, value in found["metrics"].items()
-    }
-    assert code == 0 and "val-core/own/reward/mean@1" in logged
-    steps = {"run1/global_step_60": 60, "global_step_5/actor": 5, "Qwen/Qwen3": 0}
-    assert {path: global_step(path) for path in steps} == steps
-
-
-@pytest.mark.verl
-def test_tracker_that_fails_leaves_the_summary_and_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, evaluate: Eval
-) -> None:
-    def fails(*args: Any, **kwargs: Any) -> None:
-        raise ValueError("no key")
-
-    monkeypatch.setattr("verl.utils.tracking.Tracking", fails)
-    code, _, err = evaluate("--log", "wandb")
-    assert code == 1 and "log: wandb took no metrics: ValueError: no key" in err
-    assert Path("eval.summary.json").exists()
 
 
 # ─── What is kept ───

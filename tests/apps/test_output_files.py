@@ -89,7 +89,6 @@ WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
         "found.json",
         lambda path: command("eval", "compare", "rows.jsonl", "rows.jsonl", "--out", path),
     ),
-    "inf eval --plot": ("found.svg", lambda path: evaluated("--plot", path)),
     "summary of inf eval": (
         "run.summary.json",
         lambda path: evaluated("--out", str(path).removesuffix(".summary.json")),
@@ -170,8 +169,6 @@ def test_command_refuses_a_wrong_output_before_it_starts() -> None:
         "batch rows.jsonl rows.jsonl",
         "batch x.meta.json x.jsonl",  # whose settings would be written into the input
         "eval rows.jsonl --reward reward.py --out rows",
-        "eval rows.jsonl --reward reward.py --plot plot",
-        "check --plot none/plot.png",
         "serve --traces rows.jsonl",
         "show rows.jsonl --out link.jsonl",
     ):

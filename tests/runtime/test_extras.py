@@ -17,7 +17,6 @@ from _inf.apps.check.turns_report import compare_paths
 from _inf.apps.cli import main
 from _inf.apps.eval.dataset import Example, check_for_verls_reward
 from _inf.apps.eval.metrics import metrics
-from _inf.apps.eval.tracking import check_tracker
 from _inf.apps.ray.run import answer_on_ray
 from _inf.apps.rollouts import rollouts_to_data_proto
 from _inf.backends.registry import read_config
@@ -67,7 +66,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("rollouts_to_data_proto", lambda: rollouts_to_data_proto([])),
     ("against", lambda: read_batch(__file__)),
     ("reward", lambda: check_for_verls_reward(EXAMPLE)),
-    ("log", lambda: check_tracker("tensorboard")),
 ]
 
 
@@ -139,8 +137,8 @@ def test_workers_of_a_batch_and_packages_of_other_extras_are_refused_by_name() -
     with pytest.raises(ConfigError) as refused:
         answer_on_ray(Config(), [], {}, lambda *row: None, workers=2, rollouts=False)
     assert str(refused.value) == "--workers: ray is not installed: pip install 'inf-engine[ray]'"
-    with pytest.raises(ConfigError, match=r"^lm-eval is not .* 'inf-engine\[lm-eval\]'$"):
-        extras.require("lm-eval")
+    with pytest.raises(ConfigError, match=r"^mcp is not .* 'inf-engine\[mcp\]'$"):
+        extras.require("mcp")
 
 
 def test_each_extra_is_one_of_the_package() -> None:

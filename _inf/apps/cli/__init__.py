@@ -20,7 +20,6 @@ from _inf.apps.cli.batch import batch
 from _inf.apps.cli.chat import chat
 from _inf.apps.cli.check import check_app
 from _inf.apps.cli.evaluate import eval_app
-from _inf.apps.cli.lm_eval import PASSED_ON, lm_eval
 from _inf.apps.cli.options import DefaultCommand, Options, option_instead
 from _inf.apps.cli.serve import serve
 from _inf.apps.cli.show import show
@@ -86,7 +85,6 @@ app.command(ASK)(ask)
 app.command("chat")(chat)
 app.command("batch")(batch)
 app.add_typer(eval_app, name="eval")
-app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(check_app, name="check")
 app.command("serve")(serve)
 app.command("show")(show)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from _inf.apps.check.measure import BATCH, MAX_TOKENS, check
 from _inf.apps.check.turns_conversation import read_conversation
 from _inf.apps.check.turns_report import compare_paths, read_model
-from _inf.apps.cli.options import DefaultCommand, Options, check_plot, show_report, takes_options
+from _inf.apps.cli.options import DefaultCommand, Options, takes_options
 
 
 class CheckCommands(DefaultCommand):
@@ -54,7 +55,6 @@ def check_engine(
             show_default="see docs/parity.md",
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the differences into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     *,
     call: Options,
@@ -63,11 +63,13 @@ def check_engine(
 
     The exit code is 1 if they differ.
     """
-    check_plot(plot)
     with call.start() as engine:
         size = {"max_tokens": max_tokens, "batch": batch}
         report = check(engine, prompts=prompts, against=against, threshold=threshold, **size)
-    show_report(report, plot, as_json)
+    if as_json:
+        typer.echo(report.json())
+    else:
+        Console().print(report.table())
     raise typer.Exit(0 if report.passed else 1)
 
 

@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from _inf.apps.cli.options import (
-    DefaultCommand,
-    Options,
-    check_plot,
-    first_errors,
-    show_report,
-    takes_options,
-)
+from _inf.apps.cli.options import DefaultCommand, Options, first_errors, takes_options
 from _inf.apps.eval.benchmarks import NAMED, BenchmarkOptions, data_of
 from _inf.apps.eval.compare import compare_runs, is_comparison
 from _inf.apps.eval.environments import factory_of_file
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.run import EvalRun, EvalSettings
-from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
 from _inf.backends.registry import describe
 from _inf.errors import ConfigError
 from _inf.models.adapters import adapter_folder
@@ -57,9 +49,6 @@ class EvalOptions:
         Path | None,
         typer.Option(help="The stem of the files.", show_default="eval, or the benchmark's name"),
     ] = None
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw them into this file.", show_default=False)
-    ] = None
     reward: Annotated[
         str | None,
         typer.Option(
@@ -77,9 +66,6 @@ class EvalOptions:
     adapter: Annotated[
         str | None,
         typer.Option(metavar="NAME=PATH", help="The LoRA adapter that answers, and its folder."),
-    ] = None
-    log: Annotated[
-        str | None, typer.Option(metavar="TRACKER", help="wandb, mlflow, trackio or tensorboard.")
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False
 
@@ -114,10 +100,7 @@ def data(
     Writes OUT.jsonl and OUT.summary.json. After a stop, the same command resumes, also with a
     higher LIMIT. With another reward function it scores the stored answers again.
     """
-    check_plot(options.plot)
     config = call.load()
-    if options.log is not None:
-        check_tracker(options.log)
     params, adapter = call.params | options.params(), None
     if options.adapter is not None:
         adapter = _adapter(options.adapter, remote=describe(config).remote)
@@ -128,10 +111,8 @@ def data(
     run = EvalRun(asked, settings, config, params, adapter and adapter[1])
     start = partial(_started, call, adapter)
     report = run.run(start, first_errors("answer"), lambda text: say(f"inf: {text}"))
-    show_report(report, options.plot, options.as_json)
+    typer.echo(report.json() if options.as_json else report.table())
     typer.echo(f"rows and summary: {run.rows}, {run.summary}", err=True)
-    if options.log is not None:
-        log_metrics(options.log, report, run.stem.name, global_step(config.model_path))
     _report_faults(report, run.rows)
 
 

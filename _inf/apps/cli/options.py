@@ -10,7 +10,6 @@ import inspect
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -30,14 +29,11 @@ from _inf.errors import ConfigError
 from _inf.request.effective import check_params
 from _inf.request.keyword import Keyword
 from _inf.request.keywords import KEYWORDS
-from _inf.runtime.files import check_output, replaced
 from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
 
 if TYPE_CHECKING:
     from _inf.apps.batch.runner import OnError
-    from _inf.apps.check.report import CheckReport
-    from _inf.apps.eval.eval_report import EvalReport
     from inf import InferenceEngine
 
 SHOWN_ERRORS = 10
@@ -157,50 +153,17 @@ class Options:
         return config
 
     def start(self) -> InferenceEngine:
-        return start_engine(self.load())
+        config = self.load()
+        with interrupt_kept():
+            from inf import InferenceEngine
 
-
-def start_engine(config: Config) -> InferenceEngine:
-    with interrupt_kept():
-        from inf import InferenceEngine
-
-        engine = InferenceEngine(config)
-    if Options.own_process:
-        # Nearly all that the process has made so far it keeps. Python would look for garbage among
-        # these objects again and again, half a second each time, in which no stream goes on.
-        gc.freeze()
-    return engine
-
-
-def check_plot(plot: Path | None) -> None:
-    """Refuse, before the work, a file that `show_report` could not draw into."""
-    if plot is None:
-        return
-    check_output(plot, "--plot")
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    known = FigureCanvasBase.get_supported_filetypes()
-    if _plot_format(plot) not in known:
-        kinds = ", ".join(sorted(known))
-        raise ConfigError.of("--plot", f"{plot}: its name must end in one of {kinds}.")
-
-
-def _plot_format(plot: Path) -> str:
-    return plot.suffix.lower().removeprefix(".")
-
-
-def show_report(report: CheckReport | EvalReport, plot: Path | None, as_json: bool) -> None:
-    """Print a report, and draw it into the file `plot`."""
-    if plot is not None:
-        with replaced(plot, "--plot") as file:
-            report.plot().savefig(file, format=_plot_format(plot), dpi=120)
-    text = report.json() if as_json else report.table()
-    if isinstance(text, str):
-        typer.echo(text)
-    else:
-        from rich.console import Console
-
-        Console().print(text)
+            engine = InferenceEngine(config)
+        if self.own_process:
+            # Nearly all that the process has made so far it keeps. Python would look for garbage
+            # among these objects again and again, half a second each time, in which no stream goes
+            # on.
+            gc.freeze()
+        return engine
 
 
 def first_errors(item: str, more: str = "") -> OnError:

@@ -1,4 +1,4 @@
-"""The report that `evaluate` returns: metrics by verl's names, the rows, a table and a plot."""
+"""The report that `evaluate` returns: metrics by verl's names, the rows and a table."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import dataclasses
 import datetime
 import statistics
 from collections import Counter
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.scoring import scored_by_its_loop
 from _inf.apps.json_lines import json_text
 from _inf.errors import shown
 from _inf.runtime.extras import without_verl
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 OF_AGENT_LOOPS = ("agent_loops", "scored_by_loops", "unsampled_rows", "unsampled_ids")
 
@@ -161,16 +157,3 @@ class EvalReport:
         if self.unsampled_rows:
             unsampled = f"; {self.unsampled_ids} unsampled ids in {self.unsampled_rows} answers"
         return [f"answers of agent loops: {', '.join(loops)}{scored}{unsampled}"] if loops else []
-
-    def plot(self) -> Figure:
-        """Draw the rewards and the lengths of the answers."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(10, 4.5), layout="constrained")
-        title = "\n".join(fill(line, 130) for line in str(self).splitlines())
-        figure.suptitle(title, fontsize=9, parse_math=False)
-        scored = [row for row in self.rows if row.get("reward") is not None]
-        for axes, value in zip(figure.subplots(1, 2), ("reward", "completion_tokens"), strict=True):
-            axes.hist([row[value] for row in scored], bins=20)
-            axes.set(xlabel=value.replace("_", " "), ylabel="answers")
-        return figure

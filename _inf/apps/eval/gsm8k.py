@@ -4,8 +4,7 @@
     How many clips did Natalia sell altogether in April and May?
 
 and an answer whose last line is `#### 72`. Rows of verl's form, and a reward function with the
-verdicts of verl's two rules (docs/evaluation.md). `inf lm-eval` runs lm-evaluation-harness's
-version.
+verdicts of verl's two rules (docs/evaluation.md).
 """
 
 from __future__ import annotations

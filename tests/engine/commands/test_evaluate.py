@@ -69,7 +69,7 @@ def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None
         return inf.evaluate(tiny, verl_rows(2), reward=even_length(), max_tokens=4)
 
     report = asyncio.run(cell())
-    assert len(report.metrics) > 0 and report.plot().axes
+    assert len(report.metrics) > 0
 
 
 @pytest.mark.verl
@@ -107,9 +107,9 @@ def test_command_scores_a_file_with_a_function_of_a_file(
     write(tmp_path / "rows.jsonl", verl_rows(2))
     Path("reward.py").write_text(REWARDS)
     command = ["eval", "rows.jsonl", "-n", 2, "--temperature", 1, "--max-tokens", 6]
-    code, out, err = on_tiny(*command, "--reward", "reward.py", "--plot", "run.png")
+    code, out, err = on_tiny(*command, "--reward", "reward.py")
     assert code == 0 and "val-core/openai/gsm8k/reward/mean@2" in out and "0.2500" in out
-    assert "eval.summary.json" in err and Path("run.png").stat().st_size > 1000
+    assert "eval.summary.json" in err
     code, out, err = on_tiny(*command, "--reward", "reward.py:nan")
     assert code == 1 and "4 answers, 2 without a reward" in out
     assert "answer 3: row 1 of the data: a reward must be a finite number, not nan" in err

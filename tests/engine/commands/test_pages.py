@@ -112,12 +112,12 @@ def test_python_of_the_page_on_evaluation_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own_reward, program, *_ = blocks("docs/evaluation.md", "python")
+    own_reward, program, _, tracked = blocks("docs/evaluation.md", "python")
     row = {"prompt": "Hello", "data_source": "own", "reward_model": {"ground_truth": "e"}}
     pandas.DataFrame([row]).to_parquet("test.parquet")
     reward = run(None, own_reward)["compute_score"]
     monkeypatch.setattr(inf, "evaluate", functools.partial(inf.evaluate, reward=reward))
-    names = run(contextlib.nullcontext(tiny), program)
+    names = run(contextlib.nullcontext(tiny), *filter(runs_here, (program, tracked)))
     assert "val-aux/own/length/mean@4" in names["report"].metrics
     assert capsys.readouterr().out.startswith("{")
 
