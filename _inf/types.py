@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Tokenizer: TypeAlias = "PreTrainedTokenizerBase"  # Transformers'
+JSON: TypeAlias = dict[str, Any]  # an object of JSON
 Message: TypeAlias = "dict[str, Any]"  # OpenAI's: role, content and, for an assistant, tool_calls
 Side: TypeAlias = Literal["left", "right"]
 OnError: TypeAlias = Literal["raise", "row"]

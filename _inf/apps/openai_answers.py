@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from _inf.parts.found import ROW_FIELDS
 from _inf.response.json_values import json_value
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenText, TokenTexts
-from _inf.types import RequestOutput, ToolCall
+from _inf.types import JSON, RequestOutput, ToolCall
 
 
 def assistant(
     content: str, calls: Sequence[ToolCall], ids: Sequence[str], thought: str = ""
-) -> dict[str, Any]:
+) -> JSON:
     """Return the assistant's message; ids: of its calls. A thought has the names that clients read:
     vLLM's and OpenRouter's, and the older one of DeepSeek, SGLang and vLLM."""
     thoughts = dict.fromkeys(("reasoning", "reasoning_content"), thought) if thought else {}
@@ -38,7 +37,7 @@ def _arguments(call: ToolCall) -> str:
         return call.raw_text
 
 
-def of_parts(row: GenerationRow) -> dict[str, Any]:
+def of_parts(row: GenerationRow) -> JSON:
     """What parts add to a row, for its choice; OpenAI's form has other places for log probs."""
     fields = {name: value for part in row.parts for name, value in part.fields.items()}
     return {name: json_value(v) for name, v in fields.items() if ROW_FIELDS[name].in_choices}
@@ -50,7 +49,7 @@ def token_logprobs(
     likeliest: int | None,
     *,
     as_ids: bool = False,
-) -> dict[str, Any] | None:
+) -> JSON | None:
     """Return an entry for every generated token, including the stop token. texts: of the answer,
     which it adds the tokens to; `likeliest` as in `ChatRequest`, as_ids as in `token_name`. None
     if a server gives no log probs by our definition."""
@@ -74,14 +73,14 @@ def token_name(token: TokenText, *, as_ids: bool) -> str:
     return f"token_id:{token.token}" if as_ids else token.text
 
 
-def _token(token: TokenText, logprob: float, *, as_ids: bool) -> dict[str, Any]:
+def _token(token: TokenText, logprob: float, *, as_ids: bool) -> JSON:
     name = token_name(token, as_ids=as_ids)
     entry = {"token": name, "logprob": logprob, "bytes": token.bytes}
     # Newer releases of vLLM have the number too.
     return entry | ({"token_id": token.token} if as_ids else {})
 
 
-def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> dict[str, Any]:
+def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> JSON:
     """Return the token counts of `n` rows per prompt, which counts once for all of them."""
     prompt = sum(row.prompt_tokens for row in rows[::n])
     completion = sum(row.completion_tokens for row in rows)

@@ -3,8 +3,7 @@ field is a `ConfigError` with its `key`."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -21,6 +20,7 @@ from pydantic_core import core_schema
 from _inf.config.other_names import named
 from _inf.errors import ConfigError, did_you_mean, shown, value_fault
 from _inf.request.keywords import KEYWORDS
+from _inf.types import JSON
 
 FormT = TypeVar("FormT", bound="RequestBody")
 
@@ -45,6 +45,8 @@ class RequestBody(BaseModel):
     what is wrong with each of millions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    # Keys that are taken, of any value, and left out.
+    without_effect: ClassVar[Set[str]] = frozenset()
     # Whether errors name items of lists and members of unions too, as of deep bodies.
     whole_paths: ClassVar[bool] = False
 
@@ -59,13 +61,17 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, value: object) -> Any:
-        """Without nulls, and without unknown keys after the first, which refuses the object."""
+        """Without what has no effect, and without unknown keys after the first."""
         if not isinstance(value, dict):
             return value
-        fields = {field.alias or name for name, field in cls.model_fields.items()}
-        there = {name: value[name] for name in value if name in fields and value[name] is not None}
-        unknown = (name for name in value if name not in fields and value[name] is not None)
-        return there | {name: value[name] for name in itertools.islice(unknown, 1)}
+        names = {name for name, each in value.items() if each is not None}
+        known = names.intersection(keys_of(cls))
+        unknown = sorted(names - known - {*cls.without_effect})
+        return {name: value[name] for name in [*known, *unknown[:1]]}
+
+
+def keys_of(form: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in form.model_fields.items()]
 
 
 class _Name(RequestBody):
@@ -84,7 +90,7 @@ def with_keywords(names: Mapping[str, str]) -> Callable[[type[FormT]], type[Form
     class declares itself."""
 
     def added(form: type[FormT]) -> type[FormT]:
-        fields: dict[str, Any] = {
+        fields: JSON = {
             field: (KEYWORDS[name].kind | None, None)
             for field, name in names.items()
             if field not in form.model_fields
@@ -112,7 +118,7 @@ class Keywords(NamesTokens):
 
     max_completion_tokens: int | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: JSON | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     # Not supported; accepted only at the value without effect.
@@ -134,11 +140,11 @@ class Keywords(NamesTokens):
             raise ConfigError.of("response_format", "json_schema is set too; remove one of them")
         return self
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> JSON:
         """Return `generate`'s keywords; tools are schemas, whose calls the caller must run."""
         same = {name: value for name, value in self if name in KEYWORDS and name != "logprobs"}
         none = self.tool_choice == "none" and not same.get("tools")  # not the config's either
-        renamed: dict[str, Any] = {
+        renamed: JSON = {
             "logprobs": None if self.logprob_token_ids else self.top_logprobs or None,
             "max_tokens": self.max_completion_tokens,
             "json_schema": self._schema(),
@@ -147,7 +153,7 @@ class Keywords(NamesTokens):
         pairs = [*same.items(), *renamed.items()]
         return {name: value for name, value in pairs if value is not None}
 
-    def _schema(self) -> dict[str, Any] | None:
+    def _schema(self) -> JSON | None:
         match self.response_format:
             case None | {"type": "text"}:
                 return None
@@ -162,17 +168,16 @@ class Keywords(NamesTokens):
         )
 
 
+# What concerns OpenAI's own business with a client.
+ABOUT_THE_CLIENT = {"user", "metadata", "store", "service_tier", "safety_identifier"}
+ABOUT_THE_CLIENT |= {"prompt_cache_key", "prompt_cache_retention"}
+
+
 class ChatRequest(Keywords):
-    messages: list[dict[str, Any]]
+    messages: list[JSON]
+    without_effect = ABOUT_THE_CLIENT
     temperature: Annotated[float, Field(le=2)] | None = None  # OpenAI's bound
-    model: Any = None  # like all below, it has no effect
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    service_tier: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
+    model: Any = None  # it has no effect
 
     @property
     def likeliest(self) -> int | None:
@@ -223,20 +228,18 @@ def read(form: type[FormT], value: object) -> FormT:
     raise ConfigError.of(key, reason)
 
 
-def _known_path(
-    form: type[BaseModel], place: Sequence[int | str]
-) -> tuple[list[str], Sequence[str]]:
+def _known_path(form: type[BaseModel], place: Sequence[int | str]) -> tuple[list[str], list[str]]:
     """Return the keys on the way to a place in a body, without members of unions and items of
     lists, and the keys of the last object on it."""
     path: list[str] = []
     for name in map(str, place):
-        fields = {field.alias or name: field for name, field in form.model_fields.items()}
+        fields = {field.alias or key: field.annotation for key, field in form.model_fields.items()}
         if name not in fields:
             break
         path.append(name)
-        kinds = [fields[name].annotation, *get_args(fields[name].annotation)]
+        kinds = [fields[name], *get_args(fields[name])]
         inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if not inner:
             break
         form = inner[0]
-    return path, [field.alias or name for name, field in form.model_fields.items()]
+    return path, keys_of(form)

@@ -26,7 +26,7 @@ from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.runtime import quiet
 from _inf.tools.definition import shown_tools
-from _inf.types import Side
+from _inf.types import JSON, Side
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -129,7 +129,7 @@ def rendered_call(
     return RenderedCall(engine, ids, params | {"tools": []}, rules, forced, parallel is False)
 
 
-def shown_rules(engine: InferenceEngine, params: dict[str, Any]) -> Rules:
+def shown_rules(engine: InferenceEngine, params: JSON) -> Rules:
     """Return the rules with the call's tools; takes the keywords of its template out of
     `params`."""
     tools = shown_tools(params.pop("tools", []))

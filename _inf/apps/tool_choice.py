@@ -15,7 +15,7 @@ from _inf.parts.grammars.schemas import embedded
 from _inf.request.keywords import checked
 from _inf.runtime import quiet
 from _inf.tools.json_schemas import argument_fault
-from _inf.types import Tool, ToolCall
+from _inf.types import JSON, Tool, ToolCall
 
 # The beginning of a forced call, and what there is of its arguments.
 _BEGUN = re.compile(r'\{\s*"name":\s*("(?:[^"\\]|\\.)*"),\s*"arguments":\s*(.*)', re.DOTALL)
@@ -49,7 +49,7 @@ def check_strict(tools: Mapping[str, Tool]) -> None:
                 raise ConfigError.of(where, reason)
 
 
-def _parameters(tool: Tool, where: str) -> dict[str, Any]:
+def _parameters(tool: Tool, where: str) -> JSON:
     """The schema of the tool's arguments, which a grammar can enforce. `strict` may stand in it by
     mistake: a grammar always is."""
     parameters = {"type": "object", **tool.parameters}
@@ -70,7 +70,7 @@ def call_schema(
     keywords: Mapping[str, Any],
     *,
     several: bool,
-) -> dict[str, Any]:
+) -> JSON:
     """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called;
     several: of a list of them. It replaces a schema in `keywords`, which is that of an answer
     without a call."""
@@ -101,7 +101,7 @@ def call_schema(
                 "additionalProperties": False,
             }
         )
-    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    schema: JSON = calls[0] if len(calls) == 1 else {"anyOf": calls}
     return {"type": "array", "items": schema, "minItems": 1} if several else schema
 
 

@@ -19,6 +19,7 @@ from _inf.config.schema import Config, RolloutConfig
 from _inf.config.source import ABSENT, Source, at, first_line, not_yaml, plain, read_source
 from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY, RENAMED
 from _inf.errors import ConfigError, did_you_mean, shown, value_fault
+from _inf.types import JSON
 
 Faults = Iterator[tuple[str, str]]  # the path of a key, and what is wrong there
 
@@ -98,10 +99,10 @@ def _not_of_embedded(above: Mapping[str, Any], unread: Collection[str]) -> Colle
     return {*unread, *(OF_THE_EMBEDDED_MODEL if of_another else ())}
 
 
-def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
+def parse_assignments(texts: Iterable[str]) -> JSON:
     """Turn `["rollout.dtype=float32"]` into `{"rollout": {"dtype": "float32"}}`. Values are YAML,
     and the last value of a key wins."""
-    merged: dict[str, Any] = {}
+    merged: JSON = {}
     for text in texts:
         path, equals, value = text.partition("=")
         path = path.strip()
@@ -115,7 +116,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     return merged
 
 
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> JSON:
     """Merge mappings and replace other values, except by `???` (OmegaConf's "missing")."""
     merged = dict(below)
     for key, value in above.items():
@@ -126,7 +127,7 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _lift_flat_keys(layer: dict[str, Any]) -> dict[str, Any]:
+def _lift_flat_keys(layer: JSON) -> JSON:
     """Move keys of the older form to their new path. This happens before layers are merged, so that
     an override in either form wins over the file's key in the other form."""
     flat = [key for key in layer if key in FLAT]
@@ -162,7 +163,7 @@ _PLACES: Mapping[str, str] = {
 }
 
 
-def _checked(document: dict[str, Any], faults_of: Callable[[Config], Faults]) -> Config:
+def _checked(document: JSON, faults_of: Callable[[Config], Faults]) -> Config:
     """Return the config of `document`, from which the keys of `ONE_VALUE` are removed. `faults_of`
     is called only if every value is valid."""
     faults = dict([*_take_one_valued(document.get("rollout")), *_owned_arguments(document)])
@@ -209,7 +210,7 @@ def _take_one_valued(rollout: Any) -> Faults:
             yield path, f"must be {allowed}, not {shown(value)}: {reason}"
 
 
-def _owned_arguments(document: dict[str, Any]) -> Faults:
+def _owned_arguments(document: JSON) -> Faults:
     path = "rollout.engine_kwargs.sglang"
     arguments = at(document, path)
     for key in arguments if isinstance(arguments, dict) else ():

@@ -6,15 +6,14 @@ mark a thought by a text before it and one after it. vLLM reads the others by ru
 
 from __future__ import annotations
 
-from typing import Any
-
 from _inf.errors import did_you_mean, shown
+from _inf.types import JSON
 
 # As `ReasoningMarks` of the schema. With `unopened` an answer is a thought from its start even if
 # nothing opens one, as in vLLM.
 THINK = {"start": "<think>", "end": "</think>"}
 UNOPENED = {**THINK, "unopened": True}
-PARSERS: dict[str, dict[str, Any]] = {
+PARSERS: dict[str, JSON] = {
     "deepseek_r1": UNOPENED,
     "deepseek_v3": THINK,
     "glm45": THINK,

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from _inf.runtime.extras import has_verl
+from _inf.types import JSON
 
 SINGLE_TURN = "single_turn_agent"  # verl's loop of one turn; `generate` gives the same ids
 MAX_SAMPLES = 2**16  # of a prompt: each sample is a row in the caller's memory from the start
@@ -328,6 +329,6 @@ class Config(Section):
         """The model's name, for messages."""
         return self.model_path or "SmolLM2-135M-Instruct"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JSON:
         """Return all keys as nested dicts, from which `load_config` makes an equal config."""
         return self.model_dump()

@@ -17,6 +17,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from _inf.errors import ConfigError, shown
+from _inf.types import JSON
 
 MAX_VALUES = 10_000
 ABSENT: Any = object()
@@ -40,7 +41,7 @@ def at(tree: Any, path: str) -> Any:
     return tree
 
 
-def read_source(source: Source) -> dict[str, Any]:
+def read_source(source: Source) -> JSON:
     """Return the plain values of a source; None is the embedded config."""
     if isinstance(source, Mapping):
         return dict(plain(source))
@@ -96,7 +97,7 @@ def written_out(node: yaml.Node, counts: dict[int, int]) -> int:
     return counts[id(node)]
 
 
-def _parse(text: str, name: str) -> dict[str, Any]:
+def _parse(text: str, name: str) -> JSON:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
@@ -105,7 +106,7 @@ def _parse(text: str, name: str) -> dict[str, Any]:
             raise ConfigError(f"{name}: expected keys and values at the top")
         if written_out(node, {}) > MAX_VALUES:
             raise ConfigError(f"{name}: its aliases expand to over {MAX_VALUES:,} values")
-        document: dict[str, Any] = plain(OmegaConf.to_container(OmegaConf.load(io.StringIO(text))))
+        document: JSON = plain(OmegaConf.to_container(OmegaConf.load(io.StringIO(text))))
     except ConfigError:
         raise
     except Exception as error:  # PyYAML's constructors may raise anything
@@ -126,7 +127,7 @@ def _text_of(path: Path) -> str:
         raise ConfigError(f"{path}: {why}") from None
 
 
-def _look_beside(config: Path, document: dict[str, Any], name: str) -> None:
+def _look_beside(config: Path, document: JSON, name: str) -> None:
     value = at(document, name)
     if not isinstance(value, str) or os.path.exists(value):
         return

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, error_text
+from _inf.types import JSON
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer  # type: ignore[import-untyped]
@@ -127,7 +128,7 @@ def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:
     upstream.tqdm = lambda tensors, **_: tensors  # 4.57's progress bar cannot be switched off
     quantized = hasattr(transformers, "GgufConfig")  # 5: the weights stay quantized unless asked
     options = {"quantization_config": transformers.GgufConfig(dequantize=True)} if quantized else {}
-    source: dict[str, Any] = dict(
+    source: JSON = dict(
         pretrained_model_name_or_path=gguf.parent, gguf_file=gguf.name, dtype=torch.float32
     )
     config = AutoConfig.from_pretrained(**source)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from _inf.errors import ToolError
 from _inf.tools.json_schemas import validator, validator_class
 
 _ONE_OF_EACH_TYPE: tuple[Any, ...] = (None, True, 1, "text", [], {})
+# Keywords that say where an argument's schema stands, and its type.
+_OF_TYPES = "$ref $dynamicRef allOf anyOf oneOf properties additionalProperties type".split()
 
 
 class ArgumentTypes:
@@ -23,8 +24,8 @@ class ArgumentTypes:
     def take(self, key: str, value: object, *, by_type: bool = False) -> bool:
         """by_type: only the type must be right."""
         try:
-            errors = validator(_validator_class(), self._parameters).iter_errors({key: value})
-            return not any(_is_about(error, key, by_type=by_type) for error in errors)
+            checks = validator(_for_one_argument(by_type), self._parameters)
+            return bool(checks.is_valid({key: value}))
         except ToolError:
             raise
         except Exception:  # a client's schema need not be one
@@ -42,32 +43,13 @@ class ArgumentTypes:
         return value
 
 
-def _is_about(error: Any, key: str, *, by_type: bool) -> bool:
-    """Whether an error of jsonschema is one of the argument, and not of those that are missing."""
-    if error.validator in ("anyOf", "oneOf"):  # in a oneOf, more than one may fit here
-        alternatives = itertools.groupby(error.context, key=lambda each: each.schema_path[0])
-        faulty = [
-            any(_is_about(each, key, by_type=by_type) for each in of_one)
-            for _, of_one in alternatives
-        ]
-        return bool(faulty) and all(faulty)
-    if error.validator == "additionalProperties":
-        return True
-    types = not by_type or error.validator in ("type", None)  # None: the schema is `false`
-    return types and [*error.absolute_path][:1] == [key]
-
-
 @functools.cache
-def _validator_class() -> Any:
-    """`validator_class` without what takes regexes, whose time is limited for each one only."""
-    from jsonschema.validators import extend
+def _for_one_argument(by_type: bool) -> Any:
+    """`validator_class` for one argument alone: others are missing, and several alternatives may
+    take it."""
+    from jsonschema.validators import create
 
-    checks = validator_class().VALIDATORS
-
-    def others(validator: Any, others: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        if "patternProperties" not in schema:
-            yield from checks["additionalProperties"](validator, others, instance, schema)
-
-    patterns = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties")
-    own = dict.fromkeys(patterns, lambda *_: ()) | {"additionalProperties": others}
-    return extend(validator_class(), own)  # type: ignore[no-untyped-call]
+    known = validator_class().VALIDATORS
+    names = _OF_TYPES if by_type else known.keys() - {"required", "minProperties", "pattern"}
+    checks = {name: known[name] for name in names} | {"oneOf": known["anyOf"]}
+    return create(validator_class().META_SCHEMA, checks)

@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic import RootModel
 
+from _inf.types import JSON
+
 MAX_CHARACTERS = 1000
 MAX_DIGITS = 1000
 _MOST_BITS = int(MAX_DIGITS * math.log2(10))
@@ -50,7 +52,7 @@ class Calculator:
 
     def __init__(self, config: Any = None, tool_schema: Any = None) -> None:
         self.config = config
-        self.tool_schema = RootModel[dict[str, Any]](SCHEMA) if tool_schema is None else tool_schema
+        self.tool_schema = RootModel[JSON](SCHEMA) if tool_schema is None else tool_schema
         self.name: str = self.tool_schema.model_dump()["function"]["name"]
 
     def get_openai_tool_schema(self) -> Any:
@@ -60,8 +62,8 @@ class Calculator:
         return instance_id or uuid.uuid4().hex, Response()
 
     async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[Response, float, dict[str, Any]]:
+        self, instance_id: str, parameters: JSON, **kwargs: Any
+    ) -> tuple[Response, float, JSON]:
         return Response(calculate(str(parameters["expression"]))), 0.0, {}
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from _inf.errors import ToolError, shown
 from _inf.tools.argument_types import ArgumentTypes
-from _inf.types import Tool, ToolCall
+from _inf.types import JSON, Tool, ToolCall
 
 # Levels of brackets in arguments; also bounds the work on calls that are never closed.
 DEEPEST = 50
@@ -54,9 +54,7 @@ def wrong(text: str, start: int, end: int, fault: object, name: str = "") -> Too
     return ToolCall(name, {}, text[start:end], start, end, str(fault))
 
 
-def typed_values(
-    values: Iterable[tuple[str, str]], name: str, tools: Sequence[Tool]
-) -> dict[str, Any]:
+def typed_values(values: Iterable[tuple[str, str]], name: str, tools: Sequence[Tool]) -> JSON:
     """Return the arguments of the tool `name`, whose values stand in the text as they are: strings
     without quotes. The tool's schema says what is a string."""
     parameters = next((tool.parameters for tool in tools if tool.name == name), {})

@@ -21,7 +21,7 @@ from _inf.errors import (
     value_fault,
 )
 from _inf.tools.json_schemas import argument_fault, schema_fault
-from _inf.types import Tool, ToolCall, as_list, python_value
+from _inf.types import JSON, Tool, ToolCall, as_list, python_value
 
 Model = TypeVar("Model", bound=BaseModel)
 UNDESCRIBED = "no description"
@@ -79,7 +79,7 @@ def refused(what: str, remedy: str = "") -> Iterator[None]:
 
 def as_tool(item: Any, where: str) -> Tool:
     """Make a `Tool` from one item; where: its place, for messages."""
-    runs: dict[str, Any] = {}
+    runs: JSON = {}
     if isinstance(item, Tool):
         return item
     if isinstance(item, Mapping):
@@ -103,7 +103,7 @@ def is_verls(tool: object) -> bool:
     return all(callable(getattr(tool, name, None)) for name in VERLS_METHODS)
 
 
-def _function_schema(function: Callable[..., Any], where: str) -> dict[str, Any]:
+def _function_schema(function: Callable[..., Any], where: str) -> JSON:
     """Make a schema of type hints, and of the descriptions that a docstring in Google style has."""
     from transformers.utils import get_json_schema
 
@@ -155,10 +155,6 @@ def _checked_parameters(value: object) -> Any:
             '{"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}'
         )
     parameters = _plain_json(value)
-    text = json.dumps(parameters)
-    if all(f'"{word}":' in text for word in ("unevaluatedProperties", "patternProperties")):
-        # jsonschema would search the patterns by `re`, which can take hours.
-        raise ValueError("unevaluatedProperties together with patternProperties is not supported")
     try:
         fault = schema_fault(parameters)
     except RecursionError:
@@ -202,12 +198,12 @@ class _Shell(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["function"] = "function"
-    function: dict[str, Any]
+    function: JSON
 
 
 def checked_schema(
     schema: Mapping[str, Any], where: str, form: type[_Function] = _Function
-) -> dict[str, Any]:
+) -> JSON:
     """Return a checked copy in OpenAI's form, with `type` and `function` added if missing."""
     named = isinstance(kind := schema.get("type"), str) and kind == "function"
     if isinstance(kind, str) and not named:

@@ -27,6 +27,9 @@ MAX_FAULT_CHARACTERS = 300
 REFERENCES = ("$ref", "$dynamicRef")
 # What `nullable: true` beside it adds null to.
 NULLABLE = ("$ref", "allOf", "anyOf", "const", "enum", "oneOf", "type")
+CHECKED = {*REFERENCES, *NULLABLE, "additionalProperties"}
+# Keywords that search a schema's patterns in unbounded time.
+UNCHECKED = ("patternProperties", "unevaluatedItems", "unevaluatedProperties")
 
 
 def schema_fault(schema: Any) -> str:
@@ -87,57 +90,34 @@ def validator(of: Any, parameters: Mapping[str, Any]) -> Any:
     return of(parameters, registry=Registry())
 
 
+def _nothing(*_: Any) -> Any:
+    return ()
+
+
 @functools.cache
 def validator_class() -> Any:
     """JSON Schema with `nullable`, which Transformers writes for `int | None`, and with patterns of
-    the package `regex`, whose time can be limited: `re` would hold the whole process, for hours."""
+    the package `regex`, whose time can be limited: `re` would hold the whole process, for hours.
+    What names match a pattern is not checked, nor what else there may be then."""
     from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.validators import extend
 
     known = Draft202012Validator.VALIDATORS
 
-    def counted(validator: Any, value: Any, instance: Any, schema: Any, keyword: str) -> Any:
-        count_step()
-        yield from known[keyword](validator, value, instance, schema)
-
-    def or_null(check: Any) -> Any:
-        def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-            if instance is None and schema.get("nullable") is True:
-                return ()
-            return check(validator, value, instance, schema)
-
-        return checked
-
     def pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Any:
         if isinstance(instance, str) and not _matches(pattern, instance):
             yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
-    def pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Any:
-        for name in instance if isinstance(instance, dict) else ():
-            for each, subschema in patterns.items():
-                if _matches(each, name):
-                    yield from validator.descend(instance[name], subschema, path=name)
+    def checked(keyword: str, validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        if keyword in REFERENCES:
+            count_step()
+        null = keyword in NULLABLE and instance is None and schema.get("nullable") is True
+        if not null and not (keyword == "additionalProperties" and "patternProperties" in schema):
+            yield from known[keyword](validator, value, instance, schema) or ()
 
-    def additional_properties(validator: Any, others: Any, instance: Any, schema: Any) -> Any:
-        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-        for name in instance if isinstance(instance, dict) else ():
-            if name not in known and not any(_matches(each, name) for each in patterns):
-                if others is False:
-                    yield ValidationError(
-                        f"additional properties are not allowed ({name!r} was unexpected)"
-                    )
-                else:
-                    yield from validator.descend(instance[name], others, path=name)
-
-    followed = {word: functools.partial(counted, keyword=word) for word in REFERENCES}
-    keywords = {
-        **followed,
-        **{word: or_null({**known, **followed}[word]) for word in NULLABLE},
-        "pattern": pattern,
-        "patternProperties": pattern_properties,
-        "additionalProperties": additional_properties,
-    }
-    return extend(Draft202012Validator, keywords)  # type: ignore[no-untyped-call]
+    own = {word: functools.partial(checked, word) for word in CHECKED}
+    unchecked = dict.fromkeys(UNCHECKED, _nothing)
+    return extend(Draft202012Validator, {**own, **unchecked, "pattern": pattern})  # type: ignore[no-untyped-call]
 
 
 def _matches(pattern: str, text: str) -> bool:

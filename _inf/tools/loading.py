@@ -30,7 +30,7 @@ from _inf.tools.definition import (
     validated,
 )
 from _inf.tools.mcp_files import McpEntry, is_mcp, mcp_entry
-from _inf.types import Tool
+from _inf.types import JSON, Tool
 
 
 class _ClassEntry(BaseModel):
@@ -40,8 +40,8 @@ class _ClassEntry(BaseModel):
 
     class_path: str | None = None
     class_name: str | None = None
-    config: dict[str, Any] | None = None
-    tool_schema: dict[str, Any] | None = None
+    config: JSON | None = None
+    tool_schema: JSON | None = None
 
 
 def load_tools(path: str | Path) -> list[Tool]:
@@ -114,11 +114,11 @@ def _of_class(file: str | Path, entry: Mapping[str, Any], where: str) -> Tool:
     return Tool(schema["function"]["name"], schema, verl=tool)
 
 
-def _verls_schema(schema: dict[str, Any], where: str) -> Any:
+def _verls_schema(schema: JSON, where: str) -> Any:
     """verl's object, which requires more fields than we do; without verl, one with the same
     `model_dump`."""
     if not has_verl():
-        return RootModel[dict[str, Any]](schema)
+        return RootModel[JSON](schema)
     from verl.tools.schemas import OpenAIFunctionToolSchema
 
     return validated(OpenAIFunctionToolSchema, schema, where)
@@ -150,10 +150,10 @@ def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
     return tool_class
 
 
-def _resolved(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _resolved(config: Mapping[str, Any], where: str) -> JSON:
     """Resolve `${oc.env:NAME}`, as verl does."""
     try:
-        resolved: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+        resolved: JSON = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except Exception as failure:  # of OmegaConf or its resolvers
         raise ToolError(
             f"{where}: {strip_punctuation(error_text(failure).splitlines()[0])}."

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from _inf.errors import ToolError, shown
 from _inf.tools.definition import refused, validated
+from _inf.types import JSON
 
 VERLS_CLASS = "verl.tools.mcp_base_tool.MCPBaseTool"
 SECRET_CHARACTERS = 6  # a shorter value, such as "1", is part of too many words to be hidden
@@ -81,8 +82,8 @@ class _Entry(Address):
 
 class _VerlEntry(_Fields):
     class_name: str
-    config: dict[str, Any]
-    mcp: dict[str, Any]
+    config: JSON
+    mcp: JSON
 
 
 class _VerlConfig(_Fields):

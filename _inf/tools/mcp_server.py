@@ -28,7 +28,7 @@ from _inf.tools.definition import checked_schema
 from _inf.tools.execution import Executed
 from _inf.tools.mcp_files import Address, McpEntry
 from _inf.tools.mcp_transport import CONNECT_SECONDS, LOST_WORDS, Transport
-from _inf.types import Tool
+from _inf.types import JSON, Tool
 
 END_SECONDS = 10.0  # `mcp` closes a server's stdin, and sends signals after 2 and 4 seconds
 LOG_BYTES, LINE_CHARACTERS = 4000, 300
@@ -93,7 +93,7 @@ class Session:
             self._owner.cancel()
         await asyncio.wait({asyncio.wrap_future(self._owner)}, timeout=END_SECONDS)
 
-    async def _call(self, name: str, arguments: dict[str, Any]) -> Executed:
+    async def _call(self, name: str, arguments: JSON) -> Executed:
         await self._opened.wait()
         if self._client is None:
             gone = f"{self._name} is gone, and cannot be connected to again"

@@ -15,7 +15,7 @@ from xml.sax.saxutils import unescape
 from _inf.errors import shown
 from _inf.tools.call_values import DEEPEST, Unreadable, call_of, typed_values, wrong
 from _inf.tools.tagged_calls import TAGGED, read_gemma4
-from _inf.types import Tool, ToolCall
+from _inf.types import JSON, Tool, ToolCall
 
 # ─── hermes and json ───
 
@@ -186,7 +186,7 @@ class _JsonNames(ast.NodeTransformer):
         return ast.Constant(self.VALUES[node.id]) if node.id in self.VALUES else node
 
 
-def _literals(brackets: str) -> dict[str, Any]:
+def _literals(brackets: str) -> JSON:
     try:
         call = _JsonNames().visit(ast.parse(f"f{brackets}", mode="eval").body)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

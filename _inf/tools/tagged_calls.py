@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence, Set
 from html import unescape
-from typing import Any
 
 from _inf.errors import shown
 from _inf.tools.call_values import (
@@ -24,7 +23,7 @@ from _inf.tools.call_values import (
     typed_values,
     wrong,
 )
-from _inf.types import Tool, ToolCall
+from _inf.types import JSON, Tool, ToolCall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Tags:
                 calls.append(wrong(text, *match.span(), failure, name))
         return calls
 
-    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
+    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> JSON:
         values = [(begin[1].strip(), text) for begin, text in self._values(inside, name, tools)]
         return typed_values(values, name, tools)
 
@@ -84,7 +83,7 @@ class Tags:
 class EscapedTags(Tags):
     """A format whose values have HTML's entities."""
 
-    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
+    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> JSON:
         values = self._values(inside, name, tools)
         return typed_values(
             [(begin[1].strip(), unescape(text)) for begin, text in values], name, tools
@@ -95,7 +94,7 @@ class TagsWithTypes(Tags):
     """A format in which each argument says whether it is text; the group 2 of `begins` is then
     "true". One JSON object may stand for all arguments."""
 
-    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
+    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> JSON:
         arguments = json_or_text(inside)
         if not isinstance(arguments, dict):
             arguments = {

@@ -165,8 +165,7 @@ def test_what_rides_along_comes_back_also_of_a_wrong_line() -> None:
 def test_line_that_cannot_be_used_says_why() -> None:
     for line, said in (
         (b"{", "JSON"),
-        (b'{"prompt": "a", "id": 1e400}', "id: .*not finite"),
-        (b'{"prompt": "\\ud800"}', "prompt: .*lone surrogate"),
+        (b'{"prompt": "\\ud800"}', "it is not JSON"),
         (b"{}", "none of prompt, messages and body.*forms"),
         (b'{"prompt": "a", "messages": []}', "prompt and messages"),
         (b'{"prompt": ["a"]}', r"prompt: \['a'\] is not text"),

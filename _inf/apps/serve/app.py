@@ -47,6 +47,7 @@ from _inf.apps.serve.tokenizer_routes import (
     tokenizer_info,
 )
 from _inf.errors import EngineDeadError
+from _inf.types import JSON
 
 if TYPE_CHECKING:
     from _inf.apps.rollouts.traces import Trace, TraceFile
@@ -64,7 +65,7 @@ ANSWERS: Mapping[str, type[Responses[Any]]] = {
     "/generate": SglangResponses,
 }
 # What is said of the tokenizer and its counts: the body, and what makes the answer.
-TOLD: Mapping[str, tuple[type[RequestBody], Callable[..., dict[str, Any]]]] = {
+TOLD: Mapping[str, tuple[type[RequestBody], Callable[..., JSON]]] = {
     "/v1/messages/count_tokens": (CountBody, counted),
     "/tokenize": (TokenizeBody, tokenized),
     "/detokenize": (DetokenizeBody, detokenized),
@@ -108,16 +109,16 @@ class Service:
 
     # ─── /v1 ───
 
-    async def models(self) -> dict[str, Any]:
+    async def models(self) -> JSON:
         adapters = await asyncio.to_thread(lambda: self.engine.adapters)
         models = [self._model_card, *map(self._adapter_card, adapters)]
         return {"object": "list", "data": models}
 
-    async def one_model(self, name: str) -> dict[str, Any]:
+    async def one_model(self, name: str) -> JSON:
         adapter = await self._adapter(name)
         return self._model_card if adapter is None else self._adapter_card(adapter)
 
-    def _adapter_card(self, name: str) -> dict[str, Any]:
+    def _adapter_card(self, name: str) -> JSON:
         return {**self._model_card, "id": name, "parent": self.model}
 
     async def _adapter(self, name: str | None) -> str | None:
@@ -198,14 +199,12 @@ class Service:
 
     # ─── The tokenizer ───
 
-    async def tell(
-        self, form: type[Any], told: Callable[..., dict[str, Any]], request: Request
-    ) -> Response:
+    async def tell(self, form: type[Any], told: Callable[..., JSON], request: Request) -> Response:
         body = await _body(form, request)
         await self._adapter(body.model)
         return JSONResponse(await asyncio.to_thread(told, self.engine, body))
 
-    async def tokenizer_info(self) -> dict[str, Any]:
+    async def tokenizer_info(self) -> JSON:
         return tokenizer_info(self.engine)
 
     # ─── /sessions ───
@@ -214,7 +213,7 @@ class Service:
         settings = asked.checked(self.engine.model.limits.vocabulary)
         self.sessions.open(self.sessions.of_request(asked.name, settings))
 
-    async def new_session(self, request: Request) -> dict[str, Any]:
+    async def new_session(self, request: Request) -> JSON:
         body = await _body(SessionBody, request)
         self.open_session(body)
         return {"session": body.name, "path": f"/sessions/{body.name}/v1"}
@@ -224,7 +223,7 @@ class Service:
         text = await asyncio.to_thread(_traces_json, traces)
         return Response(text, media_type="application/json")
 
-    async def reward(self, request: Request, session: str) -> dict[str, Any]:
+    async def reward(self, request: Request, session: str) -> JSON:
         body = await _body(RewardBody, request)
         self.sessions.get(session).set_reward(body.reward, body.trace)
         return dict(body)

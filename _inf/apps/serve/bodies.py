@@ -11,10 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from _inf.apps.json_object import json_object
-from _inf.apps.openai_requests import ChatRequest, Keywords, NamesTokens, RequestBody, read
+from _inf.apps.openai_requests import (
+    ABOUT_THE_CLIENT,
+    ChatRequest,
+    Keywords,
+    NamesTokens,
+    RequestBody,
+    read,
+)
 from _inf.errors import ConfigError
 from _inf.parts.grammars import Grammar
 from _inf.request.keywords import OF_CHATS
+from _inf.types import JSON
 
 MAX_CHOICES = 128  # of a prompt, as OpenAI's
 MAX_PROMPT_LOGPROBS = 128  # for each token
@@ -44,27 +52,30 @@ class StreamOptions(RequestBody):
 class StructuredOutputs(RequestBody):
     """What the answer must match: one of the three."""
 
-    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_: JSON | str | None = Field(None, alias="json")
     regex: str | None = None
     choice: Annotated[list[str], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _refuse_several(self) -> StructuredOutputs:
-        given = [name.strip("_") for name, value in self if value is not None]
-        if len(given) != 1:
+        if len(given := self._given) != 1:
             reason = f"{' and '.join(given)} are set" if given else "it is missing"
             raise ConfigError.of(given[1] if given else "json", f"{reason}; give one grammar")
         return self
 
-    def keywords(self) -> dict[str, Any]:
+    @property
+    def _given(self) -> list[str]:
+        return [*self.model_dump(by_alias=True, exclude_none=True)]
+
+    def keywords(self) -> JSON:
         if self.json_ is not None:
             return {"json_schema": self.json_}
         return {"regex": self.regex or "|".join(map(re.escape, self.choice or ()))}
 
-    def fields(self, above: str) -> dict[str, str]:
-        """The names of the fields that give `generate`'s keywords, in the object `above`."""
-        [given] = [name.strip("_") for name, value in self if value is not None]
-        return {name: f"{above}.{given}" for name in self.keywords()}
+    @property
+    def fields(self) -> dict[str, str]:
+        """The field that gives a keyword of `generate`."""
+        return {name: f"structured_outputs.{self._given[0]}" for name in self.keywords()}
 
 
 class Streamed(RequestBody):
@@ -95,24 +106,25 @@ class VllmFields(NamesTokens):
         """How many of the likeliest tokens to list with each of the prompt's; None: none."""
         return self.prompt_logprobs
 
-    def of_vllm(self) -> dict[str, Any]:
+    def of_vllm(self) -> JSON:
         """Return the keywords of `generate` that they are."""
-        grammar = self.structured_outputs.keywords() if self.structured_outputs else {}
-        scored = {} if self.scored is None else {"prompt_logprobs": self.scored or True}
-        return {**grammar, **scored}
+        found = self.structured_outputs.keywords() if self.structured_outputs else {}
+        if self.scored is not None:
+            found["prompt_logprobs"] = self.scored or True
+        return found
 
 
 class ServedKeywords(Streamed, VllmFields, Keywords):
     """The fields that both routes have in addition to the sampling parameters."""
 
+    without_effect = {"user"}
     model: str | None = None
     best_of: int | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     parallel_tool_calls: bool | None = None  # type: ignore[assignment]
     reasoning_effort: str | None = None
-    user: Any = None  # it has no effect
-    # Nor has vLLM's, which keeps the cached prefixes of several users apart: there is one cache.
+    # Without effect: vLLM keeps the cached prefixes of several users apart, and here is one cache.
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -135,12 +147,12 @@ class ServedKeywords(Streamed, VllmFields, Keywords):
         if self.response_format is not None:
             found["json_schema"] = "response_format.json_schema.schema"
         if self.structured_outputs is not None:
-            found |= self.structured_outputs.fields("structured_outputs")
+            found |= self.structured_outputs.fields
         if self.tool_choice not in (None, "auto", "none"):
             found["json_schema"] = "tools, as the schema of a call"
         return found
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> JSON:
         given = {**super().keywords(), **self.of_vllm()}
         if self.reasoning_effort is not None:
             kwargs = given.get("chat_template_kwargs", {})
@@ -154,26 +166,25 @@ class ServedKeywords(Streamed, VllmFields, Keywords):
 ADDITIONS = "parsed provider_specific_fields thinking_blocks extra_content id index".split()
 
 
-def _as_answered(message: dict[str, Any]) -> dict[str, Any]:
-    """The message without what a client added to it."""
+def _as_answered(message: JSON) -> JSON:
+    """The message without what a client added to it, and to its calls."""
     kept = {key: value for key, value in message.items() if key not in ADDITIONS}
-    calls = kept.get("tool_calls")
-    if isinstance(calls, list):
+    if isinstance(calls := kept.get("tool_calls"), list):
         kept["tool_calls"] = [_call_as_answered(call) for call in calls]
     return kept
 
 
 def _call_as_answered(call: Any) -> Any:
-    """The call without what is no part of an answer, such as `index` and `parsed_arguments`."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return call
-    kept = {key: call[key] for key in ("id", "type") if key in call}
-    named = {key: function[key] for key in ("name", "arguments") if key in function}
-    return {**kept, "function": named}
+    match call:
+        case {"function": dict(function)}:
+            kept = {key: call[key] for key in ("id", "type") if key in call}
+            named = {key: function[key] for key in ("name", "arguments") if key in function}
+            return {**kept, "function": named}
+    return call
 
 
 class ChatBody(ServedKeywords, ChatRequest):
+    without_effect = ABOUT_THE_CLIENT
     temperature: Annotated[float, Field(le=2)] | None = None  # OpenAI's bound
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None  # True, unless the final message is continued
@@ -195,13 +206,12 @@ class ChatBody(ServedKeywords, ChatRequest):
 
     @field_validator("messages")
     @classmethod
-    def _leave_out_additions(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _leave_out_additions(cls, messages: list[JSON]) -> list[JSON]:
         return [_as_answered(message) for message in messages]
 
-    def keywords(self) -> dict[str, Any]:
-        return super().keywords() | {
-            "add_generation_prompt": self.add_generation_prompt is not False
-        }
+    def keywords(self) -> JSON:
+        begins = self.add_generation_prompt is not False
+        return super().keywords() | {"add_generation_prompt": begins}
 
     def prompts(self) -> list[Any]:
         return [self.messages]
@@ -229,14 +239,14 @@ class TranslatedBody(ChatBody):
 
 def as_function(
     name: str, parameters: Mapping[str, Any], description: str | None, strict: bool | None
-) -> dict[str, Any]:
+) -> JSON:
     """A tool in the form of chats."""
     given = {"name": name, "description": description or None, "strict": strict}
     function = {key: value for key, value in given.items() if value is not None}
     return {"type": "function", "function": {**function, "parameters": parameters}}
 
 
-def template_kwargs(template: str, **wanted: Any) -> dict[str, Any]:
+def template_kwargs(template: str, **wanted: Any) -> JSON:
     """Those of the keywords that a model's chat template reads; clients send them to any model."""
     return {name: value for name, value in wanted.items() if value is not None and name in template}
 
@@ -265,20 +275,22 @@ class CompletionBody(ServedKeywords):
 
     @property
     def scored(self) -> int | None:
-        asked = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        asked = (self.prompt_logprobs, self.logprobs if self.echo else None)
         return max((count for count in asked if count is not None), default=None)
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> JSON:
         asked = self.logprobs and not self.logprob_token_ids
         return super().keywords() | ({"logprobs": self.logprobs} if asked else {})
 
     def prompts(self) -> list[Any]:
-        given: list[Any] = [self.prompt]
-        if isinstance(self.prompt, list) and not isinstance(next(iter(self.prompt), 0), int):
-            given = self.prompt
-        return [
-            {"text" if isinstance(prompt, str) else "prompt_token_ids": prompt} for prompt in given
-        ]
+        return as_prompts(self.prompt)
+
+
+def as_prompts(given: Any) -> list[Any]:
+    """Prompts of a text or token ids, or of several."""
+    if isinstance(given, str) or isinstance(next(iter(given), 0), int):
+        given = [given]
+    return [{"text" if isinstance(each, str) else "prompt_token_ids": each} for each in given]
 
 
 class RewardBody(RequestBody):
@@ -291,7 +303,5 @@ def read_body(form: type[BodyT], body: bytes) -> BodyT:
     try:
         value = json_object(body)
     except ConfigError as failure:
-        if failure.key is not None:
-            raise
         raise ConfigError.of("body", str(failure)) from None
     return read(form, value)

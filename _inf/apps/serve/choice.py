@@ -8,7 +8,6 @@ import functools
 import math
 import re
 import uuid
-from typing import Any
 
 from _inf.apps.openai_answers import assistant
 from _inf.apps.rendered_call import RenderedCall
@@ -18,7 +17,7 @@ from _inf.parts.grammars import Grammar
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenTexts
-from _inf.types import RequestOutput, Said, ToolCall
+from _inf.types import JSON, RequestOutput, Said, ToolCall
 
 THOUGHT_BEGINS = "<think>"
 # What a call, or the brackets around one, begins with, in formats that no special token marks.
@@ -70,7 +69,7 @@ class Choice:
 
     def __init__(self, call: RenderedCall, row: int) -> None:
         self.call, self.index = call, row
-        self.message: dict[str, Any] = {}
+        self.message: JSON = {}
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.ended = False
@@ -140,7 +139,7 @@ class Choice:
     def _end(self, chunk: StreamChunk) -> tuple[str, str]:
         """Take the last chunk; return the thought and the content of the message."""
         metadata = chunk.metadata or {}
-        last: dict[str, Any] = {name: metadata[name] for name in OF_OUTPUT if name in metadata}
+        last: JSON = {name: metadata[name] for name in OF_OUTPUT if name in metadata}
         tokens, forced = metadata.get("reasoning_tokens", 0), metadata.get("forced_at", ())
         last["parts"] = (Said(reasoning_tokens=tokens, unsampled=forced),)
         self.output = dataclasses.replace(self.output, finish_reason=chunk.finish_reason, **last)

@@ -7,7 +7,6 @@ import logging
 import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError  # of a call, when its engine is stopped
-from typing import Any
 
 from _inf.apps.openai_requests import UnknownKeyError
 from _inf.errors import (
@@ -19,6 +18,7 @@ from _inf.errors import (
     PromptTooLongError,
     ToolError,
 )
+from _inf.types import JSON
 
 logger = logging.getLogger("inf.serve")
 
@@ -72,7 +72,7 @@ def by_field(fields: Mapping[str, str]) -> Iterator[None]:
         raise type(failure)(message, key=key, index=failure.index, row=failure.row) from None
 
 
-def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
+def error_of(failure: Exception, path: str) -> tuple[int, JSON]:
     """Return the status and the body of a request's exception. One of a bug is logged: its type,
     and the lines of code that it came through, because its message may have a prompt."""
     status, param, code, message = 500, None, None, "The server failed."
@@ -106,7 +106,7 @@ def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
     return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def _anthropic_error(status: int, message: str, code: str | None) -> dict[str, Any]:
+def _anthropic_error(status: int, message: str, code: str | None) -> JSON:
     if code == "context_length_exceeded":  # Claude Code looks for these words, and compacts
         message = f"prompt is too long: {message}"
     kind = ANTHROPIC.get(status, "api_error" if status >= 500 else "invalid_request_error")

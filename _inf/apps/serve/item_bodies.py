@@ -8,11 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from _inf.apps.openai_requests import RequestBody, with_keywords
+from _inf.apps.openai_requests import ABOUT_THE_CLIENT, RequestBody, with_keywords
 from _inf.apps.serve.bodies import TranslatedBody, as_function, template_kwargs
 from _inf.apps.serve.items import INPUT, Item, as_items, chat_messages, in_namespace
 from _inf.errors import ConfigError
 from _inf.request.keywords import KEYWORDS
+from _inf.types import JSON
 
 # Codex always sends web_search: it is left out, and a header says so.
 LEFT_OUT = "web_search"
@@ -31,7 +32,7 @@ class _FunctionTool(RequestBody):
     type: Literal["function"]
     name: str
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JSON | None = None
     strict: bool | None = None
 
 
@@ -41,7 +42,7 @@ class _CustomTool(RequestBody):
     type: Literal["custom"]
     name: str
     description: str | None = None
-    format: dict[str, Any] | None = None
+    format: JSON | None = None
 
 
 class _Namespace(RequestBody):
@@ -67,11 +68,9 @@ class _NamedTool(RequestBody):
 
 
 class _Format(RequestBody):
+    without_effect = {"name", "description", "strict"}  # a grammar always is
     type: Literal["text", "json_object", "json_schema"]
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
-    name: Any = None
-    description: Any = None
-    strict: Any = None  # a grammar always is
+    schema_: JSON | None = Field(None, alias="schema")
 
     @model_validator(mode="after")
     def _refuse_without_schema(self) -> _Format:
@@ -80,7 +79,7 @@ class _Format(RequestBody):
         return self
 
     @property
-    def schema_of_answer(self) -> dict[str, Any] | None:
+    def schema_of_answer(self) -> JSON | None:
         return {"type": "object"} if self.type == "json_object" else self.schema_
 
 
@@ -90,12 +89,8 @@ class _Text(RequestBody):
 
 
 class _Reasoning(RequestBody):
-    """summary: without effect, because thoughts are shown whole."""
-
+    without_effect = {"summary", "generate_summary", "context"}  # thoughts are shown whole
     effort: str | None = None
-    summary: Any = None
-    generate_summary: Any = None
-    context: Any = None
 
 
 class _StreamOptions(RequestBody):
@@ -105,6 +100,7 @@ class _StreamOptions(RequestBody):
 @with_keywords({name: name for name in SAME})
 class ItemsBody(RequestBody):
     whole_paths: ClassVar[bool] = True
+    without_effect = {*ABOUT_THE_CLIENT, "max_tool_calls", "client_metadata"}
     input: Annotated[list[Item], BeforeValidator(as_items)]
     model: str | None = None
     instructions: str | None = None
@@ -121,15 +117,8 @@ class ItemsBody(RequestBody):
     store: Literal[False] | None = None
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
-    # Without effect.
-    max_tool_calls: Any = None  # of the server's tools
-    metadata: Any = None
+    metadata: Any = None  # repeated in the response
     user: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
-    service_tier: Any = None
-    client_metadata: Any = None
 
     def functions(self) -> Iterator[tuple[str, tuple[str | None, _FunctionTool | _CustomTool]]]:
         """The tools that the model sees, by their names there, with their namespaces."""
@@ -140,7 +129,7 @@ class ItemsBody(RequestBody):
             elif not isinstance(tool, _LeftOut):
                 yield tool.name, (None, tool)
 
-    def chat(self, template: str) -> dict[str, Any]:
+    def chat(self, template: str) -> JSON:
         """The body of the chat that it says."""
         choice: Any = self.tool_choice
         format = self.text and self.text.format
@@ -175,7 +164,7 @@ class ItemsChat(TranslatedBody):
     }
 
 
-def _function(name: str, tool: _FunctionTool | _CustomTool) -> dict[str, Any]:
+def _function(name: str, tool: _FunctionTool | _CustomTool) -> JSON:
     if isinstance(tool, _FunctionTool):
         return as_function(name, tool.parameters or {}, tool.description, tool.strict or None)
     shown = [tool.description, (tool.format or {}).get("definition")]

@@ -10,8 +10,9 @@ from _inf.apps.serve.bodies import TranslatedBody
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.item_bodies import ENCRYPTED, LEFT_OUT, ItemsBody, ItemsChat
 from _inf.apps.serve.items import INPUT, UNENCRYPTED
-from _inf.apps.serve.responses import JSON, event_text
+from _inf.apps.serve.responses import event_text
 from _inf.apps.serve.translated_responses import Kind, TranslatedResponses
+from _inf.types import JSON
 
 NAMES: dict[Kind, str] = {"thought": "reasoning_text", "text": "output_text"}
 MORE: dict[Kind, JSON] = {"thought": {}, "text": {"logprobs": []}}  # clients read the field

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import AsParts
 from _inf.errors import ConfigError
+from _inf.types import JSON
 
 BETWEEN_TEXTS = "\n\n"  # of a message, and of instructions before the first question
 # A thought that a client keeps for us: it is no secret.
@@ -18,25 +19,22 @@ INPUT = "input"  # the argument of a custom tool
 
 
 class Part(RequestBody):
+    without_effect = {"annotations", "logprobs"}
     type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
     text: str
-    annotations: Any = None
-    logprobs: Any = None
 
 
 Texts = Annotated[list[Part], AsParts]
 
 
 class _Item(RequestBody):
-    id: Any = None
-    status: Any = None
+    without_effect = {"id", "status", "phase"}  # of Codex's answers
 
 
 class MessageItem(_Item):
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
     content: Texts
-    phase: Any = None  # of the answer, as Codex names it
 
 
 class ReasoningItem(_Item):
@@ -74,10 +72,10 @@ class CustomCallItem(_Item):
 
 
 class ResultItem(_Item):
+    without_effect = {"id", "status", "name"}
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: Texts
-    name: Any = None
 
 
 Item = Annotated[
@@ -95,10 +93,10 @@ def as_items(items: object) -> object:
     return [{"type": "message", **item} if isinstance(item, dict) else item for item in items]
 
 
-def chat_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str, Any]]:
+def chat_messages(instructions: str | None, items: Sequence[Item]) -> list[JSON]:
     """The messages of a chat: the parts of an answer are one, and so are instructions before the
     first question."""
-    messages: list[dict[str, Any]] = []
+    messages: list[JSON] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
     for message in map(_message, items):
@@ -119,7 +117,7 @@ def _text(parts: Sequence[Part], between: str = "") -> str:
     return between.join(part.text for part in parts)
 
 
-def _message(item: Item) -> dict[str, Any]:
+def _message(item: Item) -> JSON:
     match item:
         case MessageItem(role="assistant"):
             return {"role": "assistant", "content": _text(item.content)}
@@ -133,7 +131,7 @@ def _message(item: Item) -> dict[str, Any]:
             thought = {"reasoning_content": item.thought} if item.thought else {}
             return {"role": "assistant", "content": "", **thought}
         case CustomCallItem():
-            function: dict[str, Any] = {"name": item.name, "arguments": {INPUT: item.input}}
+            function: JSON = {"name": item.name, "arguments": {INPUT: item.input}}
         case CallItem():
             name = in_namespace(item.namespace, item.name) if item.namespace else item.name
             function = {"name": name, "arguments": item.arguments}

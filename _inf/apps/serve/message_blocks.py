@@ -10,6 +10,7 @@ from pydantic import Field
 
 from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import AsParts
+from _inf.types import JSON
 
 # The one key of a call's `input` if its arguments are no JSON object: their text.
 INVALID_JSON = "invalid_json"
@@ -18,7 +19,7 @@ FAILED = "Error"
 
 
 class Block(RequestBody):
-    cache_control: Any = None
+    without_effect = {"cache_control"}
 
 
 class TextBlock(Block):
@@ -28,17 +29,17 @@ class TextBlock(Block):
 
 
 class ThinkingBlock(Block):
+    without_effect = {"cache_control", "signature"}
     type: Literal["thinking"]
     thinking: str
-    signature: Any = None  # it is not checked
 
 
 class ToolUseBlock(Block):
+    without_effect = {"cache_control", "caller"}
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, Any]
-    caller: Any = None
+    input: JSON
 
 
 Texts = Annotated[list[TextBlock], AsParts]
@@ -77,7 +78,7 @@ def joined(blocks: Sequence[TextBlock], between: str = BETWEEN_BLOCKS) -> str:
     return between.join(block.text for block in blocks)
 
 
-def chat_messages(message: User | Assistant | System) -> Iterator[dict[str, Any]]:
+def chat_messages(message: User | Assistant | System) -> Iterator[JSON]:
     """The messages of a chat that one of these is: each tool's result is one of its own."""
     if isinstance(message, System):
         yield {"role": message.role, "content": joined(message.content)}
@@ -104,7 +105,7 @@ def _result(block: ToolResultBlock) -> str:
     return text if says_so else f"{FAILED}: {text}"
 
 
-def _answer(blocks: Sequence[TextBlock | ThinkingBlock | ToolUseBlock]) -> dict[str, Any]:
+def _answer(blocks: Sequence[TextBlock | ThinkingBlock | ToolUseBlock]) -> JSON:
     """As the answer of a chat was recorded: a session compares the two."""
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
     calls = [
@@ -125,7 +126,7 @@ def _answer(blocks: Sequence[TextBlock | ThinkingBlock | ToolUseBlock]) -> dict[
     }
 
 
-def call_input(arguments: str) -> dict[str, Any]:
+def call_input(arguments: str) -> JSON:
     """A call's arguments as an object."""
     try:
         value = json.loads(arguments)
@@ -134,5 +135,5 @@ def call_input(arguments: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {INVALID_JSON: arguments}
 
 
-def _arguments(value: dict[str, Any]) -> Any:
+def _arguments(value: JSON) -> Any:
     return value[INVALID_JSON] if value.keys() == {INVALID_JSON} else value

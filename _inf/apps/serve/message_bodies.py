@@ -25,17 +25,18 @@ from _inf.apps.serve.message_blocks import (
     joined,
 )
 from _inf.errors import ConfigError
+from _inf.types import JSON
 
 
 class _Tool(Block):
+    # Calls are streamed whole, and chat templates have no place for examples.
+    without_effect = {"cache_control", "eager_input_streaming", "input_examples"}
     type: Literal["custom"] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
     name: str
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: JSON
     strict: bool | None = None
-    eager_input_streaming: Any = None  # calls are streamed whole
-    input_examples: Any = None  # without effect: chat templates have no place for them
     defer_loading: Literal[False] | None = None
 
 
@@ -46,17 +47,15 @@ class _ToolChoice(RequestBody):
 
 
 class _Thinking(RequestBody):
-    """budget_tokens, display: without effect: thoughts are as long as the model makes them, and
-    shown."""
+    """Thoughts are as long as the model makes them, and shown."""
 
+    without_effect = {"budget_tokens", "display"}
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: int | None = None
-    display: Any = None
 
 
 class _Format(RequestBody):
     type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: JSON = Field(alias="schema")
 
 
 class _OutputConfig(RequestBody):
@@ -79,6 +78,8 @@ class CountBody(RequestBody):
     """What `/v1/messages/count_tokens` takes, and `/v1/messages` too."""
 
     whole_paths: ClassVar[bool] = True
+    without_effect = {"cache_control", "speed", "user_profile_id"}
+    without_effect |= {"workspace_id"}
     model: str | None = None
     messages: list[Annotated[User | Assistant | System, Field(discriminator="role")]]
     system: Texts | None = None
@@ -88,10 +89,6 @@ class CountBody(RequestBody):
     output_config: _OutputConfig | None = None
     output_format: _Format | None = None  # the format of `output_config`, in the beta's place
     context_management: _ContextManagement | None = None
-    cache_control: Any = None  # this and those below have no effect
-    speed: Any = None
-    user_profile_id: Any = None
-    workspace_id: Any = None
     thread: Any = None  # refused
 
     @model_validator(mode="after")
@@ -107,7 +104,7 @@ class CountBody(RequestBody):
         reason = "thread: nothing is stored here; send the whole conversation."
         raise RequestError(400, reason, key="thread", code=NO_THREADS)
 
-    def asked(self, template: str) -> dict[str, Any]:
+    def asked(self, template: str) -> JSON:
         """The messages, tools and template's keywords in the form of chats."""
         messages = [part for message in self.messages for part in chat_messages(message)]
         if self.system:
@@ -129,18 +126,16 @@ class CountBody(RequestBody):
 
 
 class MessagesBody(CountBody):
+    without_effect = {*CountBody.without_effect, "metadata", "service_tier", "inference_geo"}
+    without_effect |= {"diagnostics"}
     max_tokens: Annotated[int, Field(ge=1)]
     stream: bool = False
     stop_sequences: list[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
-    metadata: Any = None  # this and those below have no effect
-    service_tier: Any = None
-    inference_geo: Any = None
-    diagnostics: Any = None
 
-    def chat(self, template: str) -> dict[str, Any]:
+    def chat(self, template: str) -> JSON:
         """The body of the chat that it says."""
         choice = self.tool_choice
         format = self.output_format or (self.output_config and self.output_config.format)

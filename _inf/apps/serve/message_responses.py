@@ -9,8 +9,9 @@ from _inf.apps.serve.bodies import TranslatedBody
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.message_blocks import call_input
 from _inf.apps.serve.message_bodies import MessagesBody, MessagesChat
-from _inf.apps.serve.responses import JSON, event_text
+from _inf.apps.serve.responses import event_text
 from _inf.apps.serve.translated_responses import Kind, TranslatedResponses
+from _inf.types import JSON
 
 # Clients send it back with a thought; the server does not check it.
 SIGNATURE = "unsigned"

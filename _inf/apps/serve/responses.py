@@ -21,8 +21,8 @@ from _inf.response.decode import decoded_text
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenTexts
+from _inf.types import JSON
 
-JSON = dict[str, Any]
 _encode = json.JSONEncoder(allow_nan=False).encode  # `dumps` makes one for each call
 # Null where there is none: the `openai` package has no attribute for a field that is absent.
 NO_THOUGHT: Mapping[str, Any] = {"reasoning": None, "reasoning_content": None}

@@ -12,6 +12,7 @@ from _inf.apps.serve.error_responses import by_field
 from _inf.config.other_names import hint
 from _inf.errors import ConfigError
 from _inf.request.keywords import PER_PROMPT, checked
+from _inf.types import JSON
 
 # The parameters that a session may set for all of its requests.
 PINNABLE = [name for name, keyword in PER_PROMPT.items() if keyword.kind is not None]
@@ -50,7 +51,7 @@ class SessionSettings(RequestBody):
         """In bytes of memory, at most."""
         return BYTES_PER_CHARACTER * len(repr(self))
 
-    def pinned(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    def pinned(self, keywords: Mapping[str, Any]) -> JSON:
         """Return a request's keywords, with the session's parameters in place of the same ones."""
         dropped = {GREEDY.get(name) for name in self.sampling}
         kept = {name: value for name, value in keywords.items() if name not in dropped}

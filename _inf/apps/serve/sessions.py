@@ -24,7 +24,7 @@ from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
-from _inf.types import Message, joined_versions
+from _inf.types import JSON, Message, joined_versions
 
 if TYPE_CHECKING:
     from _inf.apps.rollouts.traces import TraceFile
@@ -95,7 +95,7 @@ class Session:
 
     # ─── A request begins ───
 
-    def keywords(self, asked: Mapping[str, Any], most: int, prompts: int) -> dict[str, Any]:
+    def keywords(self, asked: Mapping[str, Any], most: int, prompts: int) -> JSON:
         """Return a request's keywords with the session's parameters and at most the tokens that it
         has left, in equal parts for its answers. Requests that run at once have what was left when
         they began.

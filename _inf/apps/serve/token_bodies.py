@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from _inf.apps.openai_requests import RequestBody, with_keywords
-from _inf.apps.serve.bodies import Choices, Likeliest, Streamed, VllmFields
+from _inf.apps.serve.bodies import Choices, Likeliest, Streamed, VllmFields, as_prompts
 from _inf.errors import ConfigError
 from _inf.parts.grammars import Grammar
 from _inf.request.keywords import KEYWORDS
+from _inf.types import JSON
 
 # Their names of `generate`'s keywords. vLLM's are the same; a grammar is in `structured_outputs`.
 _OF_IDS = {name for name, row in KEYWORDS.items() if row.kind and row.in_body and not row.of_chats}
@@ -26,7 +27,7 @@ class _Sampling(RequestBody):
 
     names: ClassVar[Mapping[str, str]]
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> JSON:
         """Return `generate`'s keywords."""
         pairs = ((self.names.get(name), value) for name, value in self)
         return {name: value for name, value in pairs if name and value is not None}
@@ -35,16 +36,13 @@ class _Sampling(RequestBody):
 @with_keywords(VLLM)
 class VllmSampling(_Sampling, VllmFields):
     names = VLLM
-    logprobs: Likeliest | None = None
     # They concern the text and the experts, which are not in the response, the ids, which always
     # are, and how the engine sends rows.
-    return_token_ids: Any = None
-    detokenize: Any = None
-    spaces_between_special_tokens: Any = None
-    output_kind: Any = None
-    routed_experts_prompt_start: Any = None  # verifiers sends it from the second turn on
+    without_effect = {"return_token_ids", "detokenize", "spaces_between_special_tokens"}
+    without_effect |= {"output_kind", "routed_experts_prompt_start"}
+    logprobs: Likeliest | None = None
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> JSON:
         given = super().keywords()
         if self.logprobs and not self.logprob_token_ids:
             given["logprobs"] = self.logprobs
@@ -71,22 +69,21 @@ class _TokensIn(RequestBody):
     @property
     def fields(self) -> dict[str, str]:
         """The names of the fields that give `generate`'s keywords."""
-        above = "sampling_params"
-        found = {ours: f"{above}.{theirs}" for theirs, ours in self.sampling_params.names.items()}
-        outputs = getattr(self.sampling_params, "structured_outputs", None)
-        return found | (outputs.fields(f"{above}.structured_outputs") if outputs else {})
+        inside = {ours: theirs for theirs, ours in self.sampling_params.names.items()}
+        if isinstance(self.sampling_params, VllmFields) and self.sampling_params.structured_outputs:
+            inside |= self.sampling_params.structured_outputs.fields
+        return {name: f"sampling_params.{field}" for name, field in inside.items()}
 
 
 class TokensBody(Streamed, _TokensIn):
-    """The body of vLLM's `/inference/v1/generate`. cache_salt, priority: without effect, because
-    the prefix cache is emptied with each update of the weights, and there is one queue."""
+    """The body of vLLM's `/inference/v1/generate`. The prefix cache is emptied with each update of
+    the weights, and there is one queue."""
 
+    without_effect = {"cache_salt", "priority"}
     token_ids: list[int]
     sampling_params: VllmSampling
     model: str | None = None
     request_id: str | None = None
-    cache_salt: Any = None
-    priority: Any = None
 
     @property
     def likeliest(self) -> int | None:
@@ -97,9 +94,9 @@ class TokensBody(Streamed, _TokensIn):
         return self.sampling_params.prompt_logprobs
 
     def prompts(self) -> list[Any]:
-        return [{"prompt_token_ids": self.token_ids}]
+        return as_prompts([self.token_ids])
 
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> JSON:
         return self.sampling_params.keywords()
 
 
@@ -137,15 +134,12 @@ class SglangBody(_TokensIn):
         return isinstance(self.text, list) or isinstance(next(iter(self.input_ids or ()), 0), list)
 
     def prompts(self) -> list[Any]:
-        given: Any = self.input_ids if self.text is None else self.text
-        name = "prompt_token_ids" if self.text is None else "text"
-        return [{name: prompt} for prompt in (given if self.is_batch else [given])]
+        return as_prompts(self.input_ids if self.text is None else self.text)
 
     @property
     def likeliest(self) -> int | None:
         return self.top_logprobs_num if self.return_logprob else None
 
-    def keywords(self) -> dict[str, Any]:
-        return self.sampling_params.keywords() | (
-            {"logprobs": self.likeliest} if self.likeliest else {}
-        )
+    def keywords(self) -> JSON:
+        listed = {"logprobs": self.likeliest} if self.likeliest else {}
+        return self.sampling_params.keywords() | listed

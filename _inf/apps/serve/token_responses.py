@@ -11,11 +11,12 @@ from typing import Any
 
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice
-from _inf.apps.serve.responses import JSON, Responses, event_text, list_text, response_text
+from _inf.apps.serve.responses import Responses, event_text, list_text, response_text
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenText
+from _inf.types import JSON
 
 
 class TokensResponses(Responses[TokensBody]):

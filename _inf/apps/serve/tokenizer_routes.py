@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from pydantic import model_validator
 
@@ -14,7 +14,7 @@ from _inf.errors import ConfigError
 from _inf.request.keywords import KEYWORDS, OF_CHATS
 from _inf.request.prompts import normalize
 from _inf.response.decode import decoded_text
-from _inf.types import Message
+from _inf.types import JSON, Message
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -29,7 +29,7 @@ class TokenizeBody(RequestBody):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: list[JSON] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
     add_generation_prompt: bool = True
@@ -46,7 +46,7 @@ class TokenizeBody(RequestBody):
         return self
 
     @property
-    def of_chats(self) -> dict[str, Any]:
+    def of_chats(self) -> JSON:
         """Return `generate`'s keywords, which only messages have."""
         return {name: value for name, value in self if name in OF_CHATS and value is not None}
 
@@ -56,7 +56,7 @@ class DetokenizeBody(RequestBody):
     tokens: list[int]
 
 
-def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
+def tokenized(engine: InferenceEngine, body: TokenizeBody) -> JSON:
     if body.prompt is not None:
         special = body.add_special_tokens is not False
         ids = engine.tokenizer(body.prompt, add_special_tokens=special)["input_ids"]
@@ -77,13 +77,13 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
     return {"tokens": ids, "count": len(ids), "max_model_len": limit, "token_strs": texts}
 
 
-def counted(engine: InferenceEngine, sent: CountBody) -> dict[str, Any]:
+def counted(engine: InferenceEngine, sent: CountBody) -> JSON:
     """The size of the prompt that Messages say."""
     body = read(TokenizeBody, sent.asked(str(engine.tokenizer.chat_template)))
     return {"input_tokens": tokenized(engine, body)["count"]}
 
 
-def detokenized(engine: InferenceEngine, body: DetokenizeBody) -> dict[str, Any]:
+def detokenized(engine: InferenceEngine, body: DetokenizeBody) -> JSON:
     """The text of token ids, with special tokens."""
     vocabulary = engine.model.limits.vocabulary
     for index, token in enumerate(body.tokens):
@@ -93,7 +93,7 @@ def detokenized(engine: InferenceEngine, body: DetokenizeBody) -> dict[str, Any]
     return {"prompt": decoded_text(body.tokens, engine.tokenizer, skip_special_tokens=False)}
 
 
-def tokenizer_info(engine: InferenceEngine) -> dict[str, Any]:
+def tokenizer_info(engine: InferenceEngine) -> JSON:
     tokenizer = engine.tokenizer
     names = {name: getattr(tokenizer, name, None) for name in SPECIAL}
     return {"tokenizer_class": type(tokenizer).__name__, **names}

@@ -12,10 +12,11 @@ from _inf.apps.serve.bodies import TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
 from _inf.apps.serve.error_responses import RequestError
-from _inf.apps.serve.responses import JSON, Responses
+from _inf.apps.serve.responses import Responses
 from _inf.parts.repetition import REPETITION
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
+from _inf.types import JSON
 
 Kind: TypeAlias = Literal["thought", "text"]
 ABORTED = "The engine was paused, which ended the answer; send the request again."
