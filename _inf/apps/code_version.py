@@ -17,11 +17,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-import dis
 import hashlib
 import importlib.metadata
 import importlib.util
-import inspect
 import itertools
 import secrets
 import sys
@@ -29,12 +27,14 @@ import sysconfig
 import types
 from collections.abc import Iterable, Sequence
 from importlib.machinery import PathFinder
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 import _inf
+from _inf.errors import error_text
 from _inf.runtime.extras import has_verl
 
 DIGITS = 12
@@ -52,8 +52,8 @@ NOT_BEHAVIOUR = ("__dict__", "__weakref__", "__dataclass_fields__", "_abc_impl")
 
 @dataclasses.dataclass(frozen=True)
 class CodeVersion:
-    """name: how reports name the code. digest: of all that could be read. unknown: the values
-    that could not, so that equal digests do not say that the code is the same. files: of the user's
+    """name: how reports name the code. digest: of all that could be read. unknown: why some
+    values could not, so that equal digests do not say that the code is the same. files: of the user's
     own that were read for it."""
 
     name: str
@@ -104,7 +104,7 @@ def version_of(
         modules.add(module)
     for script in scripts:
         modules.add_script(script.resolve(), script.name)
-    name, described, unknown = str(code), code, []
+    name, described, unknown = str(code), code, tuple[str, ...]()
     if code is None:
         name = "verl.utils.reward_score.default_compute_score"
         described = importlib.metadata.version("verl") if has_verl() else ""
@@ -116,10 +116,10 @@ def version_of(
         name = getattr(code, "__qualname__", type(code).__qualname__)
     try:
         values = _digest(described, modules)
-    except Exception:  # of any class: objects pickle themselves
-        values, unknown = "", _unreadable(name, code, modules)
-    whole = hashlib.sha256(f"{values} {modules}".encode())
-    return CodeVersion(name, whole.hexdigest()[:DIGITS], tuple(unknown), frozenset(modules.files))
+    except Exception as failure:  # of any class: objects pickle themselves
+        values, unknown = "", (error_text(failure),)
+    whole = hashlib.sha256(f"{values} {sorted(modules.digests.items())}".encode())
+    return CodeVersion(name, whole.hexdigest()[:DIGITS], unknown, frozenset(modules.files))
 
 
 def depends_on(versions: Iterable[CodeVersion]) -> dict[str, str]:
@@ -138,13 +138,10 @@ class _OwnModules:
     whose name is computed while the code runs is not seen."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        found = [*sys.path, *([str(folder.resolve())] if folder else [])]
+        found = [*sys.path, *([str(folder)] if folder else [])]
         self._path = [path for path in found if _is_own_path(path)]
-        self._digests: dict[str, str] = {}
+        self.digests: dict[str, str] = {}
         self.files: set[str] = set()
-
-    def __str__(self) -> str:
-        return str(sorted(self._digests.items()))
 
     def add_script(self, file: Path, name: str) -> None:
         self._path.append(str(file.parent))
@@ -162,19 +159,18 @@ class _OwnModules:
             if module in ("__main__", *OURS) or spec is None:
                 return
             path = list(spec.submodule_search_locations or ())
-            if spec.has_location and spec.origin and module not in self._digests:
+            if spec.has_location and spec.origin and module not in self.digests:
                 if not _is_own_path(spec.origin):
                     return
                 self._add_file(Path(spec.origin), module, module if path else package)
 
     def add_imports(self, code: types.CodeType, package: str = "") -> None:
         """Add what the code imports, and the functions inside of it."""
-        steps = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
-        for place, step in enumerate(steps):
-            if step.opname == "IMPORT_NAME":
-                level, names = (each.argval for each in steps[place - 2 : place])
+        for kind, about in ModuleFinder().scan_opcodes(code):
+            if kind != "store":
+                *level, names, module = about
                 with contextlib.suppress(ImportError):  # a relative import without a package
-                    module = importlib.util.resolve_name("." * level + step.argval, package)
+                    module = importlib.util.resolve_name("." * sum(level) + module, package)
                     for name in (module, *(f"{module}.{each}" for each in names or ())):
                         self.add(name)
         for inner in code.co_consts:
@@ -182,7 +178,7 @@ class _OwnModules:
                 self.add_imports(inner, package)
 
     def _add_file(self, file: Path, name: str, package: str) -> None:
-        self._digests[name] = file_digest(file)
+        self.digests[name] = file_digest(file)
         self.files.add(str(file.resolve()))
         # Its import says what is wrong.
         with contextlib.suppress(OSError, SyntaxError, ValueError):
@@ -218,23 +214,6 @@ def _digest(value: Any, modules: _OwnModules) -> str:
     pickler = _Pickler(modules)
     pickler.dump(value)
     return pickler.hash.hexdigest()
-
-
-def _unreadable(name: str, reward: Any, modules: _OwnModules) -> list[str]:
-    """The values that the reward uses itself and that cannot be read, else the reward's name."""
-    known = {name: reward}
-    functions = vars(reward).values() if isinstance(reward, type) else [reward]
-    for function in functions:
-        if isinstance(function, types.FunctionType):
-            variables = inspect.getclosurevars(function)
-            known |= {**variables.globals, **variables.nonlocals}
-    found = []
-    for variable, value in known.items():
-        try:
-            _digest(value, modules)
-        except Exception:
-            found.append(f"{variable} ({type(value).__qualname__})")
-    return found[1:] or found
 
 
 def _parts(*args: Any) -> None:

@@ -19,7 +19,6 @@ from omegaconf import OmegaConf
 from _inf.errors import ConfigError, shown
 from _inf.types import JSON
 
-MAX_VALUES = 10_000
 ABSENT: Any = object()
 # Keys that name a file, which is searched in the working folder, then in the config's.
 _NAMED_FILES = (
@@ -86,17 +85,6 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def written_out(node: yaml.Node, counts: dict[int, int]) -> int:
-    """Count the values after all aliases are expanded, as OmegaConf does: ten lines can expand to
-    billions. counts: so far, by the id of a node."""
-    if id(node) not in counts:
-        counts[id(node)] = 0  # a node that contains itself is refused elsewhere
-        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
-        flat = [item for part in parts for item in (part if isinstance(part, tuple) else (part,))]
-        counts[id(node)] = 1 + sum(written_out(item, counts) for item in flat)
-    return counts[id(node)]
-
-
 def _parse(text: str, name: str) -> JSON:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -104,8 +92,6 @@ def _parse(text: str, name: str) -> JSON:
             raise ConfigError(f"{name}: empty; a config needs at least one key, such as model_path")
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{name}: expected keys and values at the top")
-        if written_out(node, {}) > MAX_VALUES:
-            raise ConfigError(f"{name}: its aliases expand to over {MAX_VALUES:,} values")
         document: JSON = plain(OmegaConf.to_container(OmegaConf.load(io.StringIO(text))))
     except ConfigError:
         raise

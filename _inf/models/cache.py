@@ -1,12 +1,10 @@
 """Builds cache folders once, under a hidden name and with a lock that ends with its process: a
-killed build leaves nothing under the final name, and a second process waits for the first. A folder
-that has lost a file is built again.
+killed build leaves nothing under the final name, and a second process waits for the first.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,7 +14,6 @@ from filelock import FileLock, Timeout
 
 from _inf.errors import ConfigError
 
-_MANIFEST = ".inf-complete.json"  # written last: file names and sizes
 _LONGEST_BUILD = 600.0  # seconds that a second process waits for the first
 
 
@@ -44,14 +41,14 @@ def by_transformers() -> str:
 
 def build_once(key: str, build: Callable[[Path], None]) -> Path:
     """Return the folder `key` of the cache, which must always mean the same content; if it is
-    missing or incomplete, `build` fills an empty one, of which nothing is kept if it raises."""
+    missing, `build` fills an empty one, of which nothing is kept if it raises."""
     root = cache_root()
     final = root / key
-    if _is_complete(final):
+    if final.is_dir():
         return final
     try:
         with FileLock(root / f".{key}.lock", timeout=_LONGEST_BUILD):
-            if not _is_complete(final):  # else another process built it while we waited
+            if not final.is_dir():  # else another process built it while we waited
                 _build(final, build)
     except Timeout:
         raise ConfigError.of(
@@ -70,25 +67,9 @@ def _build(final: Path, build: Callable[[Path], None]) -> None:
     draft.mkdir()
     try:
         build(draft)
-        sizes = {
-            file.relative_to(draft).as_posix(): file.stat().st_size
-            for file in draft.rglob("*")
-            if file.is_file()
-        }
-        (draft / _MANIFEST).write_text(json.dumps(sizes, indent=1))
-        if final.exists():  # it has lost a file
-            shutil.rmtree(final)
         draft.rename(final)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _is_complete(folder: Path) -> bool:
-    try:
-        sizes = json.loads((folder / _MANIFEST).read_text())
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
-        return False
 
 
 def _unwritable(root: Path, error: OSError) -> ConfigError:

@@ -48,7 +48,7 @@ def shown_tools(schemas: Sequence[Mapping[str, Any]]) -> list[Tool]:
     def made(schema: Any, where: str) -> list[Tool]:
         if not isinstance(schema, Mapping):
             raise ToolError(f"{where}: {shown(schema)} is not a schema.")
-        checked = checked_schema(schema, where, _ShownFunction)
+        checked = checked_schema(schema, where, _any_parameters)
         return [Tool(checked["function"]["name"], checked)]
 
     return listed_tools(schemas, "tools", made)
@@ -146,30 +146,21 @@ def _plain_json(value: object) -> Any:
         raise ValueError(f"it is not JSON: {strip_punctuation(error)}") from None
 
 
-def _checked_parameters(value: object) -> Any:
-    if value is None:
-        return {"type": "object", "properties": {}}
-    if not isinstance(value, Mapping) or value.get("type") != "object":
-        raise ValueError(
+def _any_parameters(value: Any) -> str:
+    return "" if isinstance(value, dict) else f"{shown(value)} is not a JSON schema"
+
+
+def _parameters_fault(value: Any) -> str:
+    """Why a value is not the schema of a tool's arguments; "" if it is."""
+    if not isinstance(value, dict) or value.get("type") != "object":
+        return (
             f"{shown(value)} is not the JSON schema of an object; write "
             '{"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}'
         )
-    parameters = _plain_json(value)
     try:
-        fault = schema_fault(parameters)
+        return schema_fault(value).lstrip(".: ")
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if fault:
-        raise ValueError(fault.lstrip(".: "))
-    return parameters
-
-
-def _any_parameters(value: object) -> Any:
-    if value is None:
-        return {"type": "object", "properties": {}}
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{shown(value)} is not a JSON schema")
-    return _plain_json(value)
+        return "it is nested too deeply"
 
 
 class _Function(BaseModel):
@@ -179,19 +170,9 @@ class _Function(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
     description: str = ""
-    parameters: Annotated[Any, BeforeValidator(_checked_parameters)] = Field(
-        default=None, validate_default=True
-    )
+    parameters: Annotated[Any, BeforeValidator(_plain_json)] = None
     strict: bool | None = None
     returns: Annotated[Any, BeforeValidator(_plain_json)] = Field(default=None, alias="return")
-
-
-class _ShownFunction(_Function):
-    """That of a tool which is only shown to the model: its schema need not be one."""
-
-    parameters: Annotated[Any, BeforeValidator(_any_parameters)] = Field(
-        default=None, validate_default=True
-    )
 
 
 class _Shell(BaseModel):
@@ -202,9 +183,10 @@ class _Shell(BaseModel):
 
 
 def checked_schema(
-    schema: Mapping[str, Any], where: str, form: type[_Function] = _Function
+    schema: Mapping[str, Any], where: str, fault: Callable[[Any], str] = _parameters_fault
 ) -> JSON:
-    """Return a checked copy in OpenAI's form, with `type` and `function` added if missing."""
+    """Return a checked copy in OpenAI's form, with `type` and `function` added if missing. fault:
+    what is wrong with its parameters."""
     named = isinstance(kind := schema.get("type"), str) and kind == "function"
     if isinstance(kind, str) and not named:
         raise ToolError(f"{where}.type: {shown(kind)} tools are not supported, only 'function'.")
@@ -212,7 +194,11 @@ def checked_schema(
     if "function" in schema:
         bare = validated(_Shell, schema, where).function
         where = f"{where}.function"
-    function = validated(form, bare, where)
+    function = validated(_Function, bare, where)
+    if function.parameters is None:
+        function.parameters = {"type": "object", "properties": {}}
+    if wrong := fault(function.parameters):
+        raise ToolError(f"{where}.parameters: {wrong}{'' if wrong.endswith('?') else '.'}")
     whole = {"name", "description", "parameters"} | function.model_fields_set
     return {"type": "function", "function": function.model_dump(include=whole, by_alias=True)}
 

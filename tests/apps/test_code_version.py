@@ -112,7 +112,7 @@ def test_value_that_cannot_be_read_is_named_and_never_counts_as_the_same() -> No
         return client
 
     version = version_of(judge)
-    assert version.unknown == ("client (lock)",)
+    assert "lock" in version.unknown[0]
     assert not same(version, version_of(judge))
     assert not same(version, version_of(functools.partial(judge, k=1)))
 

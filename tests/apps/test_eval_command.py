@@ -219,11 +219,11 @@ def test_reward_with_an_object_of_its_caller_runs_there_and_is_always_scored_aga
     def evaluated(reward: Any = judge, **how: Any) -> Any:
         return inf.evaluate(Stub(), ROWS, reward=reward, out="run", **how)  # type: ignore[arg-type]
 
-    said = r"<locals>.judge .*It uses client \(.*inside of the function.*reward_workers=0"
+    said = r"<locals>.judge .*cannot pickle .*inside of the function.*reward_workers=0"
     with pytest.raises(ConfigError, match=said):
         evaluated()
     assert evaluated(reward_workers=0).metrics and Stub.asked == 4
-    with pytest.warns(UserWarning, match="scored again: .*uses client .*of which nobody can say"):
+    with pytest.warns(UserWarning, match="scored again: nobody can say .*cannot pickle"):
         report = evaluated(reward_workers=0)
     assert (report.answers_kept, report.rewards_kept, Stub.asked) == (4, 0, 4)
     assert [evaluated(lambda **rest: 0.5).rewards_kept for _ in range(2)] == [0, 4]

@@ -17,6 +17,7 @@ from _inf.request.prompts import normalize
 from _inf.types import ToolCall
 from inf import ConfigError
 
+
 def test_error_about_a_keyword_names_the_field_that_gave_it() -> None:
     with pytest.raises(ConfigError) as caught, by_field({"json_schema": "tools, as a schema"}):
         raise ConfigError("json_schema.x: no.", key="json_schema.x")

@@ -26,7 +26,6 @@ def answered(sessions: Sessions, name: str, *requests: tuple[list[int], str]) ->
             ended=True,
         )
         session.add(Start([{"role": "user", "content": text}]), ids, choice)
-    sessions.open(session)
     return session.traces()
 
 

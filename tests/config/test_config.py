@@ -156,14 +156,6 @@ def test_value_that_cannot_be_read_or_printed_is_refused_by_its_key(value: Any) 
     assert line.startswith("rollout.n: ")
 
 
-def test_aliases_that_stand_for_billions_of_values_are_refused_at_once(tmp_path: Path) -> None:
-    text = "x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-        f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 12)
-    )
-    file = written(tmp_path, text)
-    assert faults(file) == [f"{file}: its aliases expand to over 10,000 values"]
-
-
 def test_file_beside_the_config_is_found_and_others_stay_as_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

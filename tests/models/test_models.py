@@ -132,17 +132,13 @@ def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it
     assert tokenizer.eos_token_id == 1
 
 
-def test_converted_folder_is_found_quickly_and_made_again_if_it_lost_its_weights(
+def test_converted_folder_is_found_quickly_also_for_a_copy_of_the_file(
     gguf: Path, tmp_path: Path
 ) -> None:
     folder = resolve_model(str(gguf))
-    out, err = python(RESOLVE, gguf).communicate(timeout=60)
+    copy = shutil.copy(gguf, tmp_path / "a copy with spaces.gguf")
+    out, err = python(RESOLVE, copy).communicate(timeout=60)
     assert out.splitlines() == [str(folder), "[]"] and err == ""  # without importing torch
-    weights = folder / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:100])
-    copy = shutil.copy(gguf, tmp_path / "a copy with spaces.gguf")  # has the same folder
-    assert resolve_model(str(copy)) == folder and weights.read_bytes() == whole
 
 
 @pytest.mark.parametrize("kept", [0, 3, 20, 2_000, 9_000, -1])

@@ -286,10 +286,9 @@ def _pickled(function: RewardFunction | str | None, version: CodeVersion) -> byt
     try:
         return bytes(cloudpickle.dumps(function))
     except Exception as failure:  # of any class: objects pickle themselves
-        held = f" It uses {', '.join(version.unknown)}." if version.unknown else ""
         raise ConfigError.of(
             "reward",
             f"{version.name} cannot be sent to the processes that call it "
-            f"({error_text(failure)}).{held} Make such an object inside of the function, name the "
+            f"({error_text(failure)}). Make such an object inside of the function, name the "
             "function as FILE.py:NAME, or set reward_workers=0: it is then called in this process.",
         ) from None

@@ -146,9 +146,9 @@ def _why(version: CodeVersion, rescore: bool) -> str:
         return "--rescore"
     if version.unknown:
         return (
-            f"the reward {version.name} uses {', '.join(version.unknown)}, of which nobody can say "
-            "whether it is the same as in the earlier run; make such an object inside of the "
-            "function, or name the function as FILE.py:NAME"
+            f"nobody can say whether the reward {version.name} is the same as in the earlier run "
+            f"({', '.join(version.unknown)}); make such an object inside of the function, or name "
+            "the function as FILE.py:NAME"
         )
     return f"their rewards are of another version of {version.name}"
 

@@ -25,7 +25,7 @@ from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.access import LOOPBACK_NAMES, guard, is_loopback
 from _inf.apps.serve.adapter_routes import LoadBody, UnloadBody, load_adapter, unload_adapter
 from _inf.apps.serve.bodies import BodyT, RewardBody, read_body
-from _inf.apps.serve.calls import ServedCall, served_call
+from _inf.apps.serve.calls import served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.error_responses import HEADERS, RequestError, by_field, error_of
 from _inf.apps.serve.item_responses import ItemsResponses
@@ -46,12 +46,10 @@ from _inf.apps.serve.tokenizer_routes import (
     tokenized,
     tokenizer_info,
 )
-from _inf.errors import EngineDeadError
 from _inf.types import JSON
 
 if TYPE_CHECKING:
     from _inf.apps.rollouts.traces import Trace, TraceFile
-    from _inf.response.output import GenerationOutput
     from inf import InferenceEngine
 
 NOT_FOUND = 404
@@ -155,42 +153,32 @@ class Service:
                 events = self._events(responses, request.url.path)
                 # The first one is awaited here, so that a failure before it has its own status.
                 first = await while_connected(request, anext(events))
-                self.sessions.open(session)
                 return EventStream(first, events, responses.headers, responses.ping)
-            output = await self._answered(request, call)
-        self.sessions.open(session)
+            with self.keeper.watching():
+                output = await while_connected(request, call.answer())
+        self.keeper.answered()
         text = await asyncio.to_thread(responses.whole, list(output))
         call.record(responses.choices)
         return Response(text, headers=dict(responses.headers), media_type="application/json")
-
-    async def _answered(self, request: Request, call: ServedCall) -> GenerationOutput:
-        try:
-            output = await while_connected(request, call.answer())
-        except EngineDeadError:
-            _ = self.keeper.status  # it begins to restart here
-            raise
-        self.keeper.answered()
-        return output
 
     async def _events(self, responses: Responses[Any], path: str) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
         begun = False
         try:
-            streams = await asyncio.to_thread(responses.call.streams)
-            async with contextlib.aclosing(merged(streams)) as chunks:
-                async for row, chunk in chunks:
-                    events = [] if begun else responses.first_events()
-                    events += responses.events(choice := responses.choices[row], chunk)
-                    begun = True
-                    if chunk.metadata is not None:
-                        self.keeper.answered()
-                        # Many clients read no further than its finish reason.
-                        responses.call.record([choice])
-                    if events:
-                        yield "".join(events)
+            with self.keeper.watching():
+                streams = await asyncio.to_thread(responses.call.streams)
+                async with contextlib.aclosing(merged(streams)) as chunks:
+                    async for row, chunk in chunks:
+                        events = [] if begun else responses.first_events()
+                        events += responses.events(choice := responses.choices[row], chunk)
+                        begun = True
+                        if chunk.metadata is not None:
+                            self.keeper.answered()
+                            # Many clients read no further than its finish reason.
+                            responses.call.record([choice])
+                        if events:
+                            yield "".join(events)
         except Exception as failure:
-            if isinstance(failure, EngineDeadError):
-                _ = self.keeper.status
             if not begun:
                 raise
             yield responses.failed(error_of(failure, path)[1])
@@ -211,7 +199,7 @@ class Service:
 
     def open_session(self, asked: SessionBody) -> None:
         settings = asked.checked(self.engine.model.limits.vocabulary)
-        self.sessions.open(self.sessions.of_request(asked.name, settings))
+        self.sessions.of_request(asked.name, settings)
 
     async def new_session(self, request: Request) -> JSON:
         body = await _body(SessionBody, request)

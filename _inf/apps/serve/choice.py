@@ -20,13 +20,12 @@ from _inf.response.token_texts import TokenTexts
 from _inf.types import JSON, RequestOutput, Said, ToolCall
 
 THOUGHT_BEGINS = "<think>"
-# What a call, or the brackets around one, begins with, in formats that no special token marks.
-MARKS = r"[<\[{`]"
-# And in formats whose calls begin with words, of which only the first letters may have arrived.
-_FIRST_LETTERS = "|".join(rf"{'function call'[:size]}\Z" for size in range(13, 0, -1))
-WORDS = {
-    "function": r"(?<![\w.-])[A-Za-z_][\w.-]*(?:\(|\Z)",
-    "gigachat3": rf"function call|{_FIRST_LETTERS}",
+# What a call, or the brackets around one, begins with, in formats that no special token marks, and
+# in those whose calls begin with words, of which only the first letters may have arrived.
+_BEGINS = re.compile(r"[<\[{`]")
+_BEGINS_OF_WORDS = {
+    "function": re.compile(r"[<\[{`]|(?<![\w.-])[A-Za-z_][\w.-]*(?:\(|\Z)"),
+    "gigachat3": re.compile(r"[<\[{`]|function call|f[unctio al]*\Z"),
 }
 
 
@@ -38,11 +37,6 @@ def whole_chunk(row: GenerationRow) -> StreamChunk:
         last |= part.metadata
     about = (row.finish_reason, logprobs, row.top_logprobs, last, row.reasoning or "")
     return StreamChunk(row.completion, ids, *about, row.whole_text)
-
-
-@functools.cache
-def may_begin_call(format: str) -> re.Pattern[str]:
-    return re.compile("|".join([MARKS, *filter(None, [WORDS.get(format)])]))
 
 
 class Growing:
@@ -131,7 +125,8 @@ class Choice:
             if not start and growing.text.startswith(THOUGHT_BEGINS):
                 start = 1
         format = self.call.rules.config.rollout.multi_turn.format
-        found = may_begin_call(format).search(growing.text, max(start, growing.sent))
+        begins = _BEGINS_OF_WORDS.get(format, _BEGINS)
+        found = begins.search(growing.text, max(start, growing.sent))
         ends = [found.start()] if found else []
         ends += [place for place in growing.specials if place >= start]
         return growing.text[: min(ends, default=None)].rstrip()

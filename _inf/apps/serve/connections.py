@@ -11,7 +11,7 @@ import anyio
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from _inf.apps.serve.error_responses import ABANDONED, RequestError
 from _inf.errors import EngineDeadError
@@ -100,38 +100,21 @@ class EventStream(StreamingResponse):
     def __init__(
         self, first: str, events: AsyncGenerator[str, None], headers: Mapping[str, str], ping: str
     ) -> None:
-        async def all_events() -> AsyncIterator[str]:
-            yield first
-            async for event in events:
+        async def with_pings() -> AsyncIterator[str]:
+            event: str | None = first
+            while event is not None:
                 yield event
+                coming = asyncio.ensure_future(anext(events, None))
+                try:
+                    while not (await asyncio.wait({coming}, timeout=PING_SECONDS))[0]:
+                        yield ping
+                    event = coming.result()
+                finally:
+                    coming.cancel()
+                    await asyncio.wait({coming})
 
-        super().__init__(all_events(), headers={"Cache-Control": "no-cache", **headers})
+        super().__init__(with_pings(), headers={"Cache-Control": "no-cache", **headers})
         self._events = events
-        self._ping = ping.encode()
-
-    async def stream_response(self, send: Send) -> None:
-        now = asyncio.get_running_loop().time
-        sent, ended = now(), False
-
-        async def noted(message: Message) -> None:
-            nonlocal sent, ended
-            sent, ended = now(), not message.get("more_body", True)
-            await send(message)
-
-        async def ping() -> None:
-            while not ended:
-                if (left := sent + PING_SECONDS - now()) > 0:
-                    await asyncio.sleep(left)
-                else:
-                    await noted(
-                        {"type": "http.response.body", "body": self._ping, "more_body": True}
-                    )
-
-        pinging = asyncio.ensure_future(ping())
-        try:
-            await super().stream_response(noted)
-        finally:
-            pinging.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with contextlib.aclosing(self._events):

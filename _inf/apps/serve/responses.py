@@ -23,7 +23,7 @@ from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenTexts
 from _inf.types import JSON
 
-_encode = json.JSONEncoder(allow_nan=False).encode  # `dumps` makes one for each call
+_encoder = json.JSONEncoder(allow_nan=False)
 # Null where there is none: the `openai` package has no attribute for a field that is absent.
 NO_THOUGHT: Mapping[str, Any] = {"reasoning": None, "reasoning_content": None}
 OF_AN_END = "finish_reason stop_reason matched_stop weight_version weight_versions".split()
@@ -37,16 +37,10 @@ def event_text(data: str, name: str | None = None) -> str:
     return f"data: {data}\n\n" if name is None else f"event: {name}\ndata: {data}\n\n"
 
 
-def list_text(items: Sequence[JSON]) -> str:
-    """A list as JSON; each item by a call of its own, because no other thread runs during one."""
-    return f"[{', '.join(json.dumps(each, allow_nan=False) for each in items)}]"
-
-
-def response_text(about: JSON, choices: Sequence[JSON], more: JSON) -> str:
-    """A response as JSON: `about`, the choices, and `more`."""
-    before = json.dumps(about, allow_nan=False).removesuffix("}")
-    after = json.dumps(more, allow_nan=False).removeprefix("{")
-    return f'{before}, "choices": {list_text(choices)}{", " if more else ""}{after}'
+def response_text(response: JSON | list[JSON]) -> str:
+    """A response as JSON, in steps between which other threads run: `json.dumps` holds the
+    interpreter for seconds if there are many choices."""
+    return "".join(_encoder.iterencode(response))
 
 
 class Responses(Generic[BodyT]):
@@ -75,18 +69,20 @@ class Responses(Generic[BodyT]):
         self._usage_asked = bool(asked and asked.include_usage)
         self._usage_so_far = bool(asked and asked.continuous_usage_stats)
 
-    def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
-        return response_text({**self._head, "object": name}, choices, more)
+    def _about(self, name: str) -> JSON:
+        """What a response, or each event of a stream, begins with."""
+        return {**self._head, "object": name}
 
     def _event(self, *choices: JSON, **more: Any) -> str:
         usage = {"usage": self._running_usage()} if self._usage_asked else {}
-        about = {**self._head, "object": self.event_name, "choices": choices}
-        return event_text(_encode({**about, **usage, **more}))
+        about = {**self._about(self.event_name), "choices": choices}
+        return event_text(_encoder.encode({**about, **usage, **more}))
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         pairs = zip(self.choices, rows, strict=True)
         parts = [self._whole(choice, row) | of_parts(row) for choice, row in pairs]
-        return self._text(self.name, parts, usage=self._usage(), **self._of_prompt(rows[0]))
+        about = {**self._about(self.name), "choices": parts, "usage": self._usage()}
+        return response_text(about | self._of_prompt(rows[0]))
 
     def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
         return self._part(choice, whole_chunk(row))

@@ -13,7 +13,6 @@ import re
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -72,8 +71,8 @@ class Session:
     trace, and the others begin new ones.
     """
 
-    def __init__(self, name: str, settings: SessionSettings, file: TraceFile | None = None) -> None:
-        self.name, self.settings, self._file = name, settings, file
+    def __init__(self, settings: SessionSettings, file: TraceFile | None = None) -> None:
+        self.settings, self._file = settings, file
         # A deleted session's name may be used again.
         self._rollout = settings.rollout or uuid.uuid4().hex
         self._traces: dict[str, Trace] = {}
@@ -271,7 +270,8 @@ def check_name(name: str) -> None:
 
 
 class Sessions:
-    """The open sessions by name. One that was not used for long is dropped when another opens.
+    """The open sessions by name. A request opens the one that it names; one that was not used for
+    long is dropped then.
 
     file: where their traces are written, too.
     """
@@ -281,8 +281,6 @@ class Sessions:
     ) -> None:
         self._file = file
         self._open: dict[str, Session] = {}
-        # Those whose first requests run, and may be refused: nothing else keeps them.
-        self._new: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self._clock = clock
 
@@ -291,13 +289,10 @@ class Sessions:
             return list(self._open)
 
     def of_request(self, name: str, settings: SessionSettings | None = None) -> Session:
-        """Return the session of a request; a new one is not open before `open`.
-
-        settings: of a session that must be new.
-        """
+        """Return the session of a request, which may be new. settings: of one that must be."""
         check_name(name)
         with self._lock:
-            session = self._open.get(name) or self._new.get(name)
+            session = self._open.get(name)
             if session is not None and settings is not None:
                 raise RequestError(409, f"session: {shown(name)} is open already; delete it first.")
             if session is None:
@@ -306,32 +301,20 @@ class Sessions:
             if sum(one.size for one in self._open.values()) >= MAX_BYTES:
                 raise RequestError(429, f"The open sessions hold {MAX_BYTES} bytes; delete some.")
             if session is None:
-                if len(self._open) + len(self._new) >= MAX_SESSIONS:
+                if len(self._open) >= MAX_SESSIONS:
                     raise RequestError(429, f"{MAX_SESSIONS} sessions are open; delete some.")
-                session = Session(name, settings or SessionSettings(), self._file)
-                self._new[name] = session
+                session = Session(settings or SessionSettings(), self._file)
+                self._open[name] = session
             session.used = self._clock()
             return session
-
-    def open(self, session: Session | None) -> None:
-        """Open a request's session, if it is new: the engine has begun to answer."""
-        with self._lock:
-            # A deleted session's request may end after the next session of its name has begun.
-            if session is not None and self._new.get(session.name) is session:
-                self._open[session.name] = self._new.pop(session.name)
 
     def get(self, name: str) -> Session:
         with self._lock:
             if name not in self._open:
-                raise _no_session(name)
+                raise RequestError(404, f"session: there is no session {shown(name)}.")
             return self._open[name]
 
     def delete(self, name: str) -> None:
-        """Delete it, also while its first request runs."""
+        self.get(name)
         with self._lock:
-            if self._open.pop(name, None) is None and self._new.pop(name, None) is None:
-                raise _no_session(name)
-
-
-def _no_session(name: str) -> RequestError:
-    return RequestError(404, f"session: there is no session {shown(name)}.")
+            self._open.pop(name, None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice
-from _inf.apps.serve.responses import Responses, event_text, list_text, response_text
+from _inf.apps.serve.responses import Responses, event_text, response_text
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
@@ -25,9 +25,8 @@ class TokensResponses(Responses[TokensBody]):
     form = TokensBody
     prefix, name, event_name = "generate-tokens", "", ""
 
-    def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
-        head = {"request_id": self.body.request_id or self._head["id"]}
-        return response_text(head, choices, more)
+    def _about(self, name: str) -> JSON:
+        return {"request_id": self.body.request_id or self._head["id"]}
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         choice.add(chunk)
@@ -54,7 +53,7 @@ class SglangResponses(Responses[SglangBody]):
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         pairs = zip(self.choices, rows, strict=True)
         parts = [self._whole(choice, row) for choice, row in pairs]
-        return json.dumps(parts[0], allow_nan=False) if self._single else list_text(parts)
+        return response_text(parts[0] if self._single else parts)
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
         index = {} if self._single else {"index": choice.index}

@@ -13,7 +13,6 @@ import pytest
 from openai import OpenAI
 
 from _inf.apps.rollouts.traces import TraceFile
-from _inf.apps.serve.connections import MAX_BODY_BYTES
 from _inf.apps.serve.error_responses import RequestError
 from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.sessions import MAX_SESSIONS, SESSION_SECONDS, Sessions
@@ -347,21 +346,6 @@ def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> N
         tiny_server.traces("http")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_refused_request_opens_no_session(stream: bool, tiny_server: InferenceServer) -> None:
-    http = Http(tiny_server, "refused")
-    for fields, status in (
-        ({"top_p": 0}, 400),  # refused by the engine
-        ({"tempersture": 1}, 400),
-        ({"messages": [user("long " * 2000)]}, 400),
-        ({"model": "gpt-5"}, 404),
-        ({"user": "x" * MAX_BODY_BYTES}, 413),
-    ):
-        http.post(CHAT, status, **SHORT | {"stream": stream} | fields)
-        assert tiny_server.sessions() == []
-    assert http.client.get("/traces").status_code == 404
-
-
 def test_sessions_are_bounded_in_memory_and_need_the_key(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,37 +379,16 @@ def test_first_requests_at_once_are_of_one_session(tiny_server: InferenceServer)
     assert len(tiny_server.traces("at-once")) == 4
 
 
-def test_request_of_a_deleted_session_opens_none() -> None:
-    sessions = Sessions()
-    deleted = sessions.of_request("a")
-    sessions.open(deleted)
-    sessions.delete("a")
-    sessions.open(deleted)
-    successor = sessions.of_request("a")
-    sessions.open(deleted)  # its request ends only now
-    assert sessions.names() == []
-    sessions.open(successor)
-    assert sessions.get("a") is successor
-    first = sessions.of_request("new")  # its first request runs
-    sessions.delete("new")
-    sessions.open(first)
-    assert sessions.names() == ["a"]
-    with pytest.raises(RequestError, match="there is no session 'new'"):
-        sessions.delete("new")
-
-
 def test_open_sessions_are_bounded_in_number_and_age() -> None:
     now = 0.0
     sessions = Sessions(clock=lambda: now)
-    for index in range(MAX_SESSIONS - 1):
-        sessions.open(sessions.of_request(f"s{index}"))
-    running = sessions.of_request("running")  # counts, because it may open
+    for index in range(MAX_SESSIONS):
+        sessions.of_request(f"s{index}")
     with pytest.raises(RequestError) as refused:
         sessions.of_request("one-more")
     assert refused.value.status == 429
-    sessions.open(running)
     now = SESSION_SECONDS / 2
     sessions.of_request("s1")
     now = SESSION_SECONDS + 1
-    sessions.open(sessions.of_request("one-more"))
+    sessions.of_request("one-more")
     assert sessions.names() == ["s1", "one-more"]
