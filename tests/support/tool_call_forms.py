@@ -140,13 +140,6 @@ def written_value(format: str, value: Any) -> str:
     return form.replace("VALUE", escape(text) if format in ("xml", "mimo") else text)
 
 
-def takes_bare_text(format: str) -> bool:
-    """Whether strings are written without quotes, so that only the schema says what is one."""
-    form = FORMS[ALIASES.get(format, format)]
-    quoted = ("ARGUMENTS", '"VALUE"', '<|"|>VALUE', 'string="true"')
-    return not any(each in form for each in quoted)
-
-
 def _in_gemma4(value: Any) -> str:
     if isinstance(value, str):
         return f'<|"|>{value}<|"|>'
