@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from _inf.config import Config
 from _inf.config.load import FLAT
 from _inf.parts.grammars.schemas import SCHEMA_KEYWORDS
 from _inf.request.keywords import KEYWORDS as ROWS
-from _inf.request.prompts import MESSAGE_KEYS, ROLES
+from _inf.request.prompts import ROLES
 from tests.support.keyword_sets import OF_CALLS
 from tests.support.keyword_sets import VALUES as VALUES_OF_PROMPTS
 from tests.support.tiny import END_OF_TEXT, IM_END, IM_START, VOCABULARY
@@ -25,29 +24,15 @@ from tests.support.tiny import END_OF_TEXT, IM_END, IM_START, VOCABULARY
 Cases = st.SearchStrategy[Any]
 
 
-class Speechless:
-    """Nobody can print it."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no words")
-
-
 HUGE = 10**5000  # more digits than Python prints, and no float
 ITSELF: list[Any] = []
 ITSELF.append(ITSELF)
-DEEP: Any = []
-for _ in range(3000):
-    DEEP = [DEEP]
-VALUES: list[Any] = [0, -1, 1, 2, 7, 2**31, 2**63 - 1, 2**63, HUGE, -HUGE, -0.0, 0.5, 1.0, -2.5]
-VALUES += [*map(float, "5e-324 1e-7 1e39 1e308 nan inf -inf".split()), True, False, None, 1j]
-VALUES += [np.float32(0.5), np.float16("nan"), np.int64(3), np.uint8(200), np.bool_(True)]
-VALUES += [np.array(0.5), np.array([1, 2]), torch.tensor(0.5), torch.tensor([1, 2])]
-VALUES += [torch.ones(1, device="meta"), Decimal("nan"), Fraction(1, 2), Fraction(HUGE)]
-VALUES += [b"\xff", [], (), {}, {1}, [None], ITSELF, DEEP, Speechless(), object(), int, len]
-VALUES += [range(3), iter([1]), lambda: 0, {HUGE: 1}, {None: 1}]
-WORDS = "no yes on null ~ 1e3 0512 1:30 0x_ 2020-13-45 ${ ${a} ${rollout.n} [[ {a: a.b".split()
-WORDS += ["", " ", "\0", "\ud800", "${oc.env:NO_SUCH}", "e\u0301", "\u202e\u200d\ufeff", "👩‍🔬🏔️"]
-WORDS += ["a" * 5000, "[" * 1500, IM_END]
+VALUES: list[Any] = [0, -1, 1, 2, 7, 2**31, 2**63, HUGE, -HUGE, -0.0, 0.5, 1.0, -2.5, True, False]
+VALUES += [*map(float, "5e-324 1e39 1e308 nan inf -inf".split()), None, 1j, Decimal("nan")]
+VALUES += [np.float32(0.5), np.int64(3), np.bool_(True), np.array([1, 2]), torch.tensor([1, 2])]
+VALUES += [torch.ones(1, device="meta"), b"\xff", [], (), {}, {1}, [None], ITSELF, object(), int]
+WORDS = "no yes null ~ 1e3 0512 1:30 0x_ 2020-13-45 ${ ${a} ${rollout.n} [[ {a: a.b".split()
+WORDS += ["", " ", "\0", "\ud800", "${oc.env:NO_SUCH}", "👩‍🔬🏔️", "a" * 5000, "[" * 1500, IM_END]
 
 
 def one_of(values: list[Any]) -> Cases:
@@ -123,27 +108,18 @@ KEYS: Cases = PATHS.flatmap(
     lambda path: st.tuples(st.just(path), mostly([default(path), 1, 0.5, True, "auto"], ANYTHING))
 )
 CONFIGS: Cases = st.tuples(st.lists(KEYS, max_size=3), st.lists(KEYS, max_size=2))
-SCALARS = [*WORDS, *"1 0.5 true .nan -.inf '1' *a *b @ +12_3 0o17".split(), "1" * 5000]
-SCALARS += ['"\\ud800"', "!!bool maybe", "!!int ''", "!!timestamp x", "!!binary _", "!!set {a}"]
+SCALARS = [*WORDS, *"1 0.5 true .nan '1' *a *b @ 0o17".split(), "!!bool maybe", "!!timestamp x"]
 SCALARS += ["!!python/object:os.x {}", "&a 1", "{<<: *a}", "&b [*b]", "|\n  text", "? [a]", "- 1"]
 
 
-def yaml_line(path: str, end: str, scalar: str | None) -> str:
-    """A key with its value, or its default, and what else may stand on such a line."""
+def yaml_line(path: str, scalar: str) -> str:
     *above, last = path.split(".")
-    value = json.dumps(default(path)) if scalar is None else scalar
-    return f"{''.join(f'{key}: {{' for key in above)}{last}: {value}{'}' * len(above)}{end}"
+    return f"{''.join(f'{key}: {{' for key in above)}{last}: {scalar}{'}' * len(above)}\n"
 
 
-LINES: Cases = st.builds(
-    yaml_line,
-    PATHS,
-    st.sampled_from(["\n", "\n", " # why\n", "\n---\n", "\t\n", "\r\n", "\n...", "\n<<: *a\n"]),
-    mostly([None], st.sampled_from(SCALARS) | st.text(max_size=8)),
-)
-YAMLS: Cases = st.lists(LINES, max_size=4).map(
-    lambda each: "".join(each).encode("utf-8", "replace")
-)
+YAMLS: Cases = st.lists(
+    st.builds(yaml_line, PATHS, st.sampled_from(SCALARS) | st.text(max_size=8)), max_size=4
+).map(lambda lines: "".join(lines).encode("utf-8", "replace"))
 
 # ─── Calls ───
 
@@ -185,9 +161,7 @@ PROMPTS: Cases = st.one_of(
     TEXTS,
     st.lists(MESSAGES, max_size=3),
     mapping({"prompt_token_ids": IDS}),
-    st.fixed_dictionaries({"prompt_token_ids": IDS}),
-    st.fixed_dictionaries({"text": mostly(TEXTS, ANYTHING)}),
-    st.dictionaries(one_of([*MESSAGE_KEYS, 5, None, HUGE]), ANYTHING, max_size=2),
+    mapping({"text": mostly(TEXTS, ANYTHING)}),
     ANYTHING,
 )
 
@@ -198,8 +172,8 @@ VALUE: Cases = one_of([1, True, "hi", None, TALK, {"type": "text"}, {}, 1e308, "
 BODIES: Cases = st.dictionaries(
     st.sampled_from(["x", *ChatRequest.model_fields]), VALUE, max_size=4
 )
-ROW_KEYS = "prompt messages body custom_id method url metadata id completion usage".split()
-ROWS_OF_FILES: Cases = st.dictionaries(st.sampled_from(ROW_KEYS), VALUE | BODIES, max_size=4)
+ROW_KEYS = st.sampled_from("prompt messages body custom_id url metadata id completion".split())
+ROWS_OF_FILES: Cases = st.dictionaries(ROW_KEYS, VALUE | BODIES, max_size=4)
 FORMS: list[Any] = [{"prompt": "hi"}, {"messages": TALK, "metadata": {"a": 1}}]
 FORMS.append({"custom_id": "a", "body": {"messages": TALK, "n": 1}})
 WRITTEN: Cases = mostly(FORMS, ROWS_OF_FILES).map(
@@ -248,7 +222,7 @@ def nested(opening: str, middle: str, closing: str) -> list[str]:
     return [opening * n + middle + closing * n for n in (30, 150, 250, 330, 480, 900, 50_000)]
 
 
-REGEX_PARTS = r"a . \d [^a-z] [é-ü] ( ) | * +? {2,5} {99999} ^ $ \b (?=a) \1 (?i) [ ] \ ".split()
+REGEX_PARTS = r"a . \d [^a-z] ( ) | * +? {2,5} {99999} ^ $ \b (?=a) \1 (?i) [ ] \ ".split()
 REGEXES: Cases = st.lists(st.sampled_from([*REGEX_PARTS, "\ud800", "\0"]), max_size=7).map("".join)
 REGEXES |= st.sampled_from([*nested("(", "a", ")"), *nested("(?:", "a", "|b)+")])
 SCHEMA_TEXTS = nested('{"items": ', "{}", "}") + nested('{"anyOf": [', "{}", "]}")
