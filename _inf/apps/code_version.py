@@ -52,9 +52,9 @@ NOT_BEHAVIOUR = ("__dict__", "__weakref__", "__dataclass_fields__", "_abc_impl")
 
 @dataclasses.dataclass(frozen=True)
 class CodeVersion:
-    """name: how reports name the code. digest: of all that could be read. unknown: why some
-    values could not, so that equal digests do not say that the code is the same. files: of the user's
-    own that were read for it."""
+    """name: how reports name the code. digest: of all that could be read. unknown: why some values
+    could not, so that equal digests do not say that the code is the same. files: of the user's own
+    that were read for it."""
 
     name: str
     digest: str

@@ -5,7 +5,8 @@ A new config key is a field in `schema.py`. Imports neither verl, SGLang nor tor
 """
 
 from _inf.config.load import KEYS, check_engine_kwargs, load_config, parse_assignments
-from _inf.config.schema import Config, MultiTurn, ReasoningMarks, RolloutConfig
+from _inf.config.schema import Config, RolloutConfig
+from _inf.config.sections import MultiTurn, ReasoningMarks
 
 __all__ = ["Config", "MultiTurn", "ReasoningMarks", "RolloutConfig"]
 __all__ += ["KEYS", "check_engine_kwargs", "load_config", "parse_assignments"]

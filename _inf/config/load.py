@@ -5,6 +5,7 @@ All faults are collected into one error, so that a user corrects a file once.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -56,7 +57,7 @@ def load_config(
     A `Config` as source keeps which lengths were set. The backends (`backends/registry.py`) provide
     `unread_by`, the keys under `rollout` that the backend of a name does not read, and `faults_of`,
     the faults that they find in a config."""
-    try:
+    with _resolving():
         below = source.to_dict() if isinstance(source, Config) else read_source(source)
         if "actor_rollout_ref" in below:
             raise ConfigError(WHOLE_VERL_CONFIG)
@@ -68,14 +69,6 @@ def load_config(
         below = _lift_flat_keys(below)
         merged = OmegaConf.create(_over(below, above))
         document: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
-    except RecursionError:
-        raise ConfigError.of("config", "a value contains itself, or is nested too deeply") from None
-    except MissingMandatoryValue as error:
-        why = "is '???', which means that it must be set"
-        raise ConfigError.of(error.full_key, why) from None
-    except OmegaConfBaseException as error:
-        where = error.full_key or "config"
-        raise ConfigError(f"{where}: cannot be resolved: {first_line(error)}") from None
     if source is None and at(above, "rollout.do_sample") is ABSENT:
         # The embedded config is greedy, unless an override asks for sampling.
         for name, neutral in ASKS_TO_SAMPLE.items():
@@ -85,11 +78,28 @@ def load_config(
     config = _checked(document, faults_of)
     for name in FOLLOW_THE_MODEL:
         path = f"rollout.{name}"
-        read = isinstance(source, Config) and name in source.rollout.model_fields_set
-        of_source = read or not (source is None or isinstance(source, Config))
-        if at(above, path) is ABSENT and not (of_source and at(below, path) is not ABSENT):
+        if isinstance(source, Config):
+            said = name in source.rollout.model_fields_set
+        else:
+            said = source is not None and at(below, path) is not ABSENT
+        if not said and at(above, path) is ABSENT:
             config.rollout.model_fields_set.discard(name)
     return config
+
+
+@contextlib.contextmanager
+def _resolving() -> Iterator[None]:
+    """Say of OmegaConf's errors which key they are about."""
+    try:
+        yield
+    except RecursionError:
+        raise ConfigError.of("config", "a value contains itself, or is nested too deeply") from None
+    except MissingMandatoryValue as error:
+        why = "is '???', which means that it must be set"
+        raise ConfigError.of(error.full_key, why) from None
+    except OmegaConfBaseException as error:
+        where = error.full_key or "config"
+        raise ConfigError(f"{where}: cannot be resolved: {first_line(error)}") from None
 
 
 def _not_of_embedded(above: Mapping[str, Any], unread: Collection[str]) -> Collection[str]:

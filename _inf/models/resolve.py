@@ -59,28 +59,7 @@ def _resolved(model_path: str | None, trust_remote_code: bool, revision: str | N
     if os.path.isfile(path):
         return _dequantized(path)
     if model_path.strip() and os.path.isdir(path):
-        if actor := _verl_actor(path):
-            from _inf.models import merging
-
-            return _converted(
-                "verl",
-                _fingerprint(merging.shards(actor)),
-                lambda folder: merging.write_merged(actor, folder, trust_remote_code),
-                f"model_path: {actor} cannot be merged",
-            )
-        from _inf.models.complete import lacking
-
-        if lacks := lacking(path):
-            if (path / "adapter_config.json").is_file():
-                raise ConfigError(
-                    f"model_path: {path} is a LoRA adapter, not a model; name it as adapter_path, "
-                    "and the model that it was trained on as model_path"
-                )
-            raise ConfigError(
-                f"model_path: {path} is not a complete Transformers folder: it lacks "
-                f"{', '.join(lacks)}"
-            )
-        return path
+        return _of_folder(path, trust_remote_code)
     from _inf.models.hub import HUB_ID, from_hub
 
     if model_path.lower().endswith(".gguf") or not HUB_ID.fullmatch(model_path):
@@ -90,6 +69,29 @@ def _resolved(model_path: str | None, trust_remote_code: bool, revision: str | N
             "embedded model"
         )
     return from_hub(model_path, path, trust_remote_code, revision)
+
+
+def _of_folder(path: Path, trust_remote_code: bool) -> Path:
+    if actor := _verl_actor(path):
+        from _inf.models import merging
+
+        return _converted(
+            "verl",
+            _fingerprint(merging.shards(actor)),
+            lambda folder: merging.write_merged(actor, folder, trust_remote_code),
+            f"model_path: {actor} cannot be merged",
+        )
+    from _inf.models.complete import lacking
+
+    if not (lacks := lacking(path)):
+        return path
+    if (path / "adapter_config.json").is_file():
+        raise ConfigError(
+            f"model_path: {path} is a LoRA adapter, not a model; name it as adapter_path, and the "
+            "model that it was trained on as model_path"
+        )
+    lacking_here = f"it lacks {', '.join(lacks)}"
+    raise ConfigError(f"model_path: {path} is not a complete Transformers folder: {lacking_here}")
 
 
 def embedded_gguf() -> Path:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from _inf.config import other_names
-from _inf.config.schema import MAX_SAMPLES
+from _inf.config.sections import MAX_SAMPLES
 from _inf.errors import ConfigError, at_fault, shown
 from _inf.parts.found import PARTS, entries
 from _inf.request import values

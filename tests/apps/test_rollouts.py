@@ -141,7 +141,8 @@ ANSWERS = """
 import pathlib, sys, types
 from _inf.apps.rollouts.traces import TraceFile
 from _inf.apps.serve.session_settings import SessionSettings
-from _inf.apps.serve.sessions import Sessions, Start
+from _inf.apps.serve.open_sessions import Sessions
+from _inf.apps.serve.sessions import Start
 from _inf.types import RequestOutput
 
 sessions = Sessions(file=TraceFile(sys.argv[1]))

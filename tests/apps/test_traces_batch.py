@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from _inf.apps.rollouts.traces import Trace, traces_to_data_proto
-from _inf.apps.serve.sessions import Sessions, Start
+from _inf.apps.serve.open_sessions import Sessions
+from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
 from _inf.types import RequestOutput, Tokenizer
 

@@ -6,12 +6,15 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from _inf.apps.cli.options import Options, takes_options
 from _inf.errors import ConfigError, InferenceError
+
+if TYPE_CHECKING:
+    from _inf.apps.serve.server import InferenceServer
 
 WAIT_SECONDS = 0.2
 
@@ -57,10 +60,15 @@ def serve(
         check_trace_file(traces)
     address = (host, port, api_key, adapter_folder, traces)
     with call.start() as engine, engine.serve(*address) as server:
-        terminated: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
-        typer.echo(f"inf: {engine.config.model_name} is served at {server.base_url}", err=True)
-        while server.running and not terminated:
-            time.sleep(WAIT_SECONDS)
-        if not terminated:
-            raise InferenceError("serve: the server has stopped.")
+        model = engine.config.model_name
+        _wait_for_the_end(server, f"inf: {model} is served at {server.base_url}")
+
+
+def _wait_for_the_end(server: InferenceServer, said: str) -> None:
+    terminated: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
+    typer.echo(said, err=True)
+    while server.running and not terminated:
+        time.sleep(WAIT_SECONDS)
+    if not terminated:
+        raise InferenceError("serve: the server has stopped.")

@@ -15,7 +15,6 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
-from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import BaseRoute
@@ -24,19 +23,25 @@ from _inf import __version__
 from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.access import LOOPBACK_NAMES, guard, is_loopback
 from _inf.apps.serve.adapter_routes import LoadBody, UnloadBody, load_adapter, unload_adapter
-from _inf.apps.serve.bodies import BodyT, RewardBody, read_body
+from _inf.apps.serve.bodies import BodyT
 from _inf.apps.serve.calls import served_call
-from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
+from _inf.apps.serve.connections import (
+    EventStream,
+    merged,
+    read_bytes,
+    read_request,
+    while_connected,
+)
 from _inf.apps.serve.error_responses import HEADERS, RequestError, by_field, error_of
 from _inf.apps.serve.item_responses import ItemsResponses
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.message_bodies import CountBody
 from _inf.apps.serve.message_responses import MessagesResponses
+from _inf.apps.serve.open_sessions import Sessions
 from _inf.apps.serve.pause_routes import add_pause_routes
 from _inf.apps.serve.prometheus import Metrics, WatchRequests
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
-from _inf.apps.serve.session_settings import SessionBody
-from _inf.apps.serve.sessions import Sessions
+from _inf.apps.serve.session_routes import SESSION, add_session_routes
 from _inf.apps.serve.token_responses import SglangResponses, TokensResponses
 from _inf.apps.serve.tokenizer_routes import (
     DetokenizeBody,
@@ -49,11 +54,10 @@ from _inf.apps.serve.tokenizer_routes import (
 from _inf.types import JSON
 
 if TYPE_CHECKING:
-    from _inf.apps.rollouts.traces import Trace, TraceFile
+    from _inf.apps.rollouts.traces import TraceFile
     from inf import InferenceEngine
 
 NOT_FOUND = 404
-SESSION = "/sessions/{session}"
 ANSWERS: Mapping[str, type[Responses[Any]]] = {
     "/v1/chat/completions": ChatResponses,
     "/v1/completions": CompletionResponses,
@@ -135,7 +139,7 @@ class Service:
     async def change_adapters(
         self, form: type[BodyT], change: Callable[..., str], request: Request
     ) -> Response:
-        body = await _body(form, request)
+        body = await read_request(form, request)
         async with self._changing:
             return Response(await asyncio.to_thread(change, self.engine, body))
 
@@ -188,37 +192,12 @@ class Service:
     # ─── The tokenizer ───
 
     async def tell(self, form: type[Any], told: Callable[..., JSON], request: Request) -> Response:
-        body = await _body(form, request)
+        body = await read_request(form, request)
         await self._adapter(body.model)
         return JSONResponse(await asyncio.to_thread(told, self.engine, body))
 
     async def tokenizer_info(self) -> JSON:
         return tokenizer_info(self.engine)
-
-    # ─── /sessions ───
-
-    def open_session(self, asked: SessionBody) -> None:
-        settings = asked.checked(self.engine.model.limits.vocabulary)
-        self.sessions.of_request(asked.name, settings)
-
-    async def new_session(self, request: Request) -> JSON:
-        body = await _body(SessionBody, request)
-        self.open_session(body)
-        return {"session": body.name, "path": f"/sessions/{body.name}/v1"}
-
-    async def traces(self, session: str) -> Response:
-        traces = self.sessions.get(session).traces()
-        text = await asyncio.to_thread(_traces_json, traces)
-        return Response(text, media_type="application/json")
-
-    async def reward(self, request: Request, session: str) -> JSON:
-        body = await _body(RewardBody, request)
-        self.sessions.get(session).set_reward(body.reward, body.trace)
-        return dict(body)
-
-    async def delete_session(self, session: str) -> dict[str, bool]:
-        self.sessions.delete(session)
-        return {"deleted": True}
 
     # ─── The server's state ───
 
@@ -260,10 +239,7 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
         post("/v1/load_lora_adapter", load)
         unload = partial(service.change_adapters, UnloadBody, unload_adapter)
         post("/v1/unload_lora_adapter", unload)
-    post("/sessions", service.new_session)
-    get(f"{SESSION}/traces", service.traces)
-    post(f"{SESSION}/reward", service.reward)
-    router.add_api_route(SESSION, service.delete_session, methods=["DELETE"])
+    add_session_routes(router, service.sessions, service.engine.model.limits.vocabulary)
     get("/metrics", service.totals)
     get("/version", service.version)
     if is_loopback(host):
@@ -280,16 +256,6 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=own_names)
     app.add_middleware(WatchRequests, metrics=service.metrics)
     return app
-
-
-async def _body(form: type[BodyT], request: Request) -> BodyT:
-    """Read a body on a thread: one of many megabytes takes a second."""
-    return await asyncio.to_thread(read_body, form, await read_bytes(request))
-
-
-def _traces_json(traces: Sequence[Trace]) -> bytes:
-    """Each by a call of its own, because no other thread runs during one."""
-    return b'{"traces":[%s]}' % b",".join(to_json(each, inf_nan_mode="null") for each in traces)
 
 
 async def _refuse_route(routes: str, request: Request, failure: HTTPException) -> Response:

@@ -21,7 +21,6 @@ from _inf.apps.openai_requests import (
 )
 from _inf.errors import ConfigError
 from _inf.parts.grammars import Grammar
-from _inf.request.keywords import OF_CHATS
 from _inf.types import JSON
 
 MAX_CHOICES = 128  # of a prompt, as OpenAI's
@@ -249,53 +248,6 @@ def as_function(
 def template_kwargs(template: str, **wanted: Any) -> JSON:
     """Those of the keywords that a model's chat template reads; clients send them to any model."""
     return {name: value for name, value in wanted.items() if value is not None and name in template}
-
-
-class CompletionBody(ServedKeywords):
-    """The body of `/v1/completions`. prompt: text or token ids, or several of them. echo: the text
-    and the log probs begin with the prompt's."""
-
-    prompt: str | list[int] | list[str] | list[list[int]]
-    logprobs: Likeliest | None = None  # type: ignore[assignment]
-    echo: bool = False
-
-    @model_validator(mode="after")
-    def _refuse_fields_of_chats(self) -> CompletionBody:
-        for name in (*OF_CHATS, "tool_choice", "parallel_tool_calls", "reasoning_effort"):
-            if getattr(self, name, None) is not None:
-                raise ConfigError.of(name, "only /v1/chat/completions has it")
-        if self.echo and self.stream and self.logprobs is not None:
-            raise ConfigError.of("echo", "a stream does not give log probs of the prompt")
-        return self
-
-    @property
-    def likeliest(self) -> int | None:
-        """How many other tokens to list with each sampled one; None: no log probs."""
-        return self.listed(self.logprobs)
-
-    @property
-    def scored(self) -> int | None:
-        asked = (self.prompt_logprobs, self.logprobs if self.echo else None)
-        return max((count for count in asked if count is not None), default=None)
-
-    def keywords(self) -> JSON:
-        asked = self.logprobs and not self.logprob_token_ids
-        return super().keywords() | ({"logprobs": self.logprobs} if asked else {})
-
-    def prompts(self) -> list[Any]:
-        return as_prompts(self.prompt)
-
-
-def as_prompts(given: Any) -> list[Any]:
-    """Prompts of a text or token ids, or of several."""
-    if isinstance(given, str) or isinstance(next(iter(given), 0), int):
-        given = [given]
-    return [{"text" if isinstance(each, str) else "prompt_token_ids": each} for each in given]
-
-
-class RewardBody(RequestBody):
-    reward: float
-    trace: str | None = None  # its id; by default the reward is of all
 
 
 def read_body(form: type[BodyT], body: bytes) -> BodyT:

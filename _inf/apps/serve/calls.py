@@ -15,7 +15,7 @@ from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
 from _inf.request.prompts import Form, LaterTurn
 from _inf.request.template import Template
-from _inf.types import Message
+from _inf.types import JSON, Message
 
 if TYPE_CHECKING:
     from _inf.apps.serve.choice import Choice
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 1024  # of a request: prompts times choices
 MAX_SCORED = 4_000_000  # log probs of prompts in a response, which are held as Python's numbers
 EFFORT = "reasoning_effort"
+# What a prompt shows in addition to its messages.
+SHOWN = ("tools", "chat_template_kwargs", "add_generation_prompt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +50,7 @@ def served_call(
 ) -> ServedCall:
     """Prepare a request, as `rendered_call` does. A `top_k` of 0 is all tokens, as -1 is, and a
     `seed` of -1 is none, as in vLLM."""
-    prompts, keywords = body.prompts(), body.keywords()
-    if adapter is not None:
-        keywords["adapter"] = adapter
-    if session is not None:
-        most = engine.config.rollout.response_length
-        keywords = session.keywords(keywords, most, len(prompts))
-    if keywords.get("top_k") == 0:
-        keywords["top_k"] = -1
-    if keywords.get("seed") == -1:
-        del keywords["seed"]
-    kwargs = keywords.get("chat_template_kwargs", {})
-    if EFFORT in kwargs and EFFORT not in str(engine.tokenizer.chat_template):
-        raise UnknownKeyError.of(EFFORT, "the model's chat template does not read it; leave it out")
+    prompts, keywords = body.prompts(), _keywords(engine, body, adapter, session)
     starts: list[Start] = []
 
     def recorded(forms: Sequence[Form], template: Template) -> Sequence[Form]:
@@ -68,8 +58,7 @@ def served_call(
         if not is_chat(forms[0]):
             return [_turn(form, engine.model.limits.prompt, session) for form in forms]
         messages = cast("list[Message]", forms[0])
-        begins = keywords.get("add_generation_prompt", True)
-        shown = json.dumps([keywords.get("tools", []), kwargs, begins])
+        shown = json.dumps([keywords.get(name) or None for name in SHOWN])
         context = hashlib.sha256(shown.encode()).hexdigest()
         starts.append(start := session.chat(messages, context, template))
         return forms if start.ids is None else [LaterTurn(start.ids)]
@@ -87,6 +76,25 @@ def served_call(
     if session is not None and not starts:
         starts = [session.completion(ids) for ids in call.prompts]
     return ServedCall(**vars(call), session=session, starts=starts)
+
+
+def _keywords(
+    engine: InferenceEngine, body: Any, adapter: str | None, session: Session | None
+) -> JSON:
+    keywords: JSON = body.keywords()
+    if adapter is not None:
+        keywords["adapter"] = adapter
+    if session is not None:
+        most = engine.config.rollout.response_length
+        keywords = session.keywords(keywords, most, len(body.prompts()))
+    if keywords.get("top_k") == 0:
+        keywords["top_k"] = -1
+    if keywords.get("seed") == -1:
+        del keywords["seed"]
+    given = keywords.get("chat_template_kwargs", {})
+    if EFFORT in given and EFFORT not in str(engine.tokenizer.chat_template):
+        raise UnknownKeyError.of(EFFORT, "the model's chat template does not read it; leave it out")
+    return keywords
 
 
 def _turn(form: Form, prompt_length: int, session: Session) -> Form:

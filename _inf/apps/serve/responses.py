@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from _inf.apps.openai_answers import of_parts, token_logprobs, token_name, usage
-from _inf.apps.serve.bodies import ChatBody, CompletionBody, TranslatedBody, read_body
+from _inf.apps.serve.bodies import ChatBody, TranslatedBody, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
+from _inf.apps.serve.completion_bodies import CompletionBody
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.response.decode import decoded_text
 from _inf.response.row import GenerationRow

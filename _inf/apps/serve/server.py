@@ -15,8 +15,8 @@ from _inf.apps.openai_requests import read
 from _inf.apps.rollouts.traces import Trace, TraceFile
 from _inf.apps.serve.access import check_address
 from _inf.apps.serve.app import Service, create_app
+from _inf.apps.serve.open_sessions import check_name
 from _inf.apps.serve.session_settings import SessionBody
-from _inf.apps.serve.sessions import check_name
 from _inf.errors import ConfigError, InferenceError
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ class InferenceServer:
         """
         limits = {"max_turns": max_turns, "max_tokens": max_tokens}
         settings = {"task": task, "rollout": rollout, "sampling": sampling, **limits}
-        self._service.open_session(read(SessionBody, {"name": name, **settings}))
+        body = read(SessionBody, {"name": name, **settings})
+        checked = body.checked(self._service.engine.model.limits.vocabulary)
+        self._service.sessions.of_request(name, checked)
         return self.session_url(name)
 
     def sessions(self) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from _inf.apps.openai_requests import RequestBody, with_keywords
-from _inf.apps.serve.bodies import Choices, Likeliest, Streamed, VllmFields, as_prompts
+from _inf.apps.serve.bodies import Choices, Likeliest, Streamed, VllmFields
+from _inf.apps.serve.completion_bodies import as_prompts
 from _inf.errors import ConfigError
 from _inf.parts.grammars import Grammar
 from _inf.request.keywords import KEYWORDS

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from _inf.config import Config
-from _inf.config.schema import SINGLE_TURN
+from _inf.config.sections import SINGLE_TURN
 from _inf.errors import ConfigError, did_you_mean, error_text, shown
 from _inf.runtime import quiet
 from _inf.runtime.extras import require_verl

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.serve.bodies import ChatBody, CompletionBody
+from _inf.apps.serve.bodies import ChatBody
+from _inf.apps.serve.completion_bodies import CompletionBody
 from _inf.apps.serve.connections import MAX_BODY_BYTES
 from _inf.apps.serve.responses import ChatResponses
 from _inf.apps.serve.server import InferenceServer

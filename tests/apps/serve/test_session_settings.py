@@ -94,7 +94,7 @@ def test_limits_count_every_choice_of_every_prompt(server: InferenceServer) -> N
 def test_fields_of_sessions_count_as_memory_and_no_session_is_opened_again(
     server: InferenceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("_inf.apps.serve.sessions.MAX_BYTES", 100_000)
+    monkeypatch.setattr("_inf.apps.serve.open_sessions.MAX_BYTES", 100_000)
     settings: Any
     for settings in (
         {"task": "x" * 60_000},

@@ -14,8 +14,8 @@ from openai import OpenAI
 
 from _inf.apps.rollouts.traces import TraceFile
 from _inf.apps.serve.error_responses import RequestError
+from _inf.apps.serve.open_sessions import MAX_SESSIONS, SESSION_SECONDS, Sessions
 from _inf.apps.serve.server import InferenceServer
-from _inf.apps.serve.sessions import MAX_SESSIONS, SESSION_SECONDS, Sessions
 from _inf.backends.openai.http import httpx
 from _inf.types import ThoughtMarks
 from inf import ConfigError, InferenceEngine, InferenceError
@@ -349,7 +349,7 @@ def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> N
 def test_sessions_are_bounded_in_memory_and_need_the_key(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("_inf.apps.serve.sessions.MAX_BYTES", 100_000)
+    monkeypatch.setattr("_inf.apps.serve.open_sessions.MAX_BYTES", 100_000)
     body = {"messages": [user("Hi") | {"name": "x" * 60_000}], "max_tokens": 1}
 
     def status(name: str, key: str = "right") -> int:
