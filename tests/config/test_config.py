@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,24 +88,6 @@ def test_gpu_default_loads() -> None:
     assert config.model_path == "Qwen/Qwen3-0.6B" and config.rollout.load_format == "auto"
     assert config.rollout.engine_kwargs["sglang"] == {"attention_backend": None}
     assert not config.rollout.free_cache_engine and not config.rollout.enforce_eager
-
-
-def test_folder_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
-    archive = tmp_path / "installed.zip"
-    with zipfile.ZipFile(archive, "w") as bundle:
-        for file in (ROOT / "_inf").rglob("*"):
-            if file.suffix in (".py", ".yaml"):
-                bundle.write(file, file.relative_to(ROOT))
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from _inf import config;"
-        "assert 'installed.zip' in config.__file__;"
-        "assert config.load_config(None, {}).rollout.max_num_seqs == 64;"
-        "assert not {'torch', 'verl', 'sglang', 'transformers'} & set(sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, archive], cwd=tmp_path, capture_output=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr.decode()
 
 
 # ── Sources ──────────────────────────────────────────────────────────────────────────────────────
@@ -227,22 +206,21 @@ def test_overrides_merge_deeply_and_lists_replace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flat", "value", "read"),
+    ("flat", "read"),
     [
-        ("max_prompt_length", 7, lambda r: r.prompt_length),
-        ("max_new_tokens", 7, lambda r: r.response_length),
-        ("attention_backend", "fa3", lambda r: r.engine_kwargs["sglang"]["attention_backend"]),
-        ("temperature", 0.25, lambda r: r.temperature),
+        ("max_prompt_length", lambda r: r.prompt_length),
+        ("max_new_tokens", lambda r: r.response_length),
+        ("attention_backend", lambda r: r.engine_kwargs["sglang"]["attention_backend"]),
+        ("temperature", lambda r: r.temperature),
     ],
 )
 def test_flat_key_works_with_one_warning_that_names_its_place(
-    flat: str, value: Any, read: Callable[[RolloutConfig], Any]
+    flat: str, read: Callable[[RolloutConfig], Any]
 ) -> None:
-    with pytest.warns(DeprecationWarning) as warned:
-        rollout = load_config({flat: value}, {}).rollout
-    assert read(rollout) == value
-    (warning,) = warned
-    assert str(warning.message).startswith(f"config key '{flat}' is now 'rollout.")
+    value = "fa3" if flat == "attention_backend" else 7
+    with pytest.warns(DeprecationWarning, match=f"config key '{flat}' is now 'rollout.") as warned:
+        assert read(load_config({flat: value}, {}).rollout) == value
+    assert len(warned) == 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -250,10 +228,7 @@ def test_flat_key_beside_another_value_names_both_and_an_override_wins() -> None
     nested, flat = {"rollout": {"temperature": 1.0}}, {"temperature": 0.5}
     (line,) = faults(flat | nested)
     assert line.startswith("temperature: 0.5 contradicts 1.0 at rollout.temperature")
-    (line,) = faults({"max_tokens": 5, "max_new_tokens": 6})
-    assert line.startswith("max_new_tokens: 6 contradicts 5 at rollout.response_length")
     assert load_config({"n": 2, "rollout": {"n": 2}}, {}).rollout.n == 2
-    assert faults({"temperature": "a", "rollout": None})[0].startswith("rollout.temperature: ")
     assert load_config(nested, flat).rollout.temperature == 0.5
     assert load_config(flat, nested).rollout.temperature == 1.0
 

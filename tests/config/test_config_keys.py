@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from _inf.config import Config, check_engine_kwargs
 from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_KEY
 from _inf.errors import ConfigError
 from tests.support.config_faults import at, faults
-from tests.support.upstream import dataclass_fields, upstream
+from tests.support.upstream import dataclass_fields
 
 VERL_ROLLOUT = "verl/workers/config/rollout.py"
 SERVER_ARGS = "sglang/srt/server_args.py"
@@ -51,19 +50,6 @@ def test_defaults_are_verls_but_for_the_named_ones() -> None:
             if default is not ... and not text.startswith("field(") and text != repr(default):
                 different.add(section + key)
     assert different == OURS
-
-
-@pytest.mark.verl
-def test_load_formats_are_sglangs() -> None:
-    assigned = [
-        n for n in ast.parse(upstream(SERVER_ARGS).read_text()).body if type(n) is ast.Assign
-    ]
-    [choices] = [n for n in assigned if ast.unparse(n.targets[0]) == "LOAD_FORMAT_CHOICES"]
-    known = ast.literal_eval(choices.value)
-    for load_format in {*known} - {"gguf", "remote", "remote_instance", "private"}:
-        read_config(at("rollout.load_format", load_format), {})
-    (fault,) = faults(at("rollout.load_format", "gguf"))
-    assert fault.startswith("rollout.load_format: must be 'auto', ")
 
 
 # ── Keys and values ──────────────────────────────────────────────────────────────────────────────

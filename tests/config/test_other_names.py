@@ -10,7 +10,6 @@ from _inf.apps.cli import main
 from _inf.apps.cli.chat import assigned
 from _inf.apps.openai_requests import ChatRequest, read
 from _inf.apps.serve.session_settings import SessionSettings
-from _inf.backends.registry import read_config
 from _inf.config import KEYS as CONFIG_KEYS
 from _inf.config.other_names import ATTRIBUTES, KEYS, KEYWORDS, SENTENCES
 from _inf.errors import ConfigError
@@ -105,23 +104,3 @@ def test_parameters_in_second_place_are_refused_with_the_call_to_write(call: str
     assert f"{call}(prompts, temperature=0, max_tokens=5)" in str(caught.value)
     with pytest.raises(ConfigError, match=r"prompts, temperature=0, max_tokens=64\); <object"):
         method(None, "Hi", object())
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "says"),
-    [
-        ("temperature", "hot", "temperature: 'hot' is not a number"),
-        ("top_k", 1.5, "top_k: 1.5 is not an int"),
-    ],
-)
-def test_call_config_and_body_word_a_mistake_alike(name: str, value: object, says: str) -> None:
-    said = []
-    for refused in (
-        lambda: check_params({name: value}, Config().rollout),
-        lambda: read_config({"rollout": {name: value}}, {}),
-        lambda: read(ChatRequest, {"messages": [], name: value}),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            refused()
-        said.append(str(caught.value).removeprefix("rollout.").removesuffix("."))
-    assert said == [says] * 3

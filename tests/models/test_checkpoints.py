@@ -14,7 +14,6 @@ import torch
 from transformers import AutoTokenizer
 
 from _inf.errors import ConfigError
-from _inf.models import merging
 from _inf.models.resolve import resolve_model
 from tests.support.refusals import refused
 from tests.support.tiny import tiny_model
@@ -149,22 +148,6 @@ def test_adapter_is_merged_into_its_base_once(
     monkeypatch.setattr("_inf.models.merging.write_adapted", None)
     assert resolve_model(str(base), adapter_path=str(peft)) == folder
     assert resolve_model(str(base)) == base
-
-
-def test_files_of_a_checkpoint_are_listed_in_one_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file system may list a folder in any; another one would merge the checkpoint again."""
-    inside = tmp_path / "huggingface"
-    inside.mkdir()
-    for name in ("tokenizer_config.json", "config.json"):
-        (inside / name).touch()
-    orders = []
-    for there in (sorted(inside.iterdir()), sorted(inside.iterdir())[::-1]):
-        with monkeypatch.context() as listing:
-            listing.setattr(Path, "iterdir", lambda _, there=there: iter(there))
-            orders.append(merging.shards(tmp_path))
-    assert orders[0] == orders[1] and len(orders[0]) == 3
 
 
 def mismatched(base: Path, folder: Path, how: str) -> Path:

@@ -9,9 +9,6 @@ from typing import NamedTuple
 from _inf.apps.rollouts.traces import Trace
 from _inf.types import Message
 
-TOOLS, TEMPLATE, RETRIED, TRUNCATED = "tools", "template", "retried", "truncated"
-THINKING, ANSWER, SHORTENED = "thinking", "edited_answer", "shortened"
-MESSAGE, OTHER = "edited_message", "other_conversation"
 THOUGHTS = ("reasoning_content", "reasoning")
 END_OF_THOUGHT = "</think>"
 
@@ -40,7 +37,7 @@ def fork_of(
     if nearest is None or not (count := _common(messages, nearest.messages)):
         return None
     if other != context:
-        return Fork(nearest.id, count, TOOLS)
+        return Fork(nearest.id, count, "tools")
     return Fork(nearest.id, count, _reason(messages, nearest.messages, count))
 
 
@@ -52,18 +49,18 @@ def _common(messages: Sequence[Message], others: Sequence[Message]) -> int:
 def _reason(messages: Sequence[Message], recorded: Sequence[Message], count: int) -> str:
     """Why `messages` do not continue `recorded`; the first `count` of both are the same."""
     if count == len(messages):
-        return RETRIED
+        return "retried"
     if count == len(recorded):  # it could be continued, but for the template
-        return TEMPLATE
+        return "template"
     new, old = messages[count], recorded[count]
     if new["role"] == old["role"] == "assistant":
-        return THINKING if _lacks_thought(new, old) else ANSWER
+        return "thinking" if _lacks_thought(new, old) else "edited_answer"
     answered = any(message["role"] == "assistant" for message in messages[:count])
     if answered and count == len(messages) - 1 == len(recorded) - 2:  # in place of the last one
-        return MESSAGE
+        return "edited_message"
     if new in recorded[count + 1 :] or (answered and len(messages) <= len(recorded)):
-        return SHORTENED
-    return MESSAGE if answered else OTHER
+        return "shortened"
+    return "edited_message" if answered else "other_conversation"
 
 
 def _lacks_thought(new: Message, old: Message) -> bool:

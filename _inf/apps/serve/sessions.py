@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from _inf.apps.rollouts.traces import Trace
 from _inf.apps.serve.error_responses import RequestError
-from _inf.apps.serve.forks import MESSAGE, RETRIED, THOUGHTS, TRUNCATED, Fork, fork_of
+from _inf.apps.serve.forks import THOUGHTS, Fork, fork_of
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
@@ -187,7 +187,7 @@ class Session:
             trace = self._traces[start.answer.trace]
             recorded = _ids_to(start.answer, trace)
             if prompt_ids[: len(recorded)] != recorded:
-                fork = Fork(trace.id, start.answer.messages, TRUNCATED)
+                fork = Fork(trace.id, start.answer.messages, "truncated")
             elif start.answer.ids == len(trace.token_ids):
                 return trace
         fork = fork or self._fork(start, prompt_ids)
@@ -203,7 +203,7 @@ class Session:
     def _fork(self, start: Start, prompt_ids: list[int]) -> Fork | None:
         """Of a new trace, from one that has other messages, or ids, or another choice."""
         if start.traces:
-            return Fork(start.traces[0], len(start.messages), RETRIED)
+            return Fork(start.traces[0], len(start.messages), "retried")
         if start.messages:
             contexts = {answer.trace: answer.context for answer in reversed(self._answers)}
             traces = [(context, self._traces[name]) for name, context in contexts.items()]
@@ -212,7 +212,7 @@ class Session:
             return None
         trace = self._traces[start.answer.trace]
         same = (trace.prompt_token_ids + trace.token_ids)[: len(prompt_ids)] == prompt_ids
-        return Fork(trace.id, 0, RETRIED if same else MESSAGE)
+        return Fork(trace.id, 0, "retried" if same else "edited_message")
 
     def _replace(self, trace: Trace, **changes: Any) -> Trace:
         """Change a trace, or add a new one; the caller has the lock."""
