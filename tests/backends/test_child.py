@@ -128,7 +128,7 @@ def test_float32_stays_float32_where_a_variable_asks_for_tf32() -> None:
 @contextlib.contextmanager
 def grammar_backend(tokenizer: Any, width: int, end: int) -> Iterator[Any]:
     """`width`: tokens of the model's vocabulary; `end`: the one that ends an answer."""
-    from _inf.backends.verl.child.grammars import _Backend
+    from _inf.parts.grammars.scheduler import _Backend
 
     arguments = SimpleNamespace(
         constrained_json_disable_any_whitespace=True, constrained_json_whitespace_pattern=None
@@ -198,7 +198,7 @@ def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers
 @pytest.mark.parametrize("works", [True, False])
 def test_rows_that_arrive_together_compile_their_grammar_once(works: bool) -> None:
     """One that cannot be compiled is invalid, and no exception."""
-    from _inf.backends.verl.child.compiled_grammars import CompiledGrammars
+    from _inf.parts.grammars.compiled import CompiledGrammars
 
     compiled: list[str] = []
 
@@ -229,8 +229,8 @@ def test_rows_that_arrive_together_compile_their_grammar_once(works: bool) -> No
 
 
 def test_grammars_that_were_used_last_are_kept() -> None:
-    from _inf.backends.verl.child import compiled_grammars
-    from _inf.backends.verl.child.compiled_grammars import CompiledGrammars
+    from _inf.parts.grammars import compiled as compiled_grammars
+    from _inf.parts.grammars.compiled import CompiledGrammars
 
     compiled: list[str] = []
     with ThreadPoolExecutor(1) as threads:

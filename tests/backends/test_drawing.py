@@ -50,14 +50,15 @@ def patched() -> Iterator[None]:
     from sglang.srt import server_args
     from sglang.srt.layers import sampler
     from sglang.srt.managers.schedule_batch import Req
-    from sglang.srt.sampling.penaltylib import BatchedPenalizerOrchestrator
+    from sglang.srt.sampling import penaltylib
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
     from _inf.backends.verl.child.setup import patches
-    from _inf.backends.verl.patch_table import apply
+    from _inf.backends.verl.patch_table import Process, apply
 
-    owners = (sampler, sampler.Sampler, Req, BatchedPenalizerOrchestrator, SamplingBatchInfo)
-    table = patches(Path())
+    penalizers = [vars(penaltylib)[name] for name in penaltylib.__all__]
+    owners = (sampler, sampler.Sampler, Req, SamplingBatchInfo, *penalizers)
+    table = patches(Process(Path()))
     with pytest.MonkeyPatch.context() as changes:
         arguments = SimpleNamespace(
             enable_deterministic_inference=False,
@@ -159,7 +160,7 @@ def test_masked_rows_are_drawn_from_their_mask_on_a_gpu_too(
     name = "top_k_top_p_min_p_sampling_from_probs_torch"
     monkeypatch.setattr(sampler, name, lambda probs, *_: torch.full((len(probs),), wrong).int())
     how = {"top_k": 20, "top_p": 0.8, "min_p": 0.02}
-    reqs = [request([1], **how, custom_params={"sampling_mask": True}) for _ in range(40)]
+    reqs = [request([1], **how, custom_params={"keep_filtered": True}) for _ in range(40)]
     reqs[::4] = [request([1], **how) for _ in range(10)]
     reqs[1].sampling_params.custom_params = {"logprob_token_ids": [3, 9]}
     _batch, info = info_of(reqs)

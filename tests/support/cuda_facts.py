@@ -61,9 +61,9 @@ def misfits() -> list[str]:
     """The rows of both tables whose function cannot take upstream's arguments."""
     from _inf.backends.verl.caller_patches import PATCHES
     from _inf.backends.verl.child.setup import patches
-    from _inf.backends.verl.patch_table import apply
+    from _inf.backends.verl.patch_table import Process, apply
 
-    child = patches(Path(tempfile.mkdtemp()), device="cuda")
+    child = patches(Process(Path(tempfile.mkdtemp()), device="cuda"))
     wrong = [fault for row in (*PATCHES, *child) if (fault := misfit(row))]
     apply(child)
     return wrong

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import pkgutil
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _inf.backends.verl.child.compiled_draws import CompiledDraws
+    from _inf.backends.verl.child.kernels import Kernels
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """The scheduler's process, for which a table is made. folder: the engine's. kernels,
+    compiled_draws: None where PyTorch's operators compute."""
+
+    folder: Path
+    device: str = "cpu"
+    pack_weights: bool = False
+    kernels: Kernels | None = None
+    compiled_draws: CompiledDraws | None = None
+    trust_remote_code: bool = False
 
 
 class Replace:

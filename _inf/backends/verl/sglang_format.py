@@ -22,11 +22,28 @@ from _inf.types import Request, RequestOutput, joined_versions
 
 # Of our own code in the scheduler's process, in `custom_params`:
 SEED = "seed"
+BY_HISTORY = "by_history"  # whether what may come next depends on what was generated
+KEEP_FILTERED = "keep_filtered"  # whether what the filters leave is kept (`child/drawing.py`)
 SO_FAR = "so_far"  # how many of the last input ids are the answer's first part
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
 NO_TOKENS = RequestOutput()
 ENDED = {"type": "ended"}  # the finish reason of a row that `pause("abort")` ended
+
+
+def custom_rows(reqs: Sequence[Any]) -> list[tuple[int, Any, dict[str, Any]]]:
+    """The rows of a batch with `custom_params`: each one's number, SGLang's record of its request,
+    and the params. In most steps there are none, and each step looks for them more than once."""
+    return [
+        (row, req, custom)
+        for row, req in enumerate(reqs)
+        if (custom := req.sampling_params.custom_params)
+    ]
+
+
+def custom_of(req: Any) -> dict[str, Any]:
+    """The `custom_params` of a request."""
+    return req.sampling_params.custom_params or {}
 
 
 def sglang_params(request: Request) -> dict[str, Any]:

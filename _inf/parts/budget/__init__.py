@@ -57,6 +57,7 @@ class Budget(Part):
             default=(),
         )
     }
+    order = 1  # after the masks, which must not rule out what is forced
     thinking_token_budget: int = 0
     marks: ThoughtMarks | None = None
 

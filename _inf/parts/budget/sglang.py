@@ -1,4 +1,4 @@
-"""SGLang has no budget of a thought: `child/masks.py` forces its end."""
+"""SGLang has no budget of a thought: `scheduler.py` forces its end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from _inf.backends.verl import translation
+from _inf.backends.verl.sglang_format import BY_HISTORY
 from _inf.parts.budget import Budget
 from _inf.parts.budget.budget import with_forced
 from _inf.types import Request, RequestOutput
@@ -18,9 +19,8 @@ class Translation(translation.Translation[Budget]):
         """The arguments of a `ThinkingBudget` after the prompt."""
         if (marks := self.part.marks) is None:
             return {}
-        return {
-            "custom_params": {KEY: [self.part.thinking_token_budget, dataclasses.asdict(marks)]}
-        }
+        budget = [self.part.thinking_token_budget, dataclasses.asdict(marks)]
+        return {"custom_params": {KEY: budget, BY_HISTORY: True}}
 
     def finished(self, request: Request, output: RequestOutput) -> RequestOutput:
         return with_forced(request, output)

@@ -1,16 +1,23 @@
-"""SGLang has neither list: `child/masks.py` rules the tokens out."""
+"""SGLang has neither list: `scheduler.py` rules the tokens out."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from _inf.backends.verl import translation
+from _inf.backends.verl.sglang_format import BY_HISTORY
 from _inf.parts.masks import Masks
 
-ALLOWED, BAD_WORDS = "allowed_token_ids", "bad_word_ids"
+ALLOWED, SHORT_WORDS, LONG_WORDS = "allowed_token_ids", "short_bad_words", "long_bad_words"
 
 
 class Translation(translation.Translation[Masks]):
     def sent(self) -> dict[str, Any]:
-        custom = {ALLOWED: self.part.allowed_token_ids, BAD_WORDS: self.part.word_ids}
+        words = self.part.word_ids
+        custom = {
+            ALLOWED: self.part.allowed_token_ids,
+            SHORT_WORDS: [ids for ids in words if len(ids) == 1],
+            LONG_WORDS: (long := [ids for ids in words if len(ids) > 1]),
+            BY_HISTORY: bool(long),
+        }
         return {"custom_params": {name: value for name, value in custom.items() if value}}

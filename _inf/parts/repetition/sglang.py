@@ -1,4 +1,4 @@
-"""SGLang has no such end of an answer: `child/scheduler.py` finds it."""
+"""SGLang has no such end of an answer: `scheduler.py` finds it."""
 
 from __future__ import annotations
 

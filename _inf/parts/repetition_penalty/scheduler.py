@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from sglang.srt.sampling.penaltylib import BatchedPresencePenalizer
 
-from _inf.backends.verl.patch_table import Wrap
+from _inf.backends.verl.patch_table import Process, Wrap
+from _inf.backends.verl.sglang_format import custom_of
 from _inf.parts.repetition_penalty.sglang import KEY
 
 
@@ -27,10 +28,10 @@ class RepetitionPenalizer(BatchedPresencePenalizer):
         return any(_penalty(req) != 1.0 for req in self.orchestrator.reqs())
 
     def _prepare(self) -> None:
-        """Answers are added by `penalties_of_retracted_rows`."""
         reqs, device = self.orchestrator.reqs(), self.orchestrator.device
-        rows = torch.tensor([row for row, req in enumerate(reqs) for _ in req.origin_input_ids])
-        tokens = torch.tensor([token for req in reqs for token in req.origin_input_ids])
+        known = [[*req.origin_input_ids, *req.output_ids] for req in reqs]
+        rows = torch.tensor([row for row, ids in enumerate(known) for _ in ids])
+        tokens = torch.tensor([token for ids in known for token in ids])
         penalties = torch.tensor([[_penalty(req)] for req in reqs])
         [rows, tokens, self.presence_penalties] = (
             each.to(device, non_blocking=True) for each in (rows, tokens, penalties)
@@ -61,10 +62,10 @@ def penalize_last(apply: Callable[..., None], info: Any, logits: torch.Tensor) -
 
 
 def _penalty(req: Any) -> float:
-    return float((req.sampling_params.custom_params or {}).get(KEY, 1.0))
+    return float(custom_of(req).get(KEY, 1.0))
 
 
-def patches() -> list[Wrap]:
+def patches(process: Process) -> list[Wrap]:
     # fmt: off
     return [
         Wrap("sglang.srt.sampling.penaltylib:BatchedPenalizerOrchestrator.__init__",

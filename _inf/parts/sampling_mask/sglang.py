@@ -1,4 +1,4 @@
-"""`child/drawing.py` puts the tokens that are left where SGLang lists the likeliest ones."""
+"""`scheduler.py` puts the tokens that are left where SGLang lists the likeliest ones."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.backends.verl import translation
-from _inf.backends.verl.sglang_format import TOP_LOGPROBS
+from _inf.backends.verl.sglang_format import KEEP_FILTERED, TOP_LOGPROBS
 from _inf.parts.sampling_mask import Kept, SamplingMask
 from _inf.parts.top_logprobs.sglang import possible
 from _inf.types import RequestOutput
 
-KEY = "sampling_mask"
-
 
 class Translation(translation.Translation[SamplingMask]):
     def sent(self) -> dict[str, Any]:
-        return {TOP_LOGPROBS: 1, "custom_params": {KEY: True}}
+        return {TOP_LOGPROBS: 1, "custom_params": {KEEP_FILTERED: True}}
 
     def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> Kept:
         return Kept(possible(meta, 0, None))

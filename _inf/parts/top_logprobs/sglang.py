@@ -1,4 +1,4 @@
-"""SGLang lists the likeliest tokens; those that are named replace them in `child/drawing.py`."""
+"""SGLang lists the likeliest tokens; those that are named replace them in `scheduler.py`."""
 
 from __future__ import annotations
 

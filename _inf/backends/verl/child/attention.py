@@ -30,7 +30,7 @@ from torch.nn.functional import embedding, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from _inf.backends.verl.child.kernels import DecodingStep, Kernels
-from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.runtime.free_memory import reserve
 
 # SGLang has rules of its own for this name: no Triton kernels, no CUDA graphs.
@@ -208,14 +208,15 @@ def register_cpu_attention(kernels: Kernels | None) -> None:
     register_attention_backend(NAME)(lambda runner: CpuAttention(kernels))
 
 
-def patches(folder: Path) -> list[Replace]:
-    """The table of patches for a CPU. folder: the engine's."""
+def patches(process: Process) -> list[Replace]:
+    if process.device != "cpu":
+        return []
     # fmt: off
     return [
         Replace("sglang.srt.layers.logits_processor:fused_softcap", cap_logits,
                 "it is a Triton kernel, for which a CPU has no driver"),
         Wrap("sglang.srt.mem_cache.memory_pool:MHATokenToKVPool._create_buffers",
-             functools.partial(create_lazily, folder),
+             functools.partial(create_lazily, process.folder),
              "on a CPU it writes zeros to the whole cache, for a second at each start"),
     ]
     # fmt: on

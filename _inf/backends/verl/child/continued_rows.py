@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from _inf.backends.verl.patch_table import Wrap
-from _inf.backends.verl.sglang_format import SO_FAR
+from _inf.backends.verl.patch_table import Process, Wrap
+from _inf.backends.verl.sglang_format import SO_FAR, custom_of
 
 
 def begin_with_tokens(init: Callable[..., None], scheduler: Any, req: Any) -> None:
     """Make the last ids of a prompt the first of its answer. Places of seeds, penalties and stop
     strings then count from there."""
-    if count := (req.sampling_params.custom_params or {}).get(SO_FAR, 0):
+    if count := custom_of(req).get(SO_FAR, 0):
         ids = list(req.origin_input_ids)
         req.origin_input_ids, req.output_ids = ids[:-count], ids[-count:]
         req.origin_input_ids_unpadded = req.origin_input_ids
@@ -26,7 +26,7 @@ def begin_with_tokens(init: Callable[..., None], scheduler: Any, req: Any) -> No
     init(scheduler, req)
 
 
-def patches() -> list[Wrap]:
+def patches(process: Process) -> list[Wrap]:
     # fmt: off
     return [
         Wrap("sglang.srt.managers.scheduler:Scheduler.init_req_max_new_tokens", begin_with_tokens,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,14 +17,11 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends import draws
 from _inf.backends.verl.child.compiled_draws import CompiledDraws
-from _inf.backends.verl.child.masks import custom_rows
-from _inf.backends.verl.patch_table import Replace, Wrap
-from _inf.backends.verl.sglang_format import SEED
-from _inf.parts.sampling_mask.sglang import KEY as SAMPLING_MASK
-from _inf.parts.top_logprobs.sglang import IDS as LOGPROB_IDS
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
+from _inf.backends.verl.sglang_format import KEEP_FILTERED, SEED, custom_of
 
 SMALLEST = torch.finfo(torch.float32).tiny  # of normal numbers, 1.2e-38
-KEPT = "inf_kept"  # on SGLang's record of a batch: what the filters left, for rows that ask for it
+KEPT = "inf_kept"  # on SGLang's record of a batch: rows that ask for it, and what filters left them
 
 Sample = Callable[..., torch.Tensor]
 
@@ -66,8 +63,8 @@ def sample_own_rows(
     info: SamplingBatchInfo,
     *args: object,
 ) -> torch.Tensor:
-    """Draw rows with a seed or a sampling mask here, and on a CPU all rows, from the tokens that
-    our filters leave, and note these for the mask. The other rows are SGLang's."""
+    """Draw rows with a seed or `KEEP_FILTERED` here, and on a CPU all rows, from the tokens that
+    our filters leave. The other rows are SGLang's."""
     own = _own_rows(info, every=probs.device.type == "cpu")
     if not own:
         return sample(self, probs, info, *args)
@@ -84,7 +81,7 @@ def sample_own_rows(
     by_seed = (compiled or draws).draw_by_seed
     drawn = draws.draw_rows(kept, seeds, places, by_seed=by_seed)
     tokens[rows] = drawn.to(tokens.dtype)
-    if masked := [n for n, (*_, custom) in enumerate(own) if SAMPLING_MASK in custom]:
+    if masked := [n for n, (*_, custom) in enumerate(own) if KEEP_FILTERED in custom]:
         left = kept[_placed(masked, probs)].nonzero()
         vars(info)[KEPT] = [own[number][0] for number in masked], left
     return tokens
@@ -110,21 +107,8 @@ def return_zeros(
     attach(self, output, logprobs, *args)
 
 
-def return_asked(
-    attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
-) -> None:
-    """Return the log probs of the tokens that the filters left, or of the ids that a row asks for,
-    in the place of the likeliest ones."""
-    attach(self, output, logprobs, *args)
-    rows, left = vars(args[2]).pop(KEPT, ((), None))
-    asked: dict[int, list[int]] = {}
-    if left is not None:
-        left = left.cpu()
-        counts = torch.bincount(left[:, 0], minlength=len(rows)).tolist()
-        asked |= zip(rows, map(torch.Tensor.tolist, left[:, 1].split(counts)), strict=True)
-    for row, _, custom in custom_rows(args[2].penalizer_orchestrator.reqs()):
-        if ids := custom.get(LOGPROB_IDS):
-            asked[row] = ids
+def list_tokens(output: Any, logprobs: torch.Tensor, asked: Mapping[int, list[int]]) -> None:
+    """List the log probs of these tokens of rows in the place of the likeliest ones."""
     if not asked:
         return
     places = _placed([row for row, ids in asked.items() for _ in ids], logprobs)
@@ -143,11 +127,11 @@ def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, voca
 
 
 def _own_rows(info: SamplingBatchInfo, every: bool) -> list[tuple[int, Req, dict[str, Any]]]:
-    """The number, the request and the `custom_params` of each row, or of those with a seed or a
-    sampling mask."""
+    """The number, the request and the `custom_params` of each row, or of those that must be drawn
+    here."""
     reqs = enumerate(info.penalizer_orchestrator.reqs())
-    rows = ((row, req, req.sampling_params.custom_params or {}) for row, req in reqs)
-    return [each for each in rows if every or not {SEED, SAMPLING_MASK}.isdisjoint(each[2])]
+    rows = ((row, req, custom_of(req)) for row, req in reqs)
+    return [each for each in rows if every or not {SEED, KEEP_FILTERED}.isdisjoint(each[2])]
 
 
 def _place(req: Req) -> int:
@@ -162,22 +146,17 @@ def _placed(numbers: list[int], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(numbers).to(like.device, non_blocking=True)
 
 
-def patches(compiled: CompiledDraws | None = None) -> list[Replace]:
-    """The table of patches; of rows for one function the later ones are outside."""
+def patches(process: Process) -> list[Replace]:
     module = "sglang.srt.layers.sampler"
+    own_rows = functools.partial(sample_own_rows, process.compiled_draws)
     # fmt: off
     return [
         Wrap(f"{module}:sampling_from_probs_torch", sample,
              "on a GPU a row of NaN ends the process"),
-        Wrap(f"{module}:Sampler._sample_from_probs", functools.partial(sample_own_rows, compiled),
+        Wrap(f"{module}:Sampler._sample_from_probs", own_rows,
              "on a CPU it draws a random number for each token of the vocabulary, on one core, and "
              "sorts all of them to keep a few; seeds need deterministic inference, which a CPU "
-             "does not have; it does not say which tokens the filters leave, and beside min_p a "
-             "GPU filters one after the other"),
-        Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_asked,
-             "it does not say which tokens the filters leave; and with token_ids_logprob, its own "
-             "parameter, a row without it that begins beside one with it gets the log probs of "
-             "the whole vocabulary (layers/utils/logprob.py)"),
+             "does not have; and beside min_p a GPU filters one after the other"),
         Wrap(f"{module}:Sampler._sample_from_probs", sample_beside_nan,
              "a row whose logits are NaN ends the whole process when it is sampled"),
         Wrap(f"{module}:Sampler._sample_from_probs", raise_zeros,

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang.srt.managers.schedule_policy import AddReqResult
 
-from _inf.backends.verl.patch_table import Wrap
+from _inf.backends.verl.patch_table import Process, Wrap
 
 
 def wait_for_equal_prompt(
@@ -57,7 +57,7 @@ def _prompt(request: Any) -> tuple[str | None, tuple[int, ...]]:
     return request.extra_key, tuple(request.origin_input_ids)
 
 
-def patches() -> list[Wrap]:
+def patches(process: Process) -> list[Wrap]:
     adder = "sglang.srt.managers.schedule_policy:PrefillAdder"
     # fmt: off
     return [

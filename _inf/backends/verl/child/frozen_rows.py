@@ -14,8 +14,8 @@ from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from _inf.backends.verl.child.overlap import read_last_step
-from _inf.backends.verl.patch_table import Replace, Wrap
-from _inf.backends.verl.sglang_format import SO_FAR
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
+from _inf.backends.verl.sglang_format import SO_FAR, custom_of
 
 CACHE_NUMBER = "inf_cache_number"  # on the scheduler: how often its cache was emptied under rows
 
@@ -61,7 +61,7 @@ def tokens_of_rows(get: Callable[..., Any], scheduler: Any, request: Any) -> Any
 
 def _new_tokens(req: Any) -> int:
     """How many tokens of its answer it has, without those that it began with."""
-    known: int = (req.sampling_params.custom_params or {}).get(SO_FAR, 0)
+    known: int = custom_of(req).get(SO_FAR, 0)
     return len(req.output_ids) - known
 
 
@@ -124,7 +124,7 @@ def end_with_tokens(abort: Callable[..., None], scheduler: Any, request: Any) ->
     abort(scheduler, request)
 
 
-def patches() -> list[Replace]:
+def patches(process: Process) -> list[Replace]:
     module = "sglang.srt.managers.scheduler:Scheduler"
     # fmt: off
     return [

@@ -20,7 +20,7 @@ from sglang.srt.lora.utils import generate_sequence_lengths
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
 from _inf.backends.verl.child.compiled_adapters import CompiledAdapters
-from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 NAME = "torch_native"
 MANY = 64  # tokens of one adapter, whose products operators compute faster than the C function
@@ -146,6 +146,6 @@ class CpuLora(BaseLoRABackend):
         return self.run_lora_b_sgemm(inner, gate_up_lora_b, output_offset, base_output)
 
 
-def patches() -> list[Replace]:
+def patches(process: Process) -> list[Replace]:
     reason = "load_weights of models/ finds no bias of a layer that can have adapters, and dies"
     return [Wrap("sglang.srt.lora.layers:BaseLayerWithLoRA.__init__", with_its_bias, reason)]

@@ -27,7 +27,7 @@ from sglang.srt.server_args import get_global_server_args
 
 from _inf.backends.model_info import FLOAT32
 from _inf.backends.verl.child.kernels import Kernels
-from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 # Where a file says which of its classes are models: one name, or a list of names.
 ENTRY_CLASS = re.compile(r"^EntryClass\s*=\s*(\w+|\[[^\]]*\])", re.MULTILINE)
@@ -189,8 +189,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.dtype is torch.float32 and tensor.is_cpu
 
 
-def patches(kernels: Kernels | None) -> list[Replace]:
-    layers = "sglang.srt.layers"
+def patches(process: Process) -> list[Replace]:
+    layers, kernels = "sglang.srt.layers", process.kernels
     # fmt: off
     in_c = [] if kernels is None else [
         Wrap(f"{layers}.activation:SiluAndMul.forward_native",
@@ -203,6 +203,7 @@ def patches(kernels: Kernels | None) -> list[Replace]:
              "on a CPU it is 40 operators, for a few numbers each"),
     ]
     return [
+        *(() if process.device == "cpu" else gpu_patches()),
         *in_c,
         Replace("sglang.srt.models.registry:ModelRegistry.models",
                 ModelClasses(registry.ModelRegistry.models),

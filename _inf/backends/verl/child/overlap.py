@@ -1,10 +1,9 @@
 """Makes SGLang's overlap schedule exact (sglang 0.5.9, `Scheduler.event_loop_overlap`).
 
 There the scheduler starts a step before it has read the tokens of the step before, so that a GPU
-does not wait for its Python code. Penalties, `min_new_tokens`, bad words of several tokens and the
-budget of a thought need those tokens, or count them: beside such rows a step is read before the
-next one is prepared. All other rows, those with grammars too, need no more than what a step knew
-when it began.
+does not wait for its Python code. Penalties, `min_new_tokens` and what parts send `BY_HISTORY` with
+need those tokens, or count them: beside such rows a step is read before the next one is prepared.
+All other rows, those with grammars too, need no more than what a step knew when it began.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any
 
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from _inf.backends.verl.child.masks import rows_by_history
-from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
+from _inf.backends.verl.sglang_format import BY_HISTORY, custom_rows
 
 
 def read_last_step(scheduler: Any) -> None:
@@ -32,7 +31,7 @@ def read_before_penalties(prepare: Callable[[Any], Any], scheduler: Any) -> Any:
     """Read the last step first if one of its rows needs the tokens before the next."""
     if scheduler.enable_overlap and (last := scheduler.last_batch) is not None:
         penalties = last.sampling_info.penalizer_orchestrator.is_required
-        if penalties or rows_by_history(last.reqs):
+        if penalties or any(BY_HISTORY in custom for *_, custom in custom_rows(last.reqs)):
             read_last_step(scheduler)
     return prepare(scheduler)
 
@@ -50,7 +49,7 @@ def copy_with_penalizers(info: SamplingBatchInfo) -> SamplingBatchInfo:
     return dataclasses.replace(info)
 
 
-def patches() -> list[Replace]:
+def patches(process: Process) -> list[Replace]:
     scheduler = "sglang.srt.managers.scheduler:Scheduler"
     # fmt: off
     return [

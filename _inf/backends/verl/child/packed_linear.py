@@ -28,7 +28,7 @@ from sglang.srt.utils import use_intel_amx_backend
 from torch.utils._python_dispatch import _disable_current_modes
 
 from _inf.backends.verl.child.kernels import Kernels
-from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 _onednn = torch.ops.mkldnn
 _PACKED = "packed"  # a parameter's attribute: a `PackedWeight`
@@ -164,8 +164,10 @@ def _packable_dtypes() -> frozenset[torch.dtype]:
     return frozenset(dtype for dtype, supported in dtypes.items() if supported)
 
 
-def patches(kernels: Kernels | None) -> list[Replace]:
-    """The table of patches, before rows that correct the same functions."""
+def patches(process: Process) -> list[Replace]:
+    if not process.pack_weights:
+        return []
+    kernels = process.kernels
     # fmt: off
     return [
         Wrap("sglang.srt.layers.quantization.unquant:UnquantizedLinearMethod.apply",

@@ -27,7 +27,7 @@ from _inf.backends.verl.child.kernels import (
     address,
     decodes_in_float32,
 )
-from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 _LOG = logging.getLogger(__name__)
 _LOG.setLevel(logging.INFO)  # a line for each recording, in the engine's log
@@ -305,8 +305,8 @@ def record_steps(kernels: Kernels, init: Callable[[Any], None], runner: Any) -> 
         runner.graph_runner = RecordedSteps(kernels, runner)
 
 
-def patches(kernels: Kernels | None) -> list[Replace]:
-    if kernels is None:
+def patches(process: Process) -> list[Replace]:
+    if (kernels := process.kernels) is None:
         return []
     # fmt: off
     return [

@@ -14,13 +14,10 @@ from typing import Any
 
 import psutil
 import torch
-from sglang.srt.managers.schedule_batch import BaseFinishReason, Req
+from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.scheduler_output_processor_mixin import DEFAULT_FORCE_STREAM_INTERVAL
 
-from _inf.backends.verl.child.grammars import end_with_its_grammar
-from _inf.backends.verl.patch_table import Replace, Wrap
-from _inf.parts.repetition import REPETITION, repeats
-from _inf.parts.repetition.sglang import KEY as DETECTION
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.runtime.free_memory import give_back
 
 IDLE_SECONDS = 0.9  # SGLang's poll ends after a second
@@ -94,30 +91,10 @@ def with_cached_eos(init: Callable[[Any], None], scheduler: Any) -> None:
     vars(scheduler.tokenizer)["eos_token_id"] = scheduler.tokenizer.eos_token_id
 
 
-def unpinned_without_a_gpu(
-    build: Callable[..., None],
-    self: Any,
-    num_tokens: int,
-    num_hidden_layers: int,
-    num_experts_per_tok: int,
-) -> None:
-    shape = num_tokens, num_hidden_layers, num_experts_per_tok
-    if torch.cuda.is_available():
-        build(self, *shape)
-        return
-    self.num_tokens = num_tokens
-    self.buffer = torch.zeros(shape, dtype=torch.int32)
-
-
-class FinishRepetition(BaseFinishReason):
-    def to_json(self) -> dict[str, Any]:
-        return {"type": REPETITION}
-
-
 class CheckedReq(Req):
-    """A request with a grammar, with stop strings, with stop tokens and `ignore_eos`, with
-    `repetition_detection`, or one that was aborted; no other, because these checks for its end are
-    made for each row and step."""
+    """A request with stop strings, with stop tokens and `ignore_eos`, one that was aborted, or that
+    a part checks (`check_all`); no other, because these checks for its end are made for each row
+    and step."""
 
     tokenizer: Any
     eos_token_ids: Any
@@ -128,21 +105,21 @@ class CheckedReq(Req):
         (An abort with a status code is an error, whose row has no tokens of its own.)"""
         aborted = self.to_finish
         if aborted is None or aborted.status_code is not None:
-            self._check_all(*args)
+            self.check_all(*args)
             return
         self.to_finish = None
-        self._check_all(*args)
+        self.check_all(*args)
         if not self.finished():
             self.finished_reason = aborted
 
-    def _check_all(self, *args: Any) -> None:
-        """Under `ignore_eos` SGLang continues a row after the end of its grammar. It does not look
-        for repetitions."""
-        end_with_its_grammar(super().check_finished, self, *args)
-        detection = (self.sampling_params.custom_params or {}).get(DETECTION)
-        early = len(self.output_ids) < self.sampling_params.min_new_tokens
-        if detection and not (early or self.finished()) and repeats(self.output_ids, detection):
-            self.finished_reason = FinishRepetition()
+    def check_all(self, *args: Any) -> None:
+        """What parts wrap."""
+        super().check_finished(*args)
+
+    @property
+    def early(self) -> bool:
+        """Whether it is too short to end."""
+        return bool(len(self.output_ids) < self.sampling_params.min_new_tokens)
 
     def _check_token_based_finish(self, new_accepted_tokens: list[int]) -> bool:
         """`ignore_eos` switches `stop_token_ids` off, too: check them with the EOS ids hidden."""
@@ -167,16 +144,13 @@ class CheckedReq(Req):
 
     def _check_str_based_finish(self) -> bool:
         """A stop string ends an answer before `min_new_tokens`."""
-        early = len(self.output_ids) < self.sampling_params.min_new_tokens
-        return not early and bool(super()._check_str_based_finish())
+        return not self.early and bool(super()._check_str_based_finish())
 
 
 def check_what_it_asks_for(init: Callable[..., None], req: Any, *args: Any, **kwargs: Any) -> None:
     init(req, *args, **kwargs)
     params = req.sampling_params
-    grammars = params.json_schema, params.regex, params.ebnf, params.structural_tag
-    listed = params.stop_strs or (params.ignore_eos and params.stop_token_ids)
-    if any(grammars) or listed or DETECTION in (params.custom_params or {}):
+    if params.stop_strs or (params.ignore_eos and params.stop_token_ids):
         req.__class__ = CheckedReq
 
 
@@ -210,10 +184,9 @@ def _call(request: Any) -> str:
     return str(request.rid).partition("-")[0]
 
 
-def patches(folder: Path) -> list[Replace]:
-    """The table of patches; folder: the engine's, for the processes' rendezvous file."""
+def patches(process: Process) -> list[Replace]:
     module = "sglang.srt.managers.scheduler"
-    meet = functools.partial(meet_in_a_file, folder / "rendezvous")
+    meet = functools.partial(meet_in_a_file, process.folder / "rendezvous")
     # fmt: off
     return [
         Wrap("psutil:Process.send_signal", exit_instead_of_sigquit,
@@ -234,21 +207,16 @@ def patches(folder: Path) -> list[Replace]:
              "about no row, which costs the caller 0.9 ms of a core on a CPU"),
         Wrap(f"{module}:Scheduler.init_tokenizer", with_tokenizer,
              "without a tokenizer the scheduler dies of stop strings and min_new_tokens"),
-        Wrap("sglang.srt.constrained.grammar_manager:GrammarManager.__init__", with_tokenizer,
-             "without a tokenizer there are no grammars"),
         Wrap(f"{module}:Scheduler.init_tokenizer", with_cached_eos,
              "managers/schedule_batch.py asks Transformers (4.57.1) for the EOS id in each step "
              "and row, which finds the token's name and then its id anew each time"),
         Wrap("sglang.srt.managers.schedule_batch:Req.__init__", check_what_it_asks_for,
-             "it ends rows with grammars, stop strings or stop tokens too late or too early"),
+             "it ends rows with stop strings or stop tokens too late or too early"),
         Wrap(f"{module}:Scheduler.abort_request", check_what_is_aborted,
              "an aborted row gets one more token, which it does not check: one that has ended by "
              "itself comes back as aborted, and would be continued after its end"),
         Wrap("sglang.srt.managers.schedule_policy:SchedulePolicy.calc_priority", take_turns,
              "all calls share one queue: a call after 1,000 rows waits for all of them, and its "
              "priorities can only put a call always first"),
-        Wrap("sglang.srt.layers.moe.routed_experts_capturer:_RoutedExpertsHostCache.__init__",
-             unpinned_without_a_gpu,
-             "its buffer is in pinned memory, which torch cannot allocate without a GPU"),
     ]
     # fmt: on

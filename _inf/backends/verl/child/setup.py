@@ -1,29 +1,30 @@
 """Applies every patch in the scheduler's process before SGLang's own function runs there.
 
 Each subject's module has its part of the table, with SGLang's name, what it corrects and why; files
-are those of sglang 0.5.9, under `srt/`.
+are those of sglang 0.5.9, under `srt/`. So has a part of `_inf/parts/`, for what is its alone.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import pkgutil
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from _inf import parts
 from _inf.backends.verl.compiled_libraries import load_stubs
 from _inf.backends.verl.environment import UNUSED_ON_CPU
+from _inf.backends.verl.patch_table import Process, Replace, apply
+from _inf.parts.found import PARTS
 from _inf.runtime.interpreter import not_compiled, quick_imports
 
-if TYPE_CHECKING:
-    from _inf.backends.verl.child.compiled_draws import CompiledDraws
-    from _inf.backends.verl.child.kernels import Kernels
-    from _inf.backends.verl.patch_table import Replace
+# Modules with a part of the table, in its order; those of capabilities, `scheduler.py` in their
+# folders, come last.
+TABLES = """
+    packed_linear attention scheduler equal_prompts frozen_rows overlap continued_rows drawing
+    min_tokens weight_loading model_code recorded_step lora
+""".split()
 
 VARIABLES = {
     # Otherwise Triton's products of float32 are TF32.
@@ -45,70 +46,20 @@ def import_all(log: Path) -> None:
     load_stubs()
     setproctitle.setproctitle("inf::fork_server")
     with quick_imports(without=UNUSED_ON_CPU):
-        patches(log.parent, pack_weights=True)  # its rows import what they name
+        patches(Process(log.parent, pack_weights=True))  # its rows import what they name
         # The scheduler imports them when it reads a model's config (`hf_transformers_utils.py`) and
         # the first request (`managers/mm_utils.py`), while the caller waits.
         importlib.import_module("sglang.srt.managers.tokenizer_manager")
         importlib.import_module("transformers.models.llama.modeling_llama")
 
 
-def patches(
-    folder: Path,
-    *,
-    device: str = "cpu",
-    pack_weights: bool = False,
-    kernels: Kernels | None = None,
-    compiled_draws: CompiledDraws | None = None,
-    trust_remote_code: bool = False,
-) -> list[Replace]:
-    """Return the whole table; of rows for one function the later ones are outside. folder: the
-    engine's."""
-    from _inf.backends.verl.child import (
-        attention,
-        continued_rows,
-        drawing,
-        equal_prompts,
-        frozen_rows,
-        grammars,
-        lora,
-        masks,
-        model_code,
-        overlap,
-        packed_linear,
-        penalties,
-        recorded_step,
-        scheduler,
-        weight_loading,
-    )
-
-    return [
-        *(packed_linear.patches(kernels) if pack_weights else ()),
-        *(attention.patches(folder) if device == "cpu" else model_code.gpu_patches()),
-        *scheduler.patches(folder),
-        *equal_prompts.patches(),
-        *frozen_rows.patches(),
-        *overlap.patches(),
-        *continued_rows.patches(),
-        *grammars.patches(),
-        *drawing.patches(compiled_draws),
-        *masks.patches(),
-        *of_parts(),
-        *penalties.patches(),
-        *weight_loading.patches(trust_remote_code),
-        *model_code.patches(kernels),
-        *recorded_step.patches(kernels),
-        *lora.patches(),
-    ]
-
-
-def of_parts() -> list[Replace]:
-    """What the parts change in the scheduler."""
-    found: list[Replace] = []
-    for module in pkgutil.iter_modules(parts.__path__):
-        name = f"{parts.__name__}.{module.name}.scheduler"
-        if module.ispkg and importlib.util.find_spec(name):
-            found += importlib.import_module(name).patches()
-    return found
+def patches(process: Process) -> list[Replace]:
+    """Return the whole table; of rows for one function the later ones are outside."""
+    names = [f"{__package__}.{name}" for name in TABLES]
+    for part in sorted(PARTS, key=lambda part: part.order):
+        if importlib.util.find_spec(name := f"{part.__module__}.scheduler"):
+            names.append(name)
+    return [row for name in names for row in importlib.import_module(name).patches(process)]
 
 
 def _before_sglang(device: str) -> None:
@@ -148,26 +99,23 @@ def set_up(
     from _inf.backends.verl.child.attention import register_cpu_attention
     from _inf.backends.verl.child.compiled_adapters import CompiledAdapters
     from _inf.backends.verl.child.compiled_draws import CompiledDraws
-    from _inf.backends.verl.child.grammars import register_grammars
     from _inf.backends.verl.child.kernels import Kernels
     from _inf.backends.verl.child.lora import register_cpu_lora
-    from _inf.backends.verl.patch_table import apply
 
     kernels = Kernels(kernel_library) if kernel_library else None
-    compiled_draws = CompiledDraws(kernel_library) if kernel_library else None
-    table = patches(
+    process = Process(
         log.parent,
-        device=device,
-        pack_weights=pack_weights,
-        kernels=None if experts else kernels,
-        compiled_draws=compiled_draws,
-        trust_remote_code=trust_remote_code,
+        device,
+        pack_weights,
+        None if experts else kernels,
+        CompiledDraws(kernel_library) if kernel_library else None,
+        trust_remote_code,
     )
+    table = patches(process)
     # flashinfer imports tvm-ffi 0.1.15, whose handler of a segmentation fault asks for memory:
     # after a fault within malloc it would wait without end. The process is to die instead.
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     apply(table)
-    register_grammars(compiled_draws)
     if cpu_attention:
         register_cpu_attention(kernels)
     if device == "cpu":

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.errors import error_text
 
 REFUSED = "inf: refused: "
@@ -156,11 +156,11 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def patches(trust_remote_code: bool) -> list[Replace]:
+def patches(process: Process) -> list[Replace]:
     # fmt: off
     return [
         Wrap("sglang.srt.model_loader.loader:DefaultModelLoader.load_weights_and_postprocess",
-             functools.partial(load_checked, trust_remote_code),
+             functools.partial(load_checked, process.trust_remote_code),
              "load_weights of models/ silently drops a weight that a class does not know, and a "
              "parameter for which no weight was loaded keeps whatever was in memory"),
         Wrap("sglang.srt.managers.tp_worker:BaseTpWorker.update_weights_from_tensor",

@@ -4,7 +4,7 @@ There the mask is reused in the next step, whose rows may differ or have no gram
 than the tokenizer, and all end tokens but one, are ruled out; every row compiles its grammar again;
 the rows' masks are computed one after the other; PyTorch compiles the kernel that applies the mask,
 for which a CPU needs a C++ compiler; a grammar that reaches one of llguidance's limits counts as
-finished; no grammar is ever dropped (`compiled_grammars`); and the tokenizer, which takes seconds,
+finished; no grammar is ever dropped (`compiled.py`); and the tokenizer, which takes seconds,
 is read even if no grammar is used.
 """
 
@@ -26,18 +26,18 @@ from sglang.srt.constrained.base_grammar_backend import (
     INVALID_GRAMMAR_OBJ,
     BaseGrammarBackend,
     BaseGrammarObject,
-    register_grammar_backend,
 )
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend
-from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN
 from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.utils import is_cuda
 from xgrammar import apply_token_bitmask_inplace
 
 from _inf.backends.verl.child.compiled_draws import CompiledDraws, fits
-from _inf.backends.verl.child.compiled_grammars import CompiledGrammars, Key
-from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.backends.verl.child.scheduler import CheckedReq, with_tokenizer
+from _inf.backends.verl.patch_table import Process, Replace, Wrap
+from _inf.parts.grammars.compiled import CompiledGrammars, Key
 from _inf.types import Tokenizer
 
 MAX_THREADS = 32  # that compute masks for a GPU
@@ -168,7 +168,16 @@ class _Backend(GuidanceBackend):
             return self._vocabulary
 
 
-def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
+def check_what_has_a_grammar(
+    init: Callable[..., None], req: Any, *args: Any, **kwargs: Any
+) -> None:
+    init(req, *args, **kwargs)
+    params = req.sampling_params
+    if params.json_schema or params.regex or params.ebnf or params.structural_tag:
+        req.__class__ = CheckedReq
+
+
+def end_with_its_grammar(check: Callable[..., None], req: Any, *args: object) -> None:
     """Check whether a row ends; it ends when its grammar ends or cannot continue. The token that
     ends a grammar is no text, in which SGLang would look for stop strings."""
     grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
@@ -178,7 +187,7 @@ def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) ->
             req.finished_reason = FINISH_ABORT(f"llguidance cannot continue its grammar: {reason}")
         elif req.output_ids and (token := req.output_ids[-1]) in grammar.vocabulary.ends:
             req.finished_reason = FINISH_MATCHED_TOKEN(matched=token)
-    check(*args)
+    check(req, *args)
 
 
 def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> None:
@@ -198,13 +207,18 @@ def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> Non
             lengths.min_new_tokens[row] = 0
 
 
-def register_grammars(compiled: CompiledDraws | None) -> None:
-    register_grammar_backend("llguidance", partial(_Backend, compiled=compiled))
-
-
-def patches() -> list[Replace]:
+def patches(process: Process) -> list[Replace]:
+    ours = {"llguidance": partial(_Backend, compiled=process.compiled_draws)}
     # fmt: off
     return [
+        Replace("sglang.srt.constrained.base_grammar_backend:GRAMMAR_BACKEND_REGISTRY", ours,
+                "its own backend has the faults that this module's docstring names"),
+        Wrap("sglang.srt.constrained.grammar_manager:GrammarManager.__init__", with_tokenizer,
+             "without a tokenizer there are no grammars"),
+        Wrap("sglang.srt.managers.schedule_batch:Req.__init__", check_what_has_a_grammar,
+             "it ends rows with grammars too late"),
+        Wrap(f"{CheckedReq.__module__}:CheckedReq.check_all", end_with_its_grammar,
+             "under ignore_eos it continues a row after the end of its grammar"),
         Wrap("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.update_regex_vocab_mask",
              leave_a_token,
              "sampling/penaltylib/min_new_tokens.py rules out the only tokens that a grammar has "
