@@ -16,11 +16,10 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from _inf import __version__ as __version__
-from _inf.backends import registry, updates
-from _inf.backends.base import PAUSES, Backend
+from _inf.backends import base, registry, updates
 from _inf.backends.features import check_supported
 from _inf.config import Config
 from _inf.conversation.configured import Configured
@@ -54,6 +53,8 @@ from _inf.runtime.calls import AwaitedCalls, CancelToken
 from _inf.runtime.extras import require_verl
 from _inf.runtime.progress import progress
 from _inf.types import Prompt, Scored, SleepResult, ToolCall
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -171,10 +172,10 @@ class InferenceEngine:
         self._backend.check_process()  # a fork lacks the threads
         return await self._awaited.run(lambda cancel: self._generate(prompts, params, cancel))
 
-    def _offering(self, call: str) -> Backend:
+    def _offering(self, ability: type[T], call: str, **asked: object) -> T:
         """The backend, which has what this call needs."""
-        check_supported(self._backend, {call: True})
-        return self._backend
+        check_supported(self._backend, {call: True, **asked})
+        return cast(T, self._backend)
 
     def _generate(
         self, prompts: object, params: GenerateParams, cancel: CancelToken
@@ -259,14 +260,14 @@ class InferenceEngine:
         adapter: the name of the LoRA adapter that scores.
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
-        sequences = self._scored("score()", prompts, responses, adapter)
+        backend = self._offering(base.Scoring, "score()", adapter=adapter)
+        sequences = self._scored(prompts, responses, adapter)
         likeliest = likeliest_tokens(top_logprobs, self.model.limits.vocabulary)
         with self._stats.call():
-            outputs = self._backend.score(sequences, CancelToken(), likeliest, adapter)
+            outputs = backend.score(sequences, CancelToken(), likeliest, adapter)
         return scores(sequences, outputs, tops=top_logprobs is not None)
 
-    def _scored(self, call: str, prompts: Any, responses: Any, adapter: str | None) -> list[Scored]:
-        check_supported(self._backend, {call: True, "adapter": adapter})
+    def _scored(self, prompts: Any, responses: Any, adapter: str | None) -> list[Scored]:
         check_loaded(self.adapters, [adapter])
         template = self._prepare([], {}).plan.rules.template  # of any call without keywords
         return scored_sequences(prompts, responses, template, self.model)
@@ -279,8 +280,9 @@ class InferenceEngine:
 
     def get_logits(self, prompts: Any, responses: Any, *, adapter: str | None = None) -> Tensor:
         """Return float32 logits, responses x longest x vocabulary, padded with NaN (only `hf`)."""
-        sequences = self._scored("get_logits()", prompts, responses, adapter)
-        return self._backend.logits(sequences, CancelToken(), adapter)
+        backend = self._offering(base.Logits, "get_logits()", adapter=adapter)
+        sequences = self._scored(prompts, responses, adapter)
+        return backend.logits(sequences, CancelToken(), adapter)
 
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
@@ -322,7 +324,7 @@ class InferenceEngine:
         `rollout.response_length`, and rows of one prompt that would be the same.
         """
         refuse_positional("rollout_batch()", others)
-        self._offering("rollout_batch()")
+        check_supported(self._backend, {"rollout_batch()": True})
         require_verl("rollout_batch()")
         from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch
 
@@ -393,11 +395,11 @@ class InferenceEngine:
         New weights, adapters, `sleep` and `shutdown` work meanwhile (docs/training.md). If it is
         interrupted, nothing is paused. Raises `InferenceError` in a tool.
         """
-        self._offering("pause()").pause(one_of("mode", mode, PAUSES))
+        self._offering(base.Pausing, "pause()").pause(one_of("mode", mode, base.PAUSES))
 
     def resume(self) -> None:
         """Let the rows and calls that `pause` holds go on; does nothing if nothing is paused."""
-        self._offering("resume()").resume()
+        self._offering(base.Pausing, "resume()").resume()
 
     @property
     def paused(self) -> bool:
@@ -406,7 +408,7 @@ class InferenceEngine:
 
     def reset_prefix_cache(self) -> None:
         """Let no later row use keys and values that were computed before, as new weights do."""
-        self._offering("reset_prefix_cache()").reset_prefix_cache()
+        self._offering(base.Pausing, "reset_prefix_cache()").reset_prefix_cache()
 
     def update_weights(
         self,
@@ -428,8 +430,8 @@ class InferenceEngine:
 
         Raises `ConfigError` with the name and shape at fault before anything is sent.
         """
-        backend = self._offering("update_weights()")
-        number, keep = updates.checked_update(backend, version, running, recompute)
+        backend = self._offering(base.Updating, "update_weights()")
+        number, keep = updates.checked_update(self._backend, version, running, recompute)
         return backend.update_weights(weights, number, keep=keep, recompute=recompute)
 
     @property
@@ -455,13 +457,13 @@ class InferenceEngine:
 
         Raises `ConfigError` about `adapters.NAME` before anything changes.
         """
-        backend = self._offering("load_adapter()")
+        backend = self._offering(base.Adapting, "load_adapter()")
         number = updates.check_new_adapter(self.config, name, version)
         return backend.load_adapter(name, path_or_state_dict, peft_config, number)
 
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter after the running calls have ended; raises `ConfigError`."""
-        backend = self._offering("unload_adapter()")
+        backend = self._offering(base.Adapting, "unload_adapter()")
         check_loaded(self.adapters, [name], "name")
         backend.unload_adapter(name)
 
@@ -471,11 +473,11 @@ class InferenceEngine:
         Returns the freed bytes (on a CPU none, and `note` says so). Until `wake_up`, calls raise
         `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
         """
-        return self._offering("sleep()").sleep()
+        return self._offering(base.Sleeping, "sleep()").sleep()
 
     def wake_up(self) -> None:
         """Take the memory again and serve the same weights; does nothing if already awake."""
-        self._offering("wake_up()").wake_up()
+        self._offering(base.Sleeping, "wake_up()").wake_up()
 
     @property
     def dead(self) -> bool:

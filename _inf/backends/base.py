@@ -1,4 +1,4 @@
-"""`Backend`: the methods that every engine has.
+"""`Backend`: what every engine has, and the abilities that one has or lacks.
 
 Everything else (prompts, conversations, tools, timeouts, totals, a trainer's tensors) is written
 once, in the folders above. Token ids go in and out. Only for a server that has the tokenizer
@@ -7,12 +7,12 @@ once, in the folders above. Token ids go in and out. Only for a server that has 
 
 from __future__ import annotations
 
+import abc
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from _inf.backends.pausing import Pausing
 from _inf.errors import InferenceError
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
@@ -29,24 +29,25 @@ T = TypeVar("T")
 PAUSES = ("wait", "abort", "keep")  # the modes of `pause`
 
 
-class Backend(Pausing):
-    """A running engine. Every method may be called from any thread, and from several at once.
+class Backend(abc.ABC):
+    """A running engine. Every method, of its abilities too, may be called from any thread, and
+    from several at once.
 
-    supports: names of `features.FEATURES`; the methods of the others are never called. on_cpu:
-    whether it computes on the CPU. weight_version: of the weights in use now; 0 until they are
-    updated.
+    supports: names of `features.FEATURES`: those of its abilities, and what else it was made with.
+    on_cpu: whether it computes on the CPU. weight_version: of the weights in use now; 0 until they
+    are updated.
 
     Raises `EngineDeadError` after its engine died or was closed, `GenerationTimeout` when the
     call's time is over, `InferenceError` in a fork of the process that started it.
     """
 
     name: str
-    supports: frozenset[str]
     on_cpu: bool
     weight_version: int
-    loaded: LoadedAdapters | None = None  # of a backend that can have any
 
-    def __init__(self, host: Host, model: ModelInfo) -> None:
+    def __init__(self, host: Host, model: ModelInfo, others: Collection[str]) -> None:
+        abilities = {name for name, ability in ABILITIES.items() if isinstance(self, ability)}
+        self.supports = frozenset(set(others) - ABILITIES.keys() | abilities)
         self.host, self.model = host, model
         # Raises in a fork of the process that owns the engine; every call would hang there.
         self.check_process = host.check_process
@@ -69,16 +70,16 @@ class Backend(Pausing):
         """The context of a call's requests, on the engine's thread."""
         return contextlib.nullcontext()
 
+    @abc.abstractmethod
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
         """Answer a batch, in order. A request whose `failure_is_row` fails alone."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
         """Answer one request; awaited inside `await_rows`. put: called with the unfinished output
         whenever tokens have arrived."""
-        raise NotImplementedError
 
     def await_rows(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
         """Await `rows()` on the engine's thread, where `turn` may be awaited."""
@@ -99,6 +100,22 @@ class Backend(Pausing):
 
         return self.host.submit(answer(), cancel)
 
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the adapters that are loaded."""
+        return []
+
+    @property
+    def paused(self) -> bool:
+        """Whether calls wait for `resume`."""
+        return False
+
+    def clear(self) -> None:  # noqa: B027
+        """Forget the answers that `generation_cache` keeps: only a `CachedBackend` keeps any."""
+
+
+class Scoring(abc.ABC):
+    @abc.abstractmethod
     def score(
         self,
         sequences: Sequence[Scored],
@@ -108,59 +125,74 @@ class Backend(Pausing):
     ) -> list[RequestOutput]:
         """Score each `(ids, start)`: the `prompt_logprobs` and `top_prompt_logprobs` of its output,
         with so many `likeliest` ids, begin before `ids[start]`."""
-        raise NotImplementedError
 
+
+class Logits(abc.ABC):
+    @abc.abstractmethod
     def logits(
         self, sequences: Sequence[Scored], cancel: CancelToken, adapter: str | None = None
     ) -> torch.Tensor:
         """The logits of the tokens of each `(ids, start)` from `ids[start]` on: float32, sequences
         x longest response x vocabulary, on the CPU, padded with NaN."""
-        raise NotImplementedError
 
-    def reset_prefix_cache(self) -> None:
-        """Let no later row use keys and values that were computed before."""
-        raise NotImplementedError
 
+class Updating(abc.ABC):
+    @abc.abstractmethod
     def update_weights(
         self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
     ) -> int:
         """Load new weights, all of them, after the running calls have ended; return the version.
         keep: between two tokens of the running rows instead, which keep their keys and values;
         recompute: or compute them again."""
-        raise NotImplementedError
 
+
+class Pausing(abc.ABC):
+    @abc.abstractmethod
+    def pause(self, mode: str) -> None:
+        """Hold back later calls; running rows end (`wait`), end with what they have (`abort`), or
+        stand still between two tokens (`keep`)."""
+
+    @abc.abstractmethod
+    def resume(self) -> None:
+        """Let all go on; does nothing if nothing is paused."""
+
+    @abc.abstractmethod
+    def reset_prefix_cache(self) -> None:
+        """Let no later row use keys and values that were computed before."""
+
+
+class Sleeping(abc.ABC):
+    @abc.abstractmethod
     def sleep(self) -> SleepResult:
         """Free the accelerator's memory after the running calls have ended."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def wake_up(self) -> None:
         """Take the memory again and serve the same weights."""
-        raise NotImplementedError
 
-    def clear(self) -> None:
-        """Forget the answers that `generation_cache` keeps: only a `CachedBackend` keeps any."""
+
+class Adapting(Backend):
+    """Has LoRA adapters."""
+
+    loaded: LoadedAdapters
 
     @property
     def adapters(self) -> list[str]:
-        """The names of the adapters that are loaded."""
-        return self.loaded.names if self.loaded else []
+        return self.loaded.names
 
     def load_adapter(
         self, name: str, weights: object, peft_config: object, version: int | None
     ) -> int:
         """Load an adapter after the running calls have ended; return its version."""
-        assert self.loaded is not None
         self.check_alive()
         with quiet.third_party():
             new = self.loaded.checked(name, weights, peft_config)
-        loaded = self.loaded
-        return self.host.run_alone(self._of_adapter(name, lambda: loaded.load(name, new, version)))
+        load = self.loaded.load
+        return self.host.run_alone(self._of_adapter(name, lambda: load(name, new, version)))
 
     def unload_adapter(self, name: str) -> None:
         """Forget a loaded adapter after the running calls have ended."""
-        assert self.loaded is not None
-        loaded = self.loaded
-        self.host.run_alone(self._of_adapter(name, lambda: loaded.unload(name)))
+        self.host.run_alone(self._of_adapter(name, lambda: self.loaded.unload(name)))
 
     async def _of_adapter(self, name: str, change: Callable[[], Awaitable[T]]) -> T:
         """Refuse to take an adapter away from frozen rows."""
@@ -170,3 +202,14 @@ class Backend(Pausing):
                 "or end them with pause('abort')."
             )
         return await change()
+
+
+# The features that are abilities.
+ABILITIES: Mapping[str, type] = {
+    "score": Scoring,
+    "logits": Logits,
+    "update_weights": Updating,
+    "pause": Pausing,
+    "sleep": Sleeping,
+    "adapters": Adapting,
+}

@@ -33,7 +33,7 @@ OF_A_LOCAL_MODEL = OF_TOKENS | {
     "rollout.dtype",
     "rollout.enforce_eager",
 }
-# Features (`base.FEATURES`) of the backends that load the model themselves, beside those of parts.
+# Features of the backends that load the model themselves, beside those of parts.
 SUPPORTED_LOCALLY = frozenset(
     "stream turn agent_loop score token_ids seed more_sampling update_weights pause"
     " continued_rows".split()
@@ -44,7 +44,8 @@ SUPPORTED_LOCALLY = frozenset(
 class Mode:
     """A backend under one kind of config.
 
-    name: for messages and the table of docs/backends.md. supports: names of `base.FEATURES`.
+    name: for messages and the table of docs/backends.md. supports: names of
+    `features.FEATURES`.
     reads: paths of config keys, of those that not every backend reads.
     """
 

@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from _inf.backends.base import Pausing
 from _inf.runtime.calls import finished
 from _inf.runtime.host import Host
 
 T = TypeVar("T")
 
 
-class Pausing:
-    """`pause`, `resume` and changes of a backend on a `Host`. The backend itself says how running
-    rows stand still (`freeze`), go on (`thaw`) and end early (`ending`)."""
+class PausingRows(Pausing):
+    """`pause`, `resume` and changes of a backend whose rows run on its `Host`. The backend itself
+    says how they stand still (`freeze`), go on (`thaw`) and end early (`ending`)."""
 
     host: Host
 
+    @abc.abstractmethod
     async def freeze(self) -> None:
         """Make the running rows stand still between two tokens; those that were not sent wait."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def thaw(self) -> None:
         """Let frozen rows go on. Raises if they cannot; they then stay frozen."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def ending(self) -> contextlib.AbstractContextManager[None]:
         """Within it running rows end with what they have, and their calls' later ones with
         nothing; `finish_reason` is `abort`."""
-        raise NotImplementedError
 
     @property
     def paused(self) -> bool:
-        """Whether calls wait for `resume`."""
         return self.host.lock.paused
 
     def pause(self, mode: str) -> None:
-        """Hold back later calls; running rows end (`wait`), end with what they have (`abort`), or
-        stand still between two tokens (`keep`)."""
         self.host.run_beside(self._pause(mode))
 
     async def _pause(self, mode: str) -> None:
@@ -57,7 +56,6 @@ class Pausing:
                 raise
 
     def resume(self) -> None:
-        """Let all go on; does nothing if nothing is paused."""
         self.host.run_beside(self._resume())
 
     async def _resume(self) -> None:

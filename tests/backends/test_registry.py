@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from _inf.backends.base import ABILITIES
 from _inf.backends.description import Mode
 from _inf.backends.features import FEATURES, check_supported
 from _inf.backends.registry import MODES, describe, read_config
@@ -33,6 +35,22 @@ def test_what_a_backend_lacks_is_refused_by_name_with_those_that_offer_it(mode: 
             with refused(ConfigError, "^.*: the backend ours does not offer it; ", key=name) as why:
                 check_supported(backend, {name: object()})
             assert any(f"{offer} " in str(why.value) for offer in offers)
+
+
+@pytest.mark.parametrize(
+    ("backend", "mode"),
+    [
+        ("hf.backend:HfBackend", "hf"),
+        ("openai.backend:OpenAIBackend", "openai"),
+        ("openai.backend:PausingServer", "openai on vLLM or inf serve"),
+        ("openai.backend:UpdatedServer", "openai on SGLang's server of this machine"),
+    ],
+)
+def test_what_a_backend_says_of_itself_is_what_its_class_can_do(backend: str, mode: str) -> None:
+    [described] = [each for each in MODES if each.name == mode]
+    kind = pkgutil.resolve_name(f"_inf.backends.{backend}")
+    can = {name for name, ability in ABILITIES.items() if issubclass(kind, ability)}
+    assert can == ABILITIES.keys() & described.supports
 
 
 @pytest.mark.verl

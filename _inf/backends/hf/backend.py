@@ -17,12 +17,13 @@ from typing import TypeVar
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import Backend
+from _inf.backends.base import Adapting, Logits, Scoring, Updating
 from _inf.backends.hf import HF_MODE
 from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.next_token import Row, top_tokens
 from _inf.backends.hf.translation import translation_of
+from _inf.backends.pausing import PausingRows
 from _inf.backends.rows import check_finite, row_or_failure
 from _inf.errors import error_text
 from _inf.parts.adapters import adapter_of
@@ -40,13 +41,13 @@ T = TypeVar("T")
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
 
 
-class HfBackend(Backend):
+class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
     """A Transformers model in this process."""
 
-    name, supports = "hf", HF_MODE.supports
+    name = "hf"
 
     def __init__(self, forward: Forward, decoder: Decoder, host: Host, model: ModelInfo) -> None:
-        super().__init__(host, model)
+        super().__init__(host, model, HF_MODE.supports)
         self.loaded = forward.adapters
         self.forward, self.decoder, self.weight_version = forward, decoder, 0
         self.on_cpu = forward.device.type == "cpu"

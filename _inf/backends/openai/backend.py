@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from _inf.backends.base import Backend
+from _inf.backends.base import Adapting, Backend, Pausing, Scoring, Updating
 from _inf.backends.openai.adapters import ServerAdapters
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
-from _inf.backends.openai.servers import IS_PAUSED, Found
 from _inf.backends.openai.text import Answer, TextForm
 from _inf.backends.rows import check_finite, row_or_failure
 from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, shown
@@ -25,11 +24,16 @@ from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, SamplingParams, Scored
 
+if TYPE_CHECKING:
+    from _inf.backends.openai.servers import Found
+
+IS_PAUSED = "/is_paused"  # vLLM's, and of `inf serve`
+
 
 class OpenAIBackend(Backend):
     """A server that answers requests over HTTP."""
 
-    name, on_cpu = "openai", False
+    name, on_cpu, weight_version = "openai", False, 0  # of the weights a server does not tell
     loaded: ServerAdapters
 
     def __init__(
@@ -40,11 +44,8 @@ class OpenAIBackend(Backend):
         host: Host,
         model: ModelInfo,
     ) -> None:
-        super().__init__(host, model)
-        self.server, self.form, self.supports = server, found.form, found.supports
-        self._weights = found.weights
-        self.weight_version = found.weights.version if found.weights else 0  # others do not tell
-        self.loaded = adapters
+        super().__init__(host, model, found.supports)
+        self.server, self.form, self.loaded = server, found.form, adapters
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -75,69 +76,6 @@ class OpenAIBackend(Backend):
         if version is None:
             return output
         return dataclasses.replace(output, weight_versions=[(version, 0)])
-
-    def score(
-        self,
-        sequences: Sequence[Scored],
-        cancel: CancelToken,
-        likeliest: int = 1,
-        adapter: str | None = None,
-    ) -> list[RequestOutput]:
-        """Score each sequence as the prompt of a request for one token, which is dropped."""
-        parts = (PromptLogprobs(likeliest), *([Adapter(adapter)] if adapter else []))
-        params = SamplingParams(max_tokens=1, temperature=0, parts=parts)
-        requests = [Request(ids, params, index, index) for index, (ids, _) in enumerate(sequences)]
-        return [
-            RequestOutput(
-                parts=(_from(row.of(PromptScores), start - 1),),
-                finish_reason="length",
-                prompt_tokens=row.prompt_tokens,
-                weight_versions=row.weight_versions,
-            )
-            for row, (_, start) in zip(
-                self.generate(requests, cancel, None), sequences, strict=True
-            )
-        ]
-
-    def update_weights(
-        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
-    ) -> int:
-        from _inf.backends import new_weights  # PyTorch
-
-        self.check_process()
-        assert self._weights is not None  # `supports` lacks it
-        tensors = new_weights.checked(weights, self._weights.expected)
-        new = self.weight_version + 1 if version is None else version
-        self.host.run_alone(self._weights.load(self.server, tensors, new))
-        self.weight_version = new
-        return new
-
-    @property
-    def paused(self) -> bool:
-        return "pause" in self.supports and bool(self._control(IS_PAUSED, None)["is_paused"])
-
-    def pause(self, mode: str) -> None:
-        self._control(f"/pause?mode={mode}&clear_cache=false", {})
-
-    def resume(self) -> None:
-        self._control("/resume", {})
-
-    def reset_prefix_cache(self) -> None:
-        """Raises `InferenceError` if the server refuses, as vLLM does while rows run."""
-        if not self._control("/reset_prefix_cache", {})["success"]:
-            raise InferenceError(
-                f"{self.server.root} did not empty its prefix cache, because rows run; wait for "
-                "them, or end them with pause('abort')."
-            )
-
-    def _control(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        return self.host.run_beside(self.server.control(self.server.root + path, body))
-
-    @property
-    def adapters(self) -> list[str]:
-        if "adapters" not in self.supports:
-            return []
-        return self.host.run(self.loaded.listed(), CancelToken())
 
     async def _asked(self, request: Request, put: Put | None) -> RequestOutput:
         try:
@@ -173,6 +111,90 @@ class OpenAIBackend(Backend):
                 f"{prompt_name(index)}: {self.server.access.base_url} sent an answer of an unknown "
                 f"form: {shown(chunk)}."
             ) from None
+
+
+class ScoringServer(OpenAIBackend, Scoring):
+    """A vLLM."""
+
+    def score(
+        self,
+        sequences: Sequence[Scored],
+        cancel: CancelToken,
+        likeliest: int = 1,
+        adapter: str | None = None,
+    ) -> list[RequestOutput]:
+        """Score each sequence as the prompt of a request for one token, which is dropped."""
+        parts = (PromptLogprobs(likeliest), *([Adapter(adapter)] if adapter else []))
+        params = SamplingParams(max_tokens=1, temperature=0, parts=parts)
+        requests = [Request(ids, params, index, index) for index, (ids, _) in enumerate(sequences)]
+        return [
+            RequestOutput(
+                parts=(_from(row.of(PromptScores), start - 1),),
+                finish_reason="length",
+                prompt_tokens=row.prompt_tokens,
+                weight_versions=row.weight_versions,
+            )
+            for row, (_, start) in zip(
+                self.generate(requests, cancel, None), sequences, strict=True
+            )
+        ]
+
+
+class VllmServer(ScoringServer, Adapting):
+    """A vLLM from 0.32 on, or `inf serve`."""
+
+    loaded: ServerAdapters
+
+    @property
+    def adapters(self) -> list[str]:
+        return self.host.run(self.loaded.listed(), CancelToken())
+
+
+class PausingServer(VllmServer, Pausing):
+    """One that has the routes for it."""
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._control(IS_PAUSED, None)["is_paused"])
+
+    def pause(self, mode: str) -> None:
+        self._control(f"/pause?mode={mode}&clear_cache=false", {})
+
+    def resume(self) -> None:
+        self._control("/resume", {})
+
+    def reset_prefix_cache(self) -> None:
+        """Raises `InferenceError` if the server refuses, as vLLM does while rows run."""
+        if not self._control("/reset_prefix_cache", {})["success"]:
+            raise InferenceError(
+                f"{self.server.root} did not empty its prefix cache, because rows run; wait for "
+                "them, or end them with pause('abort')."
+            )
+
+    def _control(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        return self.host.run_beside(self.server.control(self.server.root + path, body))
+
+
+class UpdatedServer(OpenAIBackend, Updating):
+    """SGLang's server on this machine. weights: how it is given new ones."""
+
+    def __init__(self, server: Server, found: Found, *others: Any) -> None:
+        super().__init__(server, found, *others)
+        assert found.weights is not None
+        self._weights = found.weights
+        self.weight_version = found.weights.version
+
+    def update_weights(
+        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
+    ) -> int:
+        from _inf.backends import new_weights  # PyTorch
+
+        self.check_process()
+        tensors = new_weights.checked(weights, self._weights.expected)
+        new = self.weight_version + 1 if version is None else version
+        self.host.run_alone(self._weights.load(self.server, tensors, new))
+        self.weight_version = new
+        return new
 
 
 def _from(scores: PromptScores | None, start: int) -> PromptScores:

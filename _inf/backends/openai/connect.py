@@ -42,7 +42,7 @@ def launch(config: Config) -> OpenAIBackend:
     except BaseException:
         host.stop()
         raise
-    return OpenAIBackend(server, found, adapters, host, model)
+    return found.kind(server, found, adapters, host, model)
 
 
 def _key(variable: str | None) -> str:

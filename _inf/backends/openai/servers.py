@@ -12,6 +12,14 @@ from urllib.parse import urlsplit
 
 from _inf.backends.model_info import with_thought_marks
 from _inf.backends.openai import SCORES, SGLANG_SERVER_MODE, TEXT_MODE, TOKEN_MODE, VLLM_MODE
+from _inf.backends.openai.backend import (
+    IS_PAUSED,
+    OpenAIBackend,
+    PausingServer,
+    ScoringServer,
+    UpdatedServer,
+    VllmServer,
+)
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import AccessRefused
 from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder, weight_version
@@ -24,7 +32,6 @@ from _inf.types import ModelInfo, Request, SamplingParams, ThoughtMarks
 
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
 
-IS_PAUSED = "/is_paused"  # vLLM's, and of `inf serve`
 VLLM = 0, 32  # the version whose fields `VLLM_MODE` has; an older one drops unknown fields silently
 PROBE = "The quick brown fox jumps over"
 HOT = 2.0  # a temperature at which log probs differ from those at 1
@@ -35,9 +42,10 @@ ROUNDING = 1e-2  # of a sum of probabilities, computed in bfloat16
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """form: of the server's requests and answers. supports: names of `base.FEATURES`. weights: how
-    it is given new ones; None: it is not."""
+    """kind: the class of its backend. form: of its requests and answers. supports: names of
+    `features.FEATURES`, abilities aside. weights: how an `UpdatedServer` is given new ones."""
 
+    kind: type[OpenAIBackend]
     form: Form
     supports: frozenset[str]
     weights: WeightsFolder | None = None
@@ -49,7 +57,7 @@ async def find(server: Server, config: Config, model: ModelInfo) -> Found:
     tokenizer with the one here."""
     models = await _or_none(server.control("/models"))  # a server of texts may lack the route
     if model.tokenizer is None:
-        return Found(TextForm(str(config.model_path)), TEXT_MODE.supports)
+        return Found(OpenAIBackend, TextForm(str(config.model_path)), TEXT_MODE.supports)
     ids, kind = list(model.tokenizer(PROBE)["input_ids"]), config.server_kind
     try:
         kind = kind or models["data"][0]["owned_by"]
@@ -70,7 +78,7 @@ async def find(server: Server, config: Config, model: ModelInfo) -> Found:
             "tokenizer of the server's model.",
         )
     if kind == "vllm" and await _is_old(server):
-        return dataclasses.replace(found, supports=TOKEN_MODE.supports | SCORES)
+        return Found(ScoringServer, found.form, TOKEN_MODE.supports | SCORES)
     return found
 
 
@@ -106,10 +114,9 @@ async def _vllm(
     supports = VLLM_MODE.supports
     if not await _ends_thoughts(server, form, with_thought_marks(model, config).thought_marks):
         supports -= {"thinking_token_budget"}
-    if await _or_none(server.control(server.root + IS_PAUSED)) is None:
-        supports -= {"pause"}
+    pauses = await _or_none(server.control(server.root + IS_PAUSED)) is not None
     read = answer.get("prompt_token_ids") or choices[0]["prompt_token_ids"]
-    return Found(form, supports), read
+    return Found(PausingServer if pauses else VllmServer, form, supports), read
 
 
 def _server_logprobs(cold: float, heated: float) -> ServerLogprobs:
@@ -157,8 +164,8 @@ async def _sglang(
     one = {"text": PROBE, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
     read = (await server.ask(path, one))["meta_info"]["prompt_tokens"]
     weights = await _weights_folder(server, config)
-    supports = SGLANG_SERVER_MODE.supports - (set() if weights else {"update_weights"})
-    return Found(GenerateForm(path), supports, weights), read
+    kind = UpdatedServer if weights else OpenAIBackend
+    return Found(kind, GenerateForm(path), SGLANG_SERVER_MODE.supports, weights), read
 
 
 async def _weights_folder(server: Server, config: Config) -> WeightsFolder | None:

@@ -13,8 +13,10 @@ import numpy
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import Backend
-from _inf.backends.verl import SGLANG_MODE, WITH_ADAPTERS, changes
+from _inf.backends.base import Adapting, Backend, Scoring, Sleeping, Updating
+from _inf.backends.loaded_adapters import LoadedAdapters
+from _inf.backends.pausing import PausingRows
+from _inf.backends.verl import SGLANG_MODE, changes
 from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.server_arguments import CAPTURE_EXPERTS
@@ -26,17 +28,16 @@ from _inf.runtime.host import Host
 from _inf.types import ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored, SleepResult
 
 
-class VerlBackend(Backend):
+class VerlBackend(PausingRows, Scoring, Updating, Sleeping, Backend):
     """verl's `SGLangRollout` with SGLang, in this process and a child process."""
 
     name = "sglang"
 
     def __init__(self, rollout: CorrectedRollout, host: Host, model: ModelInfo) -> None:
-        super().__init__(host, model)
-        self.rollout, self.loaded = rollout, rollout.adapters
-        mode = WITH_ADAPTERS if rollout.adapters else SGLANG_MODE
-        lacks = () if rollout.server_arguments.get(CAPTURE_EXPERTS) else {"routed_experts"}
-        self.supports = mode.supports.difference(lacks)
+        captures = rollout.server_arguments.get(CAPTURE_EXPERTS)
+        lacks = () if captures else {"routed_experts"}
+        super().__init__(host, model, SGLANG_MODE.supports.difference(lacks))
+        self.rollout = rollout
 
     @property
     def weight_version(self) -> int:  # type: ignore[override]
@@ -135,6 +136,15 @@ class VerlBackend(Backend):
     def wake_up(self) -> None:
         alone, rollout = self.host.run_alone, self.rollout
         rollout.ranks_of_call().shared("wake_up", lambda: alone(changes.wake_up(rollout)))
+
+
+class AdaptingVerlBackend(VerlBackend, Adapting):
+    """One whose engine was started with `enable_lora`."""
+
+    @property
+    def loaded(self) -> LoadedAdapters:  # type: ignore[override]
+        assert self.rollout.adapters is not None
+        return self.rollout.adapters
 
 
 def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:

@@ -94,7 +94,7 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
             from _inf.backends.verl.cuda import leave_out_deep_gemm
 
             leave_out_deep_gemm()
-        from _inf.backends.verl.backend import VerlBackend
+        from _inf.backends.verl.backend import AdaptingVerlBackend, VerlBackend
         from _inf.backends.verl.corrected_rollout import HFModelConfig
         from _inf.backends.verl.engine import ServerArgs
 
@@ -113,8 +113,7 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     has_engine = rollout._engine is not None  # another rank of its group may have it
     dtype = str(rollout.dtype).removeprefix("torch.") if has_engine else ""
     model = ModelInfo(model_config.tokenizer, eos, limits, folder, dtype)
-    backend = VerlBackend(rollout, host, model)
-
+    backend = (AdaptingVerlBackend if rollout.adapters else VerlBackend)(rollout, host, model)
     rollout.ranks.agreed(lambda: _check_started(backend, config, folder))
     return backend
 
