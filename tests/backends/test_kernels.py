@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,35 +131,6 @@ def test_layer_that_does_not_fit_its_tensors_is_refused(loaded: Any, wrong: str)
     step = loaded.step(lambda _: caches, torch.tensor([[0, 1], [2, 3]]).int(), *rows)
     with pytest.raises(ValueError, match="layer 0 .*does not fit"):
         step.attend(query, key, value, layer_of(2, 1, 64, 64, -1, 1.0, 0.0))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("right", "wrong", "named"),
-    [
-        ("before[i] + in[i]", "before[i] - in[i]", "normalize"),
-        ("* up[i];", "+ up[i];", "silu_and_mul"),
-        ("high[i] = b * cosine[i] + a", "high[i] = b * cosine[i] - a", "rotate"),
-        ("dot * scale;", "dot;", "attend"),
-        ("= a * scale,", "= a,", "attend"),
-        ("of_head[t] *", "1 *", "attend"),
-        ("ADD_PRODUCT(sums[v], value[v], weight)", "sums[v] + value[v]", "attend"),
-        ("all_lanes(x[r * step + i])", "all_lanes(x[r * step])", "multiply"),
-        ("ADD_PRODUCT(second[v], two[v], number)", "second[v] + two[v]", "multiply"),
-        ("in[i] > last", "in[i] >= last", "keep_likely"),
-        ("+ second", "- second", "draw_by_keys"),
-        ("word >> i & 1", "word >> (i ^ 1) & 1", "apply_bits"),
-    ],
-)
-def test_library_that_computes_something_else_is_refused(
-    loaded: Any, miscompiled: Callable[[str, str], Path], right: str, wrong: str, named: str
-) -> None:
-    from _inf.backends.verl.child.compiled_draws import CompiledDraws
-
-    library = miscompiled(right, wrong)
-    with pytest.raises(RuntimeError, match=f"compiled_kernels: {named} "):
-        type(loaded)(library)
-        CompiledDraws(library)
 
 
 def test_without_gcc_or_with_a_damaged_library_there_is_a_warning_and_none(

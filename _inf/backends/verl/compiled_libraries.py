@@ -132,15 +132,6 @@ def kernel_library() -> Path | None:
         return None
 
 
-def refuse_unless(same: bool, function: str) -> None:
-    """Raise `RuntimeError` for a compiled function whose numbers are not those of PyTorch."""
-    if not same:
-        raise RuntimeError(
-            f"compiled_kernels: {function} was compiled to something else than "
-            "PyTorch's operators compute; set compiled_kernels: false, and report it"
-        )
-
-
 def _gcc() -> list[str] | None:
     """The gcc in CC with its options, else the one on PATH. Only gcc: its OpenMP runtime is the one
     that PyTorch has loaded, and shares its threads."""

@@ -12,15 +12,14 @@ how many tokens before its own a token sees, -1 for all.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
-import mmap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy
 import torch
 from sglang.srt.layers.attention.attention_registry import register_attention_backend
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
@@ -193,15 +192,9 @@ class _LazyZeros(TorchFunctionMode):
         if function is not torch.zeros:
             return function(*args, **(kwargs or {}))
         [shape], dtype = args, (kwargs or {})["dtype"]
-        count = torch.Size(shape).numel()
-        if count == 0:
-            return torch.empty(shape, dtype=dtype)
-        self.reserved += count * dtype.itemsize
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        pages = mmap.mmap(-1, count * dtype.itemsize, flags=private)
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        return torch.frombuffer(pages, dtype=dtype).view(shape)
+        zeros = torch.from_numpy(numpy.zeros(shape, f"i{dtype.itemsize}")).view(dtype)
+        self.reserved += zeros.nbytes
+        return zeros
 
 
 def register_cpu_attention(kernels: Kernels | None) -> None:

@@ -8,8 +8,7 @@ and `recorded_step` makes one of a whole step.
 from __future__ import annotations
 
 import ctypes
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,9 @@ import torch
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
-from torch.nn.functional import linear, scaled_dot_product_attention, silu
-
-from _inf.backends.verl.compiled_libraries import refuse_unless
 
 if TYPE_CHECKING:
-    from _inf.backends.verl.child.recorded_step import Recording
+    from _inf.backends.verl.child.recording import Recording
 
 _LONG, _POINTER, _FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
 
@@ -73,8 +69,7 @@ class RecordedCall(ctypes.Structure):
 
 
 class Kernels:
-    """What `compiled_libraries.kernels` has compiled. Raises `RuntimeError` if a function computes
-    something else than PyTorch's operators."""
+    """What `compiled_libraries.kernel_library` has compiled."""
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -84,7 +79,6 @@ class Kernels:
         # Of a processor's vector: what the columns of a panel must be a multiple of.
         self.lanes = ctypes.c_int.in_dll(self._library, "lanes").value
         self.recording: Recording | None = None  # gets each call
-        _compare_with_pytorch(self)
 
     def call(self, function: str, *arguments: Any) -> int:
         """Call the C function; tensors and structures stand for their addresses."""
@@ -231,64 +225,3 @@ class DecodingStep:
         rows = len(self._of_each_row[0])
         self._shared[alike] = Step(*pointers, self._table.stride(0), rows, *alike)
         return self._shared[alike]
-
-
-def _compare_with_pytorch(kernels: Kernels) -> None:
-    draw = torch.Generator().manual_seed(0)
-    checks = (_layers, _products, _attention)
-    for name, computed, expected in (pair for check in checks for pair in check(kernels, draw)):
-        same = torch.allclose(computed, expected, rtol=1e-4, atol=1e-5)
-        refuse_unless(same, name)
-
-
-# What each function computes, and what PyTorch's operators do.
-_Pairs = Iterator[tuple[str, torch.Tensor, torch.Tensor]]
-
-
-def _layers(kernels: Kernels, draw: torch.Generator) -> _Pairs:
-    x, weight, residual = (torch.randn(*s, generator=draw) for s in ((3, 40), (40,), (3, 40)))
-    expected = torch.rms_norm(x + residual, (40,), weight, 1e-5)
-    yield "normalize", kernels.normalize(x, residual, weight, 1e-5)[0], expected
-    yield "silu_and_mul", kernels.silu_and_mul(x), silu(x[:, :20]) * x[:, 20:]
-    (low, high), (cosine, sine) = x.chunk(2, dim=-1), weight.chunk(2)
-    expected = torch.cat((low * cosine - high * sine, high * cosine + low * sine), dim=-1)
-    kernels.rotate(x, 40, weight[None], torch.zeros(3, dtype=torch.int64))
-    yield "rotate", x, expected
-
-
-def _products(kernels: Kernels, draw: torch.Generator) -> _Pairs:
-    """One row and several, with panels of one vector and of as many as are computed at once."""
-    x = torch.randn(9, 200, generator=draw)
-    for columns in (kernels.lanes, 3 * kernels.lanes, 4 * kernels.lanes):
-        panels = torch.randn(4, 200, columns, generator=draw) / 10
-        plain = panels.transpose(1, 2).flatten(0, 1)[:-5]
-        bias = torch.randn(len(plain), generator=draw)
-        for rows in (x, x[:1]):
-            computed = kernels.multiply(rows, panels, len(plain), bias)
-            yield "multiply", computed, linear(rows, plain, bias)
-
-
-def _attention(kernels: Kernels, draw: torch.Generator) -> _Pairs:
-    """Two rows, one with more tokens than are read at once; two query heads share one of keys."""
-    ends, slots = (19, 2), torch.tensor([37, 4])
-    table = torch.stack((torch.arange(1, 39, 2), torch.arange(2, 40, 2))).int()
-    for width in (20, 64):
-        q = torch.randn(2, 2 * width, generator=draw)
-        keys, values = torch.randn(2, 40, 1, width, generator=draw)
-        layer: Any = types.SimpleNamespace(
-            layer_id=0, tp_q_head_num=2, tp_k_head_num=1, qk_head_dim=width, v_head_dim=width,
-            sliding_window_size=-1, scaling=0.2, logit_cap=0,
-        )  # fmt: skip
-        caches = keys, values
-        step = kernels.step(
-            lambda _, caches=caches: caches, table, torch.arange(2), torch.tensor(ends), slots
-        )
-        of_rows = (table[row, :end].long() for row, end in enumerate(ends))
-        expected = [
-            scaled_dot_product_attention(
-                query.view(2, width), keys[tokens, 0], values[tokens, 0], scale=0.2
-            ).view(1, -1)
-            for query, tokens in zip(q, of_rows, strict=True)
-        ]
-        computed = step.attend(q, keys[slots], values[slots], layer)
-        yield "attend", computed, torch.cat(expected)

@@ -9,15 +9,14 @@ list. A model that uses an operator without a counterpart in C runs as before.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from _inf.backends.verl.child import packed_linear
 from _inf.backends.verl.child.kernels import (
@@ -27,108 +26,19 @@ from _inf.backends.verl.child.kernels import (
     address,
     decodes_in_float32,
 )
+from _inf.backends.verl.child.recording import INPUTS, CannotRecord, Head, Recording, storage
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 _LOG = logging.getLogger(__name__)
 _LOG.setLevel(logging.INFO)  # a line for each recording, in the engine's log
-_aten: Any = torch.ops.aten
-_ALLOCATIONS = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty)
-_INPUTS = ("input_ids", "positions", "seq_lens", "req_pool_indices", "out_cache_loc")  # of a row
 _FEWEST = 8  # rows that a recording has room for
 _COMPARED = 2  # steps after a recording
-
-
-class CannotRecord(Exception):
-    """Names what a model computes that has no counterpart in C."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    function: str
-    arguments: tuple[Any, ...]
-    each: int  # its rows for one row of the step
-
-
-@dataclasses.dataclass(frozen=True)
-class _Head:
-    """The call of a model's `LogitsProcessor`, which ends its step and is not recorded."""
-
-    process: Callable[..., Any]  # of input_ids, hidden_states, head and batch
-    head: torch.nn.Module
-    hidden: torch.Tensor
-    result: Any
-
-
-class Recording(TorchDispatchMode):
-    """Lists what is computed while it is entered. All tensors of the step live until its end, so
-    that an address belongs to one of them."""
-
-    def __init__(self, rows: int, other_inputs: Iterable[torch.Tensor]) -> None:
-        super().__init__()
-        self._rows = rows
-        self._other_inputs = set(map(_storage, other_inputs))
-        self.calls: list[_Call] = []
-        self.computed: dict[int, torch.UntypedStorage] = {}  # by its address
-        self.head: _Head | None = None
-
-    def add(self, function: str, arguments: tuple[Any, ...], rows: int | None = None) -> None:
-        each, rest = (1, 0) if rows is None else divmod(rows, self._rows)
-        if rest:
-            raise CannotRecord(f"{function} of {rows} rows in a step of {self._rows}")
-        tensors = (value for value in arguments if isinstance(value, torch.Tensor))
-        if not self._other_inputs.isdisjoint(map(_storage, tensors)):
-            raise CannotRecord(f"{function} of something else than {', '.join(_INPUTS)}")
-        self.calls.append(_Call(function, arguments, each))
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        with self:
-            result = function.decompose(*args, **(kwargs or {}))
-        if result is NotImplemented:
-            result = function(*args, **(kwargs or {}))
-            self._note(function, args, result)
-        return result
-
-    def _note(self, function: Any, args: Any, result: Any) -> None:
-        view = _is_view(args, result)
-        if function is _aten.embedding.default and _is_plain(*args[:2]):
-            table, numbers = args[:2]
-            self.add("embed", (table, numbers, len(numbers), table.shape[1], result), len(numbers))
-        elif function is _aten.clone.default and args[0].dim() == 2 and args[0].stride(1) == 1:
-            rows, width = args[0].shape
-            self.add("copy_rows", (args[0], args[0].stride(0), rows, width, result), rows)
-        elif function.overloadpacket not in _ALLOCATIONS and (
-            function._schema.is_mutable or not view
-        ):
-            raise CannotRecord(function.name())
-        if isinstance(result, torch.Tensor) and not view:
-            self.computed[_storage(result)] = result.untyped_storage()
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    """The address of the memory that the tensor and its views share."""
-    if tensor.layout is not torch.strided:
-        raise CannotRecord(f"a tensor in the layout {tensor.layout}")
-    return int(tensor.untyped_storage().data_ptr())
-
-
-def _is_plain(table: torch.Tensor, numbers: torch.Tensor) -> bool:
-    types = table.dtype is torch.float32 and numbers.dtype is torch.int64
-    return types and table.is_contiguous() and numbers.dim() == 1 and numbers.is_contiguous()
-
-
-def _is_view(args: Any, result: Any) -> bool:
-    """Whether each tensor of the result is one of the arguments', or a view of it."""
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    given = {_storage(arg) for arg in args if isinstance(arg, torch.Tensor)}
-    return all(isinstance(each, torch.Tensor) and _storage(each) in given for each in results)
 
 
 class RecordedStep:
     """The calls of a recording, for up to `capacity` rows, with memory for what they compute.
 
-    inputs: for each of `_INPUTS` the tensor of `capacity` numbers that the calls read.
+    inputs: for each of `INPUTS` the tensor of `capacity` numbers that the calls read.
     """
 
     def __init__(
@@ -139,8 +49,8 @@ class RecordedStep:
         self._kept_alive = recording.calls  # their weights and caches
         places = _places(recording, self._head.hidden)
         sizes: dict[int, int] = {}  # of a place: bytes for a row
-        for storage, place in places.items():
-            needed = recording.computed[storage].nbytes() // rows
+        for start, place in places.items():
+            needed = recording.computed[start].nbytes() // rows
             sizes[place] = max(sizes.get(place, 0), needed)
         memory = {
             place: torch.empty(size * self.capacity, dtype=torch.uint8)
@@ -148,9 +58,9 @@ class RecordedStep:
         }
 
         def moved(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or _storage(value) not in places:
+            if not isinstance(value, torch.Tensor) or storage(value) not in places:
                 return address(value)
-            start = _storage(value)
+            start = storage(value)
             return memory[places[start]].data_ptr() + address(value) - start
 
         calls = [kernels.recorded(c.function, c.arguments, c.each, moved) for c in recording.calls]
@@ -158,7 +68,7 @@ class RecordedStep:
         arguments = (value for call in recording.calls for value in call.arguments)
         self._attention = {id(step): step for step in arguments if isinstance(step, Step)}
         self._memory, width = memory, self._head.hidden.shape[1]
-        place = memory[places[_storage(self._head.hidden)]].view(self._head.hidden.dtype)
+        place = memory[places[storage(self._head.hidden)]].view(self._head.hidden.dtype)
         self._hidden = place[: self.capacity * width].view(self.capacity, width)
 
     def repeat(self, batch: ForwardBatch) -> torch.Tensor:
@@ -176,12 +86,12 @@ class RecordedStep:
         return self._head.process(batch.input_ids, self.repeat(batch), self._head.head, batch)
 
 
-def _head_of(recording: Recording) -> _Head:
+def _head_of(recording: Recording) -> Head:
     head = recording.head
     if head is None:
         raise CannotRecord("its logits without SGLang's LogitsProcessor")
     whole = head.hidden.is_contiguous() and head.hidden.storage_offset() == 0
-    if not whole or _storage(head.hidden) not in recording.computed:
+    if not whole or storage(head.hidden) not in recording.computed:
         raise CannotRecord("hidden states that are a part of something else")
     return head
 
@@ -192,16 +102,16 @@ def _places(recording: Recording, hidden: torch.Tensor) -> dict[int, int]:
     uses: dict[int, list[int]] = {}
     for index, call in enumerate(recording.calls):
         for value in call.arguments:
-            if isinstance(value, torch.Tensor) and _storage(value) in recording.computed:
-                uses.setdefault(_storage(value), []).append(index)
-    uses[_storage(hidden)].append(len(recording.calls))
+            if isinstance(value, torch.Tensor) and storage(value) in recording.computed:
+                uses.setdefault(storage(value), []).append(index)
+    uses[storage(hidden)].append(len(recording.calls))
     places: dict[int, int] = {}
     ends: list[int] = []  # of a place: its last use
-    for storage, indices in uses.items():  # in the order of their first use
+    for start, indices in uses.items():  # in the order of their first use
         free = (place for place, end in enumerate(ends) if end < indices[0])
         place = next(free, len(ends))
         ends[place : place + 1] = [indices[-1]]
-        places[storage] = place
+        places[start] = place
     return places
 
 
@@ -256,14 +166,14 @@ class RecordedSteps:
         not known of one alone."""
         rows = max(2, len(batch.input_ids))
         capacity = max(_FEWEST, 1 << (rows - 1).bit_length())
-        inputs = {name: torch.zeros(capacity, dtype=torch.int64) for name in _INPUTS}
+        inputs = {name: torch.zeros(capacity, dtype=torch.int64) for name in INPUTS}
         recorded = copy.copy(batch)
         for name, column in inputs.items():
             column[:rows] = getattr(batch, name)
             setattr(recorded, name, column[:rows])
-        own = set(map(_storage, inputs.values()))
+        own = set(map(storage, inputs.values()))
         others = (value for value in vars(recorded).values() if isinstance(value, torch.Tensor))
-        recording = Recording(rows, (value for value in others if _storage(value) not in own))
+        recording = Recording(rows, (value for value in others if storage(value) not in own))
         self._kernels.recording = recording
         try:
             with recording:
@@ -295,7 +205,7 @@ def at_the_head(
     kernels.recording = None
     with _disable_current_modes():
         result = forward(processor, *arguments)
-    recording.head = _Head(processor, lm_head, hidden_states, result)
+    recording.head = Head(processor, lm_head, hidden_states, result)
     return result
 
 
