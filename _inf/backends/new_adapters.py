@@ -58,8 +58,7 @@ def checked(
         raise ConfigError.of(key, str(failure)) from failure.__cause__
     expected = dataclasses.replace(form.expected, own=_as_saved(own or {}))
     tensors = new_weights.checked(weights, expected, key)
-    whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in tensors}
-    return NewAdapter(form, {name: tensor.detach() for name, tensor in whole.items()})
+    return NewAdapter(form, {name: new_weights.whole(tensor) for name, tensor in tensors})
 
 
 def _as_saved(own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

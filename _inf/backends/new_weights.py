@@ -130,13 +130,18 @@ def _pairs(weights: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield item[0], item[1]
 
 
+def whole(tensor: Any) -> torch.Tensor:
+    """A tensor without its history, all of it where it is spread over ranks."""
+    full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach()
+
+
 def _same(tensor: Any, own: torch.Tensor) -> bool:
     """Whether a tensor is a weight of the engine's, perhaps rounded to the dtype of either."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_meta or tensor.shape != own.shape:
         return False
-    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    whole = whole.detach().to(own.device)
-    return bool(torch.equal(whole.to(own.dtype), own) or torch.equal(own.to(whole.dtype), whole))
+    given = whole(tensor).to(own.device)
+    return bool(torch.equal(given.to(own.dtype), own) or torch.equal(own.to(given.dtype), given))
 
 
 def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:

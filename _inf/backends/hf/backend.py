@@ -206,8 +206,7 @@ class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
             state = adapters.own_weights()
             try:
                 for name, tensor in tensors:
-                    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-                    state[name].detach().copy_(whole.detach())
+                    state[name].detach().copy_(new_weights.whole(tensor))
             except BaseException as failure:  # some weights are new, and the others are not
                 what = f"An update of the weights ended half way with {error_text(failure)}"
                 self.host.declare_dead(what)

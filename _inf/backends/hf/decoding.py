@@ -32,7 +32,7 @@ class Batch:
     @property
     def lengths(self) -> list[int]:
         """Tokens of each row, the last one included."""
-        return [len(row.request.token_ids) + len(row.token_ids) for row in self.rows]
+        return [len(row.ids) for row in self.rows]
 
     @property
     def adapter(self) -> str | None:
@@ -95,26 +95,12 @@ class Decoder:
         self._prompts.kept.clear()
 
     def compute_again(self) -> None:
-        """Compute the keys and values of all running rows again, while they stand still."""
-        for batch in self._batches:
-            batch.leave()
-            if not batch.rows or batch.cache is None:
-                continue
-            with failing(batch.rows):
-                self._compute_again(batch)
-
-    def _compute_again(self, batch: Batch) -> None:
-        adapter, caches, rows = batch.adapter, list[DynamicCache](), list[Row]()
-        groups = self.forward.grouped(
-            batch.lengths, self.most_new_tokens, [adapter] * len(batch.rows)
-        )
-        for group in groups:
-            same = [batch.rows[index] for index in group]
-            caches.append(DynamicCache())
-            known = [(row.request.token_ids + row.token_ids)[:-1] for row in same]
-            self.forward(known, caches[-1], adapter=adapter)
-            rows += same
-        batch.rows, batch.cache = rows, joined(caches)
+        """Compute the keys and values of all running rows again: they begin again, with what they
+        have."""
+        for batch in reversed(self._batches):
+            for row in reversed(batch.rows) if batch.cache is not None else ():
+                self._wait(row, first=True)
+        self._batches = [batch for batch in self._batches if batch.cache is None]
 
     async def between_steps(self) -> None:
         """Let calls begin, end and be cancelled, and tools run."""
@@ -126,9 +112,13 @@ class Decoder:
         if self._ending:
             row.abort()
             return
-        row.prompt = self._prompts.name(row)
-        self._waiting.setdefault(row.call, deque()).append(row)
+        self._wait(row)
         self._work.set()
+
+    def _wait(self, row: Row, *, first: bool = False) -> None:
+        row.prompt = self._prompts.name(row)
+        waiting = self._waiting.setdefault(row.call, deque())
+        waiting.insert(0 if first else len(waiting), row)
 
     async def serve(self) -> None:
         while True:
@@ -190,8 +180,7 @@ class Decoder:
         with failing(rows):
             if cache is None:
                 [row] = rows
-                ids = row.request.token_ids + row.token_ids
-                logits = self.forward([ids], adapter=batch.adapter)
+                logits = self.forward([row.ids], adapter=batch.adapter)
             else:
                 last = [row.token_ids[-1:] for row in rows]
                 logits = self.forward(last, cache, batch.lengths, adapter=batch.adapter)

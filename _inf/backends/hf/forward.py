@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicLayer
 from _inf.backends.hf.adapters import PeftAdapters
 from _inf.backends.model_info import fixed_factors_length
 
-PAD = 0  # any id: it is masked
+PAD = 0  # any id: it is masked; of a mask: hidden
 # How far a token's logits may differ by rounding alone, as a part of the largest one. In float32 it
 # is some 1e-6; in half precision it may send a token to another expert.
 SAME, SAME_IN_HALF = 1e-3, 0.1
@@ -61,7 +61,6 @@ class Forward:
         """
         new = max(map(len, rows))
         width = new + (cache.get_seq_length() if cache is not None else 0)
-        ids = torch.tensor([[PAD] * (new - len(row)) + list(row) for row in rows])
         known = torch.tensor(list(lengths) or [len(row) for row in rows])
         mask = (torch.arange(width)[None, :] >= width - known[:, None]).long()
         optional = {
@@ -76,7 +75,7 @@ class Forward:
             rope.max_seq_len_cached = 0  # it computes them again, for these rows
         with torch.no_grad(), self.adapters.using(adapter):
             output = self.model(
-                input_ids=ids.to(self.device),
+                input_ids=left_padded(rows).to(self.device),
                 attention_mask=mask.to(self.device),
                 **{name: value for name, value in optional.items() if name in self._accepted},
             )
@@ -142,6 +141,11 @@ class Forward:
     def _same(self, one: torch.Tensor, other: torch.Tensor) -> bool:
         within = SAME if self.model.dtype == torch.float32 else SAME_IN_HALF
         return bool((one - other).abs().max() <= within * other.abs().max())
+
+
+def left_padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[PAD] * (width - len(row)) + list(row) for row in rows])
 
 
 def selected(cache: DynamicCache, rows: Sequence[int], width: int) -> None:

@@ -49,6 +49,11 @@ class Row:
         return self.request.params
 
     @property
+    def ids(self) -> list[int]:
+        """Of its prompt, and of its answer so far."""
+        return self.request.token_ids + self.token_ids
+
+    @property
     def most_tokens(self) -> int:
         """How many tokens, prompt and answer, it may come to."""
         return len(self.request.token_ids) + self.params.max_tokens

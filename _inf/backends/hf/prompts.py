@@ -34,7 +34,7 @@ class Prompts:
         """Equal for rows that can share a prompt's keys and values."""
         if not self._forward.cached:
             return row
-        return adapter_of(row.params), array("q", row.request.known_ids).tobytes()
+        return adapter_of(row.params), array("q", row.ids).tobytes()
 
     def keep(self, wanted: Collection[Hashable]) -> None:
         """Free the others."""
@@ -43,7 +43,7 @@ class Prompts:
     def new_tokens(self, row: Row, others: Container[Hashable]) -> int:
         """How many tokens of its prompt are computed if the row begins beside these prompts."""
         known = row.prompt in self.kept or row.prompt in others
-        return 0 if known else len(row.request.known_ids)
+        return 0 if known else len(row.ids)
 
     def grouped(self, rows: Sequence[Row], most_tokens: int) -> Iterator[list[Row]]:
         """Yield rows whose prompts are computed together: of one adapter and similar lengths."""
@@ -51,7 +51,7 @@ class Prompts:
         for row in rows:
             rows_of.setdefault(row.prompt, []).append(row)
         several = list(rows_of.values())
-        lengths = [len(equal[0].request.known_ids) for equal in several]
+        lengths = [len(equal[0].ids) for equal in several]
         adapters = [adapter_of(equal[0].params) for equal in several]
         for group in self._forward.grouped(lengths, most_tokens, adapters):
             yield [row for index in group for row in several[index]]
@@ -64,7 +64,7 @@ class Prompts:
         firsts: dict[Hashable, Row] = {}
         for row in rows:
             if row.prompt in firsts or row.prompt in self.kept:
-                row.cached_tokens = len(row.request.known_ids)
+                row.cached_tokens = row.cached_tokens or len(row.ids)
             firsts.setdefault(row.prompt, row)
         kept = {prompt: self.kept[prompt] for prompt in firsts if prompt in self.kept}
         parts = [(each.logits, row_of(each.cache)) for each in kept.values()]
@@ -88,7 +88,7 @@ class Prompts:
         """Compute prompts, by each one's first row."""
         cache = DynamicCache() if self._forward.cached else None
         rows = [*firsts.values()]
-        ids = [row.request.known_ids for row in rows]
+        ids = [row.ids for row in rows]
         logits = self._forward(ids, cache, adapter=adapter_of(rows[0].params))[:, -1]
         for index, prompt in enumerate(firsts):
             if cache is not None and prompt in wanted:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _inf.backends.new_weights import NamedTensors
+from _inf.backends.new_weights import NamedTensors, whole
 from _inf.errors import ConfigError, EngineRefusal, InferenceError
 from _inf.types import SleepResult
 
@@ -149,14 +149,7 @@ async def send_weights(
     engine, refused = rollout._engine, None
     if engine is not None:  # with tensor parallelism only the first rank of a group has one
         try:
-            if engine.refusal not in (None, HALF_WAY):  # asleep
-                raise InferenceError(engine.refusal)
-            if rollout.on_cpu:
-                _check_shared_memory(tensors, rollout.config.update_weights_bucket_megabytes)
-            if recompute:
-                await _drop_keys_and_values(rollout)
-            await engine.or_death(engine.prefix_cache.empty())
-            engine.refusal, engine.update_failure = HALF_WAY, None
+            await _ready(rollout, engine, tensors, recompute)
         except Exception as failure:
             refused = failure
     rollout.ranks.agree(refused)
@@ -177,6 +170,20 @@ async def send_weights(
         engine.rows.changed(tokens)
         engine.refusal = None
     return int(rollout.weight_version)
+
+
+async def _ready(
+    rollout: CorrectedRollout, engine: Engine, tensors: NamedTensors, recompute: bool
+) -> None:
+    """Let the engine take new weights: from now on it refuses requests until it has all."""
+    if engine.refusal not in (None, HALF_WAY):  # asleep
+        raise InferenceError(engine.refusal)
+    if rollout.on_cpu:
+        _check_shared_memory(tensors, rollout.config.update_weights_bucket_megabytes)
+    if recompute:
+        await _drop_keys_and_values(rollout)
+    await engine.or_death(engine.prefix_cache.empty())
+    engine.refusal, engine.update_failure = HALF_WAY, None
 
 
 def _check_shared_memory(tensors: NamedTensors, megabytes: int) -> None:
@@ -214,10 +221,10 @@ def _sendable(tensor: torch.Tensor, on_cpu: bool, copy: bool) -> torch.Tensor:
     """The whole tensor, in memory that the engine's process can open. A CPU tensor is copied,
     because sending turns it into shared memory for the rest of its life; on a GPU it is sent from
     there, where shared memory has no limit of its own, and where other ranks can open it."""
-    whole = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+    full = whole(tensor)
     if on_cpu:
-        return whole.to("cpu", copy=True, memory_format=torch.contiguous_format)
-    return whole.to(whole.device if whole.is_cuda else "cuda", copy=copy)
+        return full.to("cpu", copy=True, memory_format=torch.contiguous_format)
+    return full.to(full.device if full.is_cuda else "cuda", copy=copy)
 
 
 async def sleep(rollout: CorrectedRollout) -> SleepResult:

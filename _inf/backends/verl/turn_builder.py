@@ -35,22 +35,9 @@ def built_ids(
     message's calls. Raises what the builder, or the template in it, raises.
     """
     import torch
-    from verl.tools.schemas import OpenAIFunctionToolSchema
-    from verl.workers.rollout.schemas import AsyncRolloutRequest
 
     places = sorted(answers)
-    request = AsyncRolloutRequest(
-        request_id="turns",
-        state="pending",
-        messages=[dict(message) for message in messages[: places[0]]],
-        tool_schemas=[OpenAIFunctionToolSchema.model_validate(schema) for schema in schemas]
-        or None,
-        reward_scores={},
-        max_prompt_len=1 << 30,
-        use_inference_chat_template=False,
-        tokenization_sanity_check_mode="disable",
-        processing_class=tokenizer,
-    )
+    request = _request(tokenizer, messages[: places[0]], schemas)
     request.get_generation_prompt_ids(tokenizer)
     made = [("prompt", places[0], request.input_ids.shape[-1])]
     for index, following in zip(places, [*places[1:], len(messages)], strict=True):
@@ -67,6 +54,25 @@ def built_ids(
     ids, ends = request.input_ids[0].tolist(), [0, *(end for _, _, end in made)]
     starts = zip(made, ends, strict=False)
     return [(kind, index, ids[start:end]) for (kind, index, end), start in starts]
+
+
+def _request(
+    tokenizer: Any, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]
+) -> Any:
+    from verl.tools.schemas import OpenAIFunctionToolSchema
+    from verl.workers.rollout.schemas import AsyncRolloutRequest
+
+    return AsyncRolloutRequest(
+        request_id="turns",
+        state="pending",
+        messages=[dict(message) for message in messages],
+        tool_schemas=[*map(OpenAIFunctionToolSchema.model_validate, schemas)] or None,
+        reward_scores={},
+        max_prompt_len=1 << 30,
+        use_inference_chat_template=False,
+        tokenization_sanity_check_mode="disable",
+        processing_class=tokenizer,
+    )
 
 
 def _add(request: Any, tokenizer: Any, messages: Sequence[Message]) -> None:

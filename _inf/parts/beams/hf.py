@@ -14,7 +14,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from _inf.backends.hf import translation
-from _inf.backends.hf.forward import PAD, Forward
+from _inf.backends.hf.forward import Forward, left_padded
 from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import ConfigError, at_fault
 from _inf.parts.adapters import adapter_of
@@ -97,7 +97,8 @@ class BeamSearch:
         """Return the `count` best beams of each row's prompt; all have equal parameters."""
         params = rows[0].params
         prompts = [row.request.token_ids for row in rows]
-        width = max(map(len, prompts))
+        mask = left_padded([[1] * len(ids) for ids in prompts])
+        width = mask.shape[1]
 
         def as_rows(sequences: torch.Tensor) -> Iterator[Row]:
             share = len(sequences) // len(rows)
@@ -113,11 +114,9 @@ class BeamSearch:
             ends = [self.chooser.end(row)[0] is not None for row in as_rows(sequences)]
             return torch.tensor(ends, device=sequences.device) | cancelled.is_set()
 
-        ids = torch.tensor([[PAD] * (width - len(ids)) + ids for ids in prompts])
-        mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts])
         with self.forward.adapters.using(adapter_of(params)):
             found = self.forward.model.generate(
-                ids.to(self.forward.device),
+                left_padded(prompts).to(self.forward.device),
                 attention_mask=mask.to(self.forward.device),
                 generation_config=GenerationConfig(
                     do_sample=False,
