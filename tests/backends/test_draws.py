@@ -78,13 +78,33 @@ def test_each_row_has_its_own_draw() -> None:
 
 @pytest.fixture(scope="module")
 def in_c_too() -> list[Any]:
-    """The filters, and where verl is installed those in C."""
+    """The functions, and where verl is installed those in C."""
     if importlib.util.find_spec("verl") is None:
-        return [draws.filtered]
+        return [draws]
     from _inf.backends.verl.child.compiled_draws import CompiledDraws
     from _inf.backends.verl.compiled_libraries import kernel_library
 
-    return [draws.filtered, CompiledDraws(kernel_library()).filtered]
+    return [draws, CompiledDraws(kernel_library())]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seeds=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=40),
+    position=st.integers(0, 100_000),
+    width=st.sampled_from([1, 2, 37, 5000]),
+    scale=st.sampled_from([0.0, 1.0, 3.0, 100.0]),
+)
+def test_seeds_draw_the_same_tokens_in_c_and_any_of_a_row_without_probabilities(
+    in_c_too: list[Any], seeds: list[int], position: int, width: int, scale: float
+) -> None:
+    generator = torch.Generator().manual_seed(position)
+    probs = (torch.randn(len(seeds), width, generator=generator) * scale).softmax(-1)
+    places = range(position, position + len(seeds))
+    drawn = [each.draw_by_seed(probs, seeds, places) for each in in_c_too]
+    assert all(torch.equal(tokens, drawn[0]) for tokens in drawn)
+    for broken in (torch.nan, 0.0):
+        tokens = in_c_too[-1].draw_by_seed(torch.full_like(probs, broken), seeds, places)
+        assert ((tokens >= 0) & (tokens < width)).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,7 +132,7 @@ def test_filters_leave_what_a_sort_of_the_whole_vocabulary_leaves(
     logits = torch.randn(len(filters), width, generator=torch.Generator().manual_seed(seed))
     probs = torch.softmax(logits * spread, -1)
     columns = [torch.tensor(values)[:, None] for values in zip(*filters, strict=True)]
-    left = [each(probs, *columns) for each in in_c_too]
+    left = [each.filtered(probs, *columns) for each in in_c_too]
     for row, (top_k, top_p, min_p), *all_kept in zip(probs, filters, *left, strict=True):
         expected, before = torch.zeros(width), 0.0
         for rank, token in enumerate(row.argsort(descending=True).tolist()):

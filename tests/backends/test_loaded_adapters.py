@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from _inf.backends.loaded_adapters import Adapter, LoadedAdapters, NewAdapter
-from _inf.errors import ConfigError, EngineDeadError, InferenceError
+from _inf.errors import ConfigError, InferenceError
 
 
 class Listed(LoadedAdapters):
@@ -57,14 +57,6 @@ def test_version_counts_up_for_each_name_and_never_comes_again(adapters: Listed)
     assert adapters.put("a", "x") == 42 and adapters.of("b").version == 2
 
 
-def test_adapter_that_was_replaced_is_unloaded_if_it_is_another_one(adapters: Listed) -> None:
-    adapters.put("a", "x")
-    adapters.put("a", "y")
-    assert adapters.there == {"a@y": "y"}
-    assert adapters.put("a", "same") == 2  # loaded over it
-    assert adapters.of("a") == Adapter("a@y", 2) and adapters.there == {"a@y": "same"}
-
-
 def test_load_that_fails_changes_nothing(adapters: Listed) -> None:
     adapters.put("a", "x")
     adapters.failure = InferenceError("full")
@@ -75,23 +67,6 @@ def test_load_that_fails_changes_nothing(adapters: Listed) -> None:
     with pytest.raises(InferenceError, match="full"):
         asyncio.run(adapters.unload("a"))
     assert adapters.names == ["a"]
-
-
-def test_adapter_that_stays_after_it_was_replaced_is_a_warning(
-    adapters: Listed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refusing(key: str) -> None:
-        raise failure
-
-    adapters.put("a", "x")
-    monkeypatch.setattr(adapters, "_unload", refusing)
-    failure: Exception = InferenceError("busy")
-    with pytest.warns(UserWarning, match="adapters.a: the weights before are still loaded: busy"):
-        assert adapters.put("a", "y") == 1
-    assert adapters.of("a").key == "a@y"
-    failure = EngineDeadError("gone")
-    with pytest.raises(EngineDeadError):
-        adapters.put("a", "z")
 
 
 def test_name_that_was_unloaded_since_its_call_was_checked_is_an_error_of_the_row(

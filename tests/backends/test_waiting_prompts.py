@@ -43,18 +43,6 @@ def computed(
     return [each.rid for each in adder.can_run_list]
 
 
-def test_first_of_equal_prompts_is_computed_and_the_others_are_next() -> None:
-    queue = [request(f"a{row}") for row in range(3)] + [request("b0", PROMPT[1:])]
-    assert computed(queue) == ["a0", "b0"]
-    for each in queue:
-        each.prefix_indices = PROMPT[:-1]
-    assert computed(queue) == ["a1", "a2"]
-
-
-def test_prompt_of_another_adapter_is_another_prompt() -> None:
-    assert computed([request("plain"), request("one", extra_key="one")]) == ["plain", "one"]
-
-
 def test_request_waits_for_one_other_at_most() -> None:
     """Whatever the cache keeps of it."""
     queue = [request(f"a{row}") for row in range(4)]
@@ -83,3 +71,14 @@ def test_request_waits_for_one_that_runs_and_has_no_token_yet() -> None:
 )
 def test_request_of_which_the_cache_would_have_no_more_does_not_wait(given: dict[str, Any]) -> None:
     assert computed([request("a0"), request("a1", **given)]) == ["a0", "a1"]
+
+
+def test_no_rows_id_is_the_beginning_of_another_rows() -> None:
+    """SGLang aborts all requests whose ids begin with the one that is named."""
+    environment.prepare("auto")
+    from _inf.backends.verl.calls import Call
+
+    call = Call(None, None)  # type: ignore[arg-type]
+    ids = [call.rid(row) for row in range(101)]
+    assert [each for each in ids[10:] if each.startswith(tuple(ids[:10]))] == []
+    assert {each.partition("-")[0] for each in ids} == {call.name}
