@@ -8,7 +8,6 @@ is enough for the import.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -116,7 +115,8 @@ def kernel_library() -> Path | None:
     from _inf.models.cache import build_once  # `check_pins` runs where nothing is installed
 
     try:
-        if (compiler := _gcc()) is None:
+        # Only gcc: its OpenMP runtime is the one that PyTorch has loaded, and shares its threads.
+        if (compiler := shutil.which("gcc")) is None:
             raise ConfigError("there is no gcc on PATH")
         sources = [source.read_bytes() for source in SOURCES]
         key = _key(sources, compiler, _OPTIONS, _processor())
@@ -132,26 +132,12 @@ def kernel_library() -> Path | None:
         return None
 
 
-def _gcc() -> list[str] | None:
-    """The gcc in CC with its options, else the one on PATH. Only gcc: its OpenMP runtime is the one
-    that PyTorch has loaded, and shares its threads."""
-    words: list[str] = []
-    with contextlib.suppress(ValueError):  # a quote that is not closed
-        words = shlex.split(os.environ.get("CC", ""))
-    for index, word in enumerate(words):  # not the first one in "ccache gcc -m64"
-        if "gcc" in Path(word).name and (found := shutil.which(word)):
-            return [found, *words[index + 1 :]]
-    return [found] if (found := shutil.which("gcc")) else None
-
-
-def _compile_kernels(compiler: list[str], folder: Path) -> None:
+def _compile_kernels(compiler: str, folder: Path) -> None:
     sources = [str(source) for source in SOURCES if source.suffix == ".c"]
     files = ["-I", str(_FOLDER), "-o", str(folder / KERNELS), *sources]
-    command = [*compiler, *_OPTIONS, *files, "-lm"]
+    command = [compiler, *_OPTIONS, *files, "-lm"]
     if failure := _failure(command):
-        raise ConfigError(
-            f"{shlex.join(compiler)} could not compile {shlex.join(sources)}; it said: {failure}"
-        )
+        raise ConfigError(f"{compiler} could not compile {shlex.join(sources)}; it said: {failure}")
 
 
 def _check_loads(library: Path) -> None:

@@ -168,15 +168,6 @@ class _Backend(GuidanceBackend):
             return self._vocabulary
 
 
-def check_what_has_a_grammar(
-    init: Callable[..., None], req: Any, *args: Any, **kwargs: Any
-) -> None:
-    init(req, *args, **kwargs)
-    params = req.sampling_params
-    if params.json_schema or params.regex or params.ebnf or params.structural_tag:
-        req.__class__ = CheckedReq
-
-
 def end_with_its_grammar(check: Callable[..., None], req: Any, *args: object) -> None:
     """Check whether a row ends; it ends when its grammar ends or cannot continue. The token that
     ends a grammar is no text, in which SGLang would look for stop strings."""
@@ -215,8 +206,6 @@ def patches(process: Process) -> list[Replace]:
                 "its own backend has the faults that this module's docstring names"),
         Wrap("sglang.srt.constrained.grammar_manager:GrammarManager.__init__", with_tokenizer,
              "without a tokenizer there are no grammars"),
-        Wrap("sglang.srt.managers.schedule_batch:Req.__init__", check_what_has_a_grammar,
-             "it ends rows with grammars too late"),
         Wrap(f"{CheckedReq.__module__}:CheckedReq.check_all", end_with_its_grammar,
              "under ignore_eos it continues a row after the end of its grammar"),
         Wrap("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.update_regex_vocab_mask",

@@ -19,12 +19,6 @@ class FinishRepetition(BaseFinishReason):
         return {"type": REPETITION}
 
 
-def check_what_may_repeat(init: Callable[..., None], req: Any, *args: Any, **kwargs: Any) -> None:
-    init(req, *args, **kwargs)
-    if KEY in custom_of(req):
-        req.__class__ = CheckedReq
-
-
 def end_a_repetition(check: Callable[..., None], req: Any, *args: Any) -> None:
     check(req, *args)
     detection = custom_of(req).get(KEY)
@@ -33,8 +27,9 @@ def end_a_repetition(check: Callable[..., None], req: Any, *args: Any) -> None:
 
 
 def patches(process: Process) -> list[Wrap]:
-    reason = "it does not look for repetitions"
+    # fmt: off
     return [
-        Wrap("sglang.srt.managers.schedule_batch:Req.__init__", check_what_may_repeat, reason),
-        Wrap(f"{CheckedReq.__module__}:CheckedReq.check_all", end_a_repetition, reason),
+        Wrap(f"{CheckedReq.__module__}:CheckedReq.check_all", end_a_repetition,
+             "SGLang does not look for repetitions"),
     ]
+    # fmt: on

@@ -92,9 +92,9 @@ def with_cached_eos(init: Callable[[Any], None], scheduler: Any) -> None:
 
 
 class CheckedReq(Req):
-    """A request with stop strings, with stop tokens and `ignore_eos`, one that was aborted, or that
-    a part checks (`check_all`); no other, because these checks for its end are made for each row
-    and step."""
+    """A request with stop strings, with stop tokens and `ignore_eos`, with `custom_params` or a
+    grammar, which a part may check (`check_all`), or one that was aborted; no other, because these
+    checks for its end are made for each row and step."""
 
     tokenizer: Any
     eos_token_ids: Any
@@ -150,7 +150,8 @@ class CheckedReq(Req):
 def check_what_it_asks_for(init: Callable[..., None], req: Any, *args: Any, **kwargs: Any) -> None:
     init(req, *args, **kwargs)
     params = req.sampling_params
-    if params.stop_strs or (params.ignore_eos and params.stop_token_ids):
+    asked = params.stop_strs, params.ignore_eos and params.stop_token_ids, params.custom_params
+    if any((*asked, params.json_schema, params.regex)):
         req.__class__ = CheckedReq
 
 
