@@ -5,14 +5,15 @@ A cancelled call closes its connections, at which a server aborts their rows.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.backends.base import Adapting, Backend, Pausing, Scoring
 from _inf.backends.openai.adapters import ServerAdapters
-from _inf.backends.openai.client import Server
+from _inf.backends.openai.client import Server, queue_of_call
 from _inf.backends.openai.failures import prompt_name
 from _inf.backends.openai.text import Answer, TextForm
 from _inf.backends.rows import check_finite, row_or_failure
@@ -46,6 +47,11 @@ class OpenAIBackend(Backend):
     ) -> None:
         super().__init__(host, model, found.supports)
         self.server, self.form, self.loaded = server, found.form, adapters
+
+    @contextlib.asynccontextmanager
+    async def in_call(self, cancel: CancelToken) -> AsyncIterator[None]:
+        queue_of_call.set(asyncio.Lock())
+        yield
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None

@@ -4,8 +4,8 @@ and limits how many are under way. Used on one event loop; raises exceptions of 
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
+import contextvars
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -13,11 +13,15 @@ import openai
 
 from _inf.backends.openai.failures import Access
 from _inf.backends.openai.http import httpx
-from _inf.runtime.calls import current_call
 
 # Between them the client waits for 0.5 to 8 s, or for what Retry-After says, at most a minute.
 RETRIES = 10
 CONNECT_SECONDS = 10.0
+
+# One request of a call waits at a time, so that calls take turns, whatever their size.
+queue_of_call: contextvars.ContextVar[contextlib.AbstractAsyncContextManager[None]] = (
+    contextvars.ContextVar("inf_queue", default=contextlib.nullcontext())  # noqa: B039
+)
 
 
 class Server:
@@ -26,7 +30,7 @@ class Server:
     def __init__(self, access: Access, silence: float | None, most: int) -> None:
         self.access = access
         self.root = access.base_url.removesuffix("/v1")
-        self.turns = Turns(most)
+        self._free = asyncio.Semaphore(most)
         timeout = httpx.Timeout(silence, connect=CONNECT_SECONDS, pool=None)
         self.client = openai.AsyncOpenAI(
             base_url=access.base_url,
@@ -45,7 +49,7 @@ class Server:
 
     async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Ask for something once, by GET without a body. Rows under way may wait for it, so it is
-        not one of those that `turns` limits."""
+        not one of those that are limited."""
         with self._failures(None):
             options: dict[str, Any] = {"cast_to": object, "options": self._options(max_retries=0)}
             if body is None:
@@ -71,9 +75,13 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _turn(self, prompt_index: int | None) -> AsyncIterator[None]:
-        async with self.turns.turn(current_call.get()):
+        async with queue_of_call.get():
+            await self._free.acquire()
+        try:
             with self._failures(prompt_index):
                 yield
+        finally:
+            self._free.release()
 
     @contextlib.contextmanager
     def _failures(self, prompt_index: int | None) -> Iterator[None]:
@@ -81,36 +89,3 @@ class Server:
             yield
         except (openai.OpenAIError, httpx.HTTPError, ValueError) as failure:
             raise self.access.failure(failure, prompt_index) from failure
-
-
-class Turns:
-    """At most so many requests are under way. Waiting calls take turns, whatever their size."""
-
-    def __init__(self, most: int) -> None:
-        self._free = most
-        self._waiting: dict[object, collections.deque[asyncio.Future[None]]] = {}
-
-    @contextlib.asynccontextmanager
-    async def turn(self, call: object) -> AsyncIterator[None]:
-        """Wait until a request of `call` may be under way, and count it."""
-        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(call, collections.deque()).append(admitted)
-        self._admit()
-        try:
-            await admitted
-            yield
-        finally:
-            if admitted.done() and not admitted.cancelled():
-                self._free += 1
-            self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and self._free > 0:
-            call = next(iter(self._waiting))
-            waiting = self._waiting.pop(call)
-            admitted = waiting.popleft()
-            if waiting:
-                self._waiting[call] = waiting  # after the other calls
-            if not admitted.done():  # its row may have been cancelled
-                admitted.set_result(None)
-                self._free -= 1
