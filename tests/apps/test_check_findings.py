@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from _inf.apps.check import engine_rows, reference
+from _inf.apps.check import comparisons
 from _inf.apps.check.differences import Pairs, distances
 from _inf.apps.check.findings import HALF, findings
-from _inf.apps.check.token_rows import read_batch
+from _inf.apps.check.token_rows import TokenRow, read_batch
 from inf import ConfigError
 
 SAME = Pairs(*np.zeros((6, 10)))
@@ -72,17 +72,17 @@ def test_padding_and_masked_tokens_of_a_batch_are_left_out_and_its_log_probs_are
         "old_log_probs": [[0.0, 0.0, 0.0], [-1.0, 0.0, -2.0]],
         "rollout_log_probs": [[0.0, 0.0, 0.0], [-3.0, 0.0, -4.0]],
     }
-    row = read_batch(batch_of(columns)).rows[1]
+    row = TokenRow.of(read_batch(batch_of(columns))[1])
     assert (row.ids, row.start, row.mask) == ([5, 6, 7, 8, 9], 2, [1, 0, 1])
     computed = [[], [-0.5, 0.0, -0.25]]  # by the engine
-    monkeypatch.setattr(engine_rows, "rescored", lambda engine, rows: computed)
+    monkeypatch.setattr(comparisons, "rescored", lambda engine, rows: computed)
     engine: Any = SimpleNamespace(tokenizer=None)
-    both, *_ = reference.against_batch(engine, read_batch(batch_of(columns)))
+    both = comparisons.against_batch(engine, read_batch(batch_of(columns))).pairs
     assert both.rollout.tolist() == [-3.0, -4.0] and both.reference.tolist() == [-1.0, -2.0]
     assert (both.row.tolist(), both.position.tolist()) == ([1, 1], [2, 4])
     assert both.token.tolist() == [7, 9] and both.context[0] != both.context[1]
     del columns["rollout_log_probs"]
-    both, *_ = reference.against_batch(engine, read_batch(batch_of(columns)))
+    both = comparisons.against_batch(engine, read_batch(batch_of(columns))).pairs
     assert both.rollout.tolist() == [-0.5, -0.25]
     columns["response_mask"] = [[0, 0, 0]] * 2
     with pytest.raises(ConfigError, match="no token whose response_mask is 1"):

@@ -46,7 +46,7 @@ class Pairs:
             contexts = list(itertools.accumulate(row.ids, lambda *both: hash(both), initial=0))
             for place in row.sampled:
                 last = place - len(row.ids)  # as counted from the end
-                both = row.rollout[last], reference[last]
+                both = row.logprobs[last], reference[last]
                 found.append((number, place, row.ids[place], contexts[place], *both))
         return cls(*map(np.array, zip(*found, strict=True)))
 

@@ -1,7 +1,8 @@
-"""Measures a running engine against a reference, and against itself."""
+"""`inf.check`: measures a running engine, and reports."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import platform
@@ -10,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from _inf.apps.check import engine_rows, reference
+from _inf.apps.check import comparisons
+from _inf.apps.check.comparisons import Measured
 from _inf.apps.check.differences import Pairs, comparison
 from _inf.apps.check.findings import bounds, findings
-from _inf.apps.check.reference import Measured
 from _inf.apps.check.report import CheckReport, WorstToken
 from _inf.apps.check.token_rows import read_batch
 from _inf.backends.registry import describe
@@ -64,9 +65,10 @@ def check(
     """
     _check_call(engine, against, max_tokens, batch, threshold)
     texts = [prompts] if isinstance(prompts, str) else list(prompts or PROMPTS)
-    (pairs, metrics, all_pairs, note), why = _measured(engine, against, texts, max_tokens, batch)
-    dtype, allowed = engine.model.dtype, bounds(engine.model.dtype, threshold)
-    found = findings(metrics, allowed, pairs, all_pairs, dtype)
+    measured = _measured(engine, against, texts, max_tokens, batch)
+    pairs, metrics, dtype = measured.pairs, measured.metrics, engine.model.dtype
+    allowed = bounds(dtype, threshold)
+    found = findings(metrics, allowed, pairs, measured.whole, dtype)
     return CheckReport(
         passed=not found,
         findings=found,
@@ -75,7 +77,7 @@ def check(
         tokens=len(pairs),
         rows=len(set(pairs.row.tolist())),
         worst=_worst(engine, pairs),
-        notes=[note, *_left_out(why)],
+        notes=measured.notes,
         model=str(engine.model_folder),
         reference=_name(against),
         device="cpu" if engine.on_cpu else "cuda",
@@ -89,25 +91,28 @@ def check(
 
 def _measured(
     engine: InferenceEngine, against: Any, texts: Sequence[str], max_tokens: int, batch: int
-) -> tuple[Measured, str]:
-    """Return all numbers, and why an update of the weights was not compared, or ""."""
-    engines = against is None or _is_engine(against)
-    trainers = None if engines else read_batch(against)
+) -> Measured:
+    trainers = None if against is None or _is_engine(against) else read_batch(against)
     tokens = min(max_tokens, engine.config.rollout.response_length)
     n = max(1, batch // len(texts))
-    rows, seeds = engine_rows.sample_rows(engine, texts, n, tokens)
-    whole = [*rows, *engine_rows.two_tokens(engine)]
-    again = engine_rows.whole(engine, whole)
-    metrics = engine_rows.invariances(engine, rows, again[: len(rows)])
-    metrics |= engine_rows.alone(engine, rows[::n], seeds[::n])
-    if trainers is None:
-        measured = reference.against_engine(engine, against, texts, whole, again, tokens)
+    rows = comparisons.sample_rows(engine, texts, n, tokens)
+    sequences = [*rows, *comparisons.two_tokens(engine)]
+    again = comparisons.from_the_beginning(engine, sequences)
+    of_itself = comparisons.invariances(engine, rows, again[: len(rows)])
+    of_itself |= comparisons.alone(engine, rows[::n])
+    if trainers is not None:
+        measured = comparisons.against_batch(engine, trainers)
     else:
-        measured = reference.against_batch(engine, trainers)
-    pairs, of_reference, all_pairs, note = measured
-    updated, why = engine_rows.update(engine, rows, again[: len(rows)])
-    metrics = {**comparison(pairs), **of_reference, **metrics, **updated}
-    return (pairs, metrics, all_pairs, note), why
+        with contextlib.ExitStack() as stack:
+            if (other := against) is None:
+                other = stack.enter_context(comparisons.on_transformers(engine))
+            measured = comparisons.against_engine(engine, other, texts, sequences, again, tokens)
+    updated, why = comparisons.update(engine, rows, again[: len(rows)])
+    verls = without_verl("check")
+    measured.notes += [f"update_weights: not compared: {why}"] if why else []
+    measured.notes += [f"not computed: {verls}"] if verls else []
+    measured.metrics = {**comparison(measured.pairs), **measured.metrics, **of_itself, **updated}
+    return measured
 
 
 def _check_call(
@@ -130,15 +135,6 @@ def _check_call(
         )
     if _is_engine(against) and "logits" not in against.supports:
         raise ConfigError.of("against", "the engine must have rollout.name: hf, which gives logits")
-
-
-def _left_out(update: str) -> list[str]:
-    """What was not compared. update: why an update of the weights was not; "" if it was."""
-    verls = without_verl("check")
-    return [
-        *([f"update_weights: not compared: {update}"] if update else []),
-        *([f"not computed: {verls}"] if verls else []),
-    ]
 
 
 def _worst(engine: InferenceEngine, pairs: Pairs) -> WorstToken:

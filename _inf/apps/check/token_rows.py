@@ -21,39 +21,34 @@ class TokenRow:
     """A prompt and its response.
 
     start: where the response begins in `ids`. mask: 1 for each token of the response that the model
-    sampled. rollout: the log probs that the rollout gave, one per token of the response, or none at
-    all.
+    sampled. logprobs: the rollout's, one per token of the response, or none at all.
     """
 
     ids: list[int]
     start: int
     mask: list[int]
-    rollout: list[float]
+    logprobs: list[float]
+    seed: int | None = None
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> TokenRow:
         """A row in the form of docs/rollouts.md."""
-        prompt, rollout = row["prompt_token_ids"], row.get("logprobs") or []
-        return cls([*prompt, *row["response_ids"]], len(prompt), row["response_mask"], rollout)
+        prompt, logprobs = row["prompt_token_ids"], row.get("logprobs") or []
+        ids = [*prompt, *row["response_ids"]]
+        return cls(ids, len(prompt), row["response_mask"], logprobs, row.get("seed"))
+
+    @property
+    def prompt(self) -> dict[str, list[int]]:
+        return as_prompt(self.ids[: self.start])
+
+    @property
+    def response(self) -> list[int]:
+        return self.ids[self.start :]
 
     @property
     def sampled(self) -> list[int]:
         """The places in `ids` of the sampled tokens."""
-        return [self.start + place for place, bit in enumerate(self.mask) if bit]
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainerBatch:
-    """A trainer's batch.
-
-    trainer: per row the trainer's log prob of each token of the response. messages, prompts: the
-    rows' conversations and prompts as messages; empty if the batch has no such column.
-    """
-
-    rows: list[TokenRow]
-    trainer: list[list[float]]
-    messages: list[list[dict[str, Any]]]
-    prompts: list[list[dict[str, Any]]]
+        return [place for place, bit in enumerate(self.mask, self.start) if bit]
 
 
 def as_prompt(ids: Sequence[int]) -> dict[str, list[int]]:
@@ -76,9 +71,13 @@ def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @at_fault(key="against")
-def read_batch(against: Any) -> TrainerBatch:
-    """Read a `DataProto`, a file of one, or a .safetensors file with the same tensors."""
-    batch = _opened(against)
+def read_batch(against: Any) -> list[dict[str, Any]]:
+    """Read the rows, in the form of docs/rollouts.md, of a `DataProto`, a file of one, or a
+    .safetensors file with the same tensors."""
+    batch = _of_file(Path(against)) if isinstance(against, str | Path) else against
+    if getattr(batch, "batch", None) is None:
+        wrong = f"{shown(against)} is neither an engine nor a DataProto nor a file of one."
+        raise ConfigError.of("against", wrong)
     rows = rows_of_batch(batch, "against", (TRAINER,))
     temperature = batch.meta_info.get("temperature", 1)
     if ROLLOUT not in batch.batch and temperature != 1:
@@ -88,19 +87,10 @@ def read_batch(against: Any) -> TrainerBatch:
         )
     if not any(any(row["response_mask"]) for row in rows):
         raise ConfigError.of("against", "the batch has no token whose response_mask is 1.")
-    named: list[list[Any]] = [[r.get(name) for r in rows] for name in ("messages", "raw_prompt")]
-    columns = [[] if None in column else column for column in named]
-    return TrainerBatch([TokenRow.of(row) for row in rows], [r[TRAINER] for r in rows], *columns)
+    return rows
 
 
-def _opened(against: Any) -> Any:
-    """Return a batch, or read one from a file: .safetensors, else of `DataProto.save_to_disk`."""
-    if not isinstance(against, str | Path):
-        if getattr(against, "batch", None) is None:
-            wrong = f"{shown(against)} is neither an engine nor a DataProto nor a file of one."
-            raise ConfigError.of("against", wrong)
-        return against
-    path = Path(against)
+def _of_file(path: Path) -> Any:
     if not path.is_file():
         raise ConfigError.of("against", f"there is no file {path}.")
     in_safetensors = path.suffix == ".safetensors"
@@ -113,7 +103,7 @@ def _opened(against: Any) -> Any:
             return SimpleNamespace(batch=load_file(path), non_tensor_batch={}, meta_info={})
         from verl import DataProto
 
-        return _opened(DataProto.load_from_disk(path))
+        return DataProto.load_from_disk(path)
     except Exception as failure:  # SafetensorError, and whatever a pickle's classes raise
         form = "a .safetensors file" if in_safetensors else "a file of DataProto.save_to_disk"
         raise ConfigError(

@@ -116,31 +116,7 @@ def dropping_thoughts(template: str) -> str:
 def test_template_that_drops_thinking_is_named(tiny: InferenceEngine, folder: Path) -> None:
     file = folder / "chat_template.jinja"
     file.write_text(dropping_thoughts(file.read_text()))
-    assert only(against(tiny, folder), "prompts/thinking_differs").startswith("template")
-
-
-@pytest.mark.verl
-def test_batch_whose_messages_were_rendered_without_thinking_is_named(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    messages = [
-        {"role": "user", "content": "What is 2 + 2?"},
-        {"role": "assistant", "content": "<think>Two and two.</think>4"},
-        {"role": "user", "content": "And 3 + 3?"},
-    ]
-    conversations = np.empty(2, dtype=object)
-    conversations[:] = [messages] * 2
-    with hf(tiny_model()) as reference:
-        batch = trainers_batch(tiny, reference, [messages], n=2)
-        batch.non_tensor_batch["messages"] = conversations
-        assert inf.check(tiny, against=batch, **FEW).passed
-        with monkeypatch.context() as patch:
-            template = dropping_thoughts(tiny.tokenizer.chat_template)
-            patch.setattr(tiny.tokenizer, "chat_template", template)
-            batch = trainers_batch(tiny, reference, [messages], n=2)
-        batch.non_tensor_batch["messages"] = conversations
-    found = said(inf.check(tiny, against=batch, **FEW))
-    assert only(found, "prompts/messages_missing").startswith("template")
+    assert only(against(tiny, folder), "prompts/text_differs").startswith("template")
 
 
 @pytest.mark.verl
