@@ -32,7 +32,6 @@ NEEDS_VERL = {
     "agent_loop": "agent loops are classes of verl",
     "reward": "without a reward function of your own, verl's default_compute_score scores answers",
     "gsm8k": "its answers are scored by verl's two rules unless --reward names a function",
-    "--tool": "gsm8k's tool is verl's Gsm8kTool",
     "metrics": "best@k, worst@k and maj@k are verl's process_validation_metrics",
     "check": "training/rollout_probs_diff_* and rollout_corr/* are verl's metrics",
     "check turns": "the third path is verl's own builder",

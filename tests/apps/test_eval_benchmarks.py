@@ -13,11 +13,9 @@ from _inf.apps.eval import gsm8k
 from _inf.apps.eval.benchmarks import BenchmarkOptions, data_of
 from _inf.apps.eval.dataset import read_examples
 from _inf.errors import ConfigError
-from _inf.tools.definition import as_tools
 from tests.support.json_lines import write
 
 ROOT = Path(__file__).parents[2]
-OWN = ROOT / "examples" / "problems.jsonl"
 DOCS = (ROOT / "docs" / "evaluation.md").read_text()
 ROW = re.compile(r"^\| `(.+?)` \| (right|wrong) \| (right|wrong) \|$")
 GSM8K = {"question": "How much is 1,000 + 50?", "answer": "1,000 + 50 is\n#### 1,050"}
@@ -89,16 +87,6 @@ def test_gsm8ks_table_of_the_documentation_is_what_its_rules_say() -> None:
         found = gsm8k.compute_score(said, "1200" if "200" in said else "18", data_source="x")
         assert found.pop("score") == found["verl_strict"] and found.keys() == gsm8k.RULES.keys()
         assert ["right" if found[rule] else "wrong" for rule in gsm8k.RULES] == verdicts, said
-
-
-@pytest.mark.verl
-def test_tools_get_each_problems_own_truth() -> None:
-    given = [row["extra_info"]["tools_kwargs"] for row in gsm8k.rows(OWN, tool=True)[-2:]]
-    truths = [each["calc_gsm8k_reward"]["create_kwargs"]["ground_truth"] for each in given]
-    assert truths == ["250", "1050"]
-    assert [*given[0]] == [tool.name for tool in as_tools(gsm8k.tools())]  # those that rows name
-    [plain] = rows("gsm8k", Path("g.jsonl"), [GSM8K])
-    assert "tools_kwargs" not in plain["extra_info"]
 
 
 @pytest.mark.verl

@@ -104,9 +104,7 @@ def test_what_cannot_be_run_is_one_sentence_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr("_inf.runtime.extras.has", lambda extra: extra != "reasoning-gym")
     for words, said in (
-        ("rows.jsonl --tool", "--tool: it is an option of gsm8k, not of rows.jsonl"),
         ("rows.jsonl --data a.jsonl", "--data: it is an option of gsm8k, math500"),
-        ("gsm8k --tool --agent-loop a", "--tool: an agent loop has its own tools"),
         ("gsm8k --data-seed 0", "--data-seed: it is an option of rg:NAME"),
         ("rg:chain_sum", "reasoning-gym is not installed: pip install 'inf-engine["),
     ):

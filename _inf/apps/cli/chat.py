@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -17,12 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from _inf.apps.cli.options import SAMPLING, Options, takes_options
+from _inf.apps.cli.options import Options, takes_options
 from _inf.apps.openai_answers import assistant
 from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.parts.typed import GenerateParams
-from _inf.request.effective import effective_params
 from _inf.request.keywords import refuse
 from _inf.runtime.files import check_output, write_text
 
@@ -31,20 +29,18 @@ if TYPE_CHECKING:
 
 # For the embedded model: a conversation needs more tokens than a question.
 LIMITS = ("rollout.prompt_length=3072", "rollout.response_length=1024")
+QUOTES = '"""'  # before and after a message of several lines
 COMMANDS = ("help", "reset", "system", "save", "set", "quit", "exit")
 HELP = """/system TEXT   start again with that system prompt; without TEXT, with none
-/set NAME VALUE   a sampling parameter, such as temperature 0.2; none restores the default
-   text is written as it is; several stop strings, or one with a newline: stop ["a", "\\n"]
-/set   show the current values
+/set NAME VALUE   a sampling parameter, such as temperature 0.2; null restores the default
+   VALUE is JSON, or else text: stop ["a", "\\n"], stop ###
 /reset   forget the conversation, and keep the system prompt
 /save FILE   write the conversation as a line that `inf batch` reads
 /quit, /exit   leave
 /help   this
 A message that begins with / is written with a space before it.
-A line that ends with \\ continues in the next; so does all between two lines of \"\"\".
+A message of several lines stands between two lines of \"\"\".
 Ctrl-C stops an answer, Ctrl-D leaves."""
-# Values of these are text; values of all others are parsed as JSON if possible.
-TEXTS = [name for name, keyword in SAMPLING.items() if keyword.value_type is str]
 
 
 @takes_options(*LIMITS)
@@ -211,16 +207,17 @@ class Chat:
         _note(f"{len(self._messages)} messages are in {name}")
 
     def _set(self, assignment: str) -> None:
-        if assignment:
-            params = assigned(self.params, assignment)
-            check_usable(params, as_json=self.as_json, streams=self._streams)
-            self.engine.generate([], **cast(GenerateParams, params))  # refuses a wrong value
-            self.params = params
-        values = effective_params(self.params, self.engine.config.rollout)
-        others = {name: value for name, value in values.items() if name not in self.params}
-        for title, group in (("set", self.params), ("by default", others)):
-            if group:
-                _note(f"{title}: {', '.join(f'{name}={value}' for name, value in group.items())}")
+        name, _, text = assignment.partition(" ")
+        if not text:
+            raise InferenceError("/set: it needs NAME VALUE, such as temperature 0.2")
+        value: Any = text.strip()
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
+        params = {**self.params, name.replace("-", "_"): value}
+        check_usable(params, as_json=self.as_json, streams=self._streams)
+        self.engine.generate([], **cast(GenerateParams, params))  # refuses a wrong value
+        self.params = {name: value for name, value in params.items() if value is not None}
+        _note(f"set: {', '.join(f'{name}={value}' for name, value in self.params.items())}")
 
 
 def check_usable(params: Mapping[str, Any], *, as_json: bool, streams: bool) -> None:
@@ -232,46 +229,22 @@ def check_usable(params: Mapping[str, Any], *, as_json: bool, streams: bool) -> 
         refuse("streamed chat", params)
 
 
-def assigned(params: Mapping[str, Any], assignment: str) -> dict[str, Any]:
-    """Return the parameters after /set ASSIGNMENT; none removes one."""
-    if not (match := re.fullmatch(r"([\w-]+)(?:\s*=\s*|\s+)(.+)", assignment)):
-        raise InferenceError("/set: it needs NAME VALUE, such as temperature 0.2")
-    name, text = match.groups()
-    name = name.replace("-", "_")
-    changed = {**params, name: _value(name, text)}
-    return {name: value for name, value in changed.items() if value is not None}
-
-
-def _value(name: str, text: str) -> Any:
-    """The value of /set; one that is not JSON is text, which `generate` may refuse."""
-    if text == "none":
-        return None
-    value = text
-    if name not in TEXTS:
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(text)
-    return text if name == "stop" and not isinstance(value, list) else value
-
-
 def _read(prompt: str, more: str) -> str:
     """Read one message; raise `EOFError` at the end of the input, and `InferenceError` if it ends
     inside the message."""
     line = input(prompt)
-    lines, end = [], line.strip()
+    if line.strip() != QUOTES:
+        return line
+    lines: list[str] = []
     try:
-        if end == '"""':
-            while (line := input(more)).strip() != end:
-                lines.append(line)
-            return "\n".join(lines)
-        while line.endswith("\\"):
-            lines.append(line[:-1])
-            line = input(more)
+        while (line := input(more)).strip() != QUOTES:
+            lines.append(line)
     except EOFError:
-        what = 'the line """ that ends it' if end == '"""' else "the line that \\ continues"
         raise InferenceError(
-            f"the input ended inside a message, which was not sent: {what} is missing."
+            "the input ended inside a message, which was not sent: the line "
+            f"{QUOTES} that ends it is missing."
         ) from None
-    return "\n".join([*lines, line])
+    return "\n".join(lines)
 
 
 def _streams(config: Config, as_json: bool) -> bool:

@@ -105,7 +105,6 @@ def data(
     if options.adapter is not None:
         adapter = _adapter(options.adapter, remote=describe(config).remote)
         params["adapter"], _ = adapter
-    params |= benchmark.params(source, params)
     asked = data_of(source, benchmark, options.reward)
     asked = dataclasses.replace(asked, stem=options.out or asked.stem)
     run = EvalRun(asked, settings, config, params, adapter and adapter[1])

@@ -4,7 +4,6 @@ aime25 are described here, with prompts whose answers verl's reward functions re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,9 +59,6 @@ class BenchmarkOptions:
     data: Annotated[
         Path | None, typer.Option(help="A benchmark's problems, as on the Hub; else the Hub's.")
     ] = None
-    tool: Annotated[bool, typer.Option("--tool", help="gsm8k: use Gsm8kTool and a calculator.")] = (
-        False
-    )
     size: Annotated[int, typer.Option(min=1, help="rg: questions of each task.")] = (
         reasoning_tasks.SIZE
     )
@@ -71,12 +67,10 @@ class BenchmarkOptions:
         typer.Option(min=0, max=reasoning_tasks.MAX_SEED, help="rg: the seed of the questions."),
     ] = reasoning_tasks.SEED
 
-    def params(self, source: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return keywords of `generate` in addition to `params`. Refuses an option of another
-        benchmark than `source`."""
+    def check(self, source: str) -> None:
+        """Refuse an option of another benchmark than `source`."""
         is_task = source.startswith(reasoning_tasks.PREFIX)
         for owner, fits, names in (
-            (GSM8K, source == GSM8K, ("tool",)),
             (", ".join(BENCHMARKS), source in BENCHMARKS, ("data",)),
             (reasoning_tasks.FORM, is_task, ("size", "data_seed")),
         ):
@@ -84,13 +78,11 @@ class BenchmarkOptions:
                 if getattr(self, name) != getattr(BenchmarkOptions, name):  # its default
                     option = name.replace("_", "-")
                     raise ConfigError(f"--{option}: it is an option of {owner}, not of {source}.")
-        if self.tool and "agent_loop" in params:
-            raise ConfigError("--tool: an agent loop has its own tools; leave one of the two out.")
-        return {"tools": gsm8k.tools()} if self.tool else {}
 
 
 def data_of(source: str, options: BenchmarkOptions, reward: str | None) -> EvalData:
     """Return the data of `inf eval SOURCE`, with this reward function or else the source's own."""
+    options.check(source)
     if source.startswith(reasoning_tasks.PREFIX):
         size, seed = options.size, options.data_seed
         rows, own = reasoning_tasks.load_tasks(source, size, seed)
@@ -98,8 +90,9 @@ def data_of(source: str, options: BenchmarkOptions, reward: str | None) -> EvalD
         return EvalData(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward or own)
     if source == GSM8K:
         scored = reward or gsm8k.reward()
-        rows = gsm8k.rows(options.data, tool=options.tool)
-        return EvalData(rows, str(options.data or gsm8k.HUB), Path(source), scored)
+        return EvalData(
+            gsm8k.rows(options.data), str(options.data or gsm8k.HUB), Path(source), scored
+        )
     if source in PRESETS:
         name = str(options.data or PRESETS[source].hub)
         return EvalData(preset_rows(source, options.data), name, Path(source), reward)

@@ -9,8 +9,6 @@ verdicts of verl's two rules (docs/evaluation.md).
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -25,20 +23,10 @@ HUB, HUB_FILE = "openai/gsm8k", "main/test-00000-of-00001.parquet"
 SUFFIX = 'Let\'s think step by step and output the final answer after "####".'
 FINAL = r"#### (\-?[0-9\.\,]+)"
 RULES = {"verl_strict": "strict", "verl_flexible": "flexible"}
-GRADER_NAME, CALCULATOR_NAME = "calc_gsm8k_reward", "calculator"
-ANSWER = {"type": "string", "description": "The final number, without units"}
-GRADER = {
-    "type": "function",
-    "function": {
-        "name": GRADER_NAME,
-        "description": "Check a final answer. Submit the number alone.",
-        "parameters": {"type": "object", "properties": {"answer": ANSWER}, "required": ["answer"]},
-    },
-}
 
 
-def rows(path: Path | None, *, tool: bool) -> list[dict[str, Any]]:
-    """Return rows of verl's form, of a file or of the Hub's test problems. tool: for `tools`."""
+def rows(path: Path | None) -> list[dict[str, Any]]:
+    """Return rows of verl's form, of a file or of the Hub's test problems."""
     rows = []
     for index, row in enumerate(benchmark_rows(path, HUB, HUB_FILE)):
         match row:
@@ -49,9 +37,6 @@ def rows(path: Path | None, *, tool: bool) -> list[dict[str, Any]]:
                     f"{path or HUB}, problem {index + 1}: it must be "
                     '{"question": "...", "answer": "... #### 72"}.'
                 )
-        if tool:
-            create = {"create_kwargs": {"ground_truth": truth}}
-            extra["tools_kwargs"] = {GRADER_NAME: create, CALCULATOR_NAME: {}}
         rows.append(verl_row(HUB, f"{question} {SUFFIX}", truth, extra))
     return rows
 
@@ -60,21 +45,6 @@ def _truth(answer: str) -> str:
     """The number after `####`, extracted as in verl's preprocessing; "" if there is none."""
     match = re.search(FINAL, answer)
     return match[1].replace(",", "") if match and re.search("[0-9]", match[1]) else ""
-
-
-def tools() -> list[Any]:
-    """Return verl's Gsm8kTool, which tells the model its reward, and a calculator."""
-    require_verl("--tool")
-    from verl.tools.gsm8k_tool import Gsm8kTool
-    from verl.tools.schemas import OpenAIFunctionToolSchema
-
-    from _inf.tools.calculator import SCHEMA, Calculator
-
-    with contextlib.redirect_stdout(io.StringIO()):  # verl's BaseTool prints its schema
-        return [
-            cls({}, OpenAIFunctionToolSchema.model_validate(schema))
-            for cls, schema in ((Gsm8kTool, GRADER), (Calculator, SCHEMA))
-        ]
 
 
 def reward() -> RewardFunction:

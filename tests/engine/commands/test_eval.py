@@ -48,11 +48,3 @@ def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     assert about == json.loads(Path("gsm8k.summary.json").read_text())
     assert {f"val-aux/openai/gsm8k/{rule}/stderr@1" for rule in RULES} <= about["metrics"].keys()
     assert (about["answers"], about["limit"], about["data"]) == (2, 2, str(PROBLEMS))
-
-
-def test_tools_run_inside_the_answer(evaluate: Evaluate, tmp_path: Path) -> None:
-    (tmp_path / "reward.py").write_text("def one(**rest): return 1.0\n")
-    cut = ("--truncate-prompt", "left")  # the tools are long for this model
-    code, out, err = evaluate(*cut, "--limit", 2, "--tool", "--reward", "reward.py:one")
-    assert (code, "Traceback" in err, "BaseTool" in out) == (0, False, False), err
-    assert all(isinstance(row["tool_calls"], list) for row in read(Path("gsm8k.jsonl")))
