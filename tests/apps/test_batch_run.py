@@ -38,16 +38,14 @@ from _inf.turns import Transcript
 from tests.support.json_lines import read, write
 from tests.support.stub_engine import StubEngine
 
-LONG, COMPLEX, LATE = "too long", "too complex", "too late"
-FAILED = {
-    LONG: "PromptTooLongError: prompt 0 has 900 tokens",
-    COMPLEX: "RequestFailure: The engine aborted the request: its grammar is too complex",
-}
-# Prompts whose conversations are aborted: with an error, with only a limit, and without a word.
-ABORTED = {
-    "refused": ("ToolError: create() failed", None),
-    "given up": (None, "over_sample_rate"),
-    "silent": (None, None),
+LONG, LATE = "too long", "too late"
+# Prompts whose rows are aborted, with what a row says of it: its error and its limit.
+ABORTED: dict[str, tuple[str | None, dict[str, str] | None]] = {
+    LONG: ("PromptTooLongError: prompt 0 has 900 tokens", None),
+    "too complex": ("RequestFailure: The engine aborted the request: its grammar", None),
+    "refused": ("ToolError: create() failed", {}),
+    "given up": (None, {"limit": "over_sample_rate"}),
+    "silent": (None, {}),
 }
 ABOUT = {"model": "m", "input": "i"}
 SOURCE, OUT = Path("in.jsonl"), Path("out.jsonl")
@@ -75,15 +73,13 @@ class Echo(StubEngine):
         if prompt == LATE:
             raise GenerationTimeout(LATE)
         assert params["on_error"] == "row"
-        if prompt in FAILED:
-            row = GenerationRow("", [], [], finish_reason="abort", error=FAILED[prompt])
-        elif prompt in ABORTED:
-            error, limit = ABORTED[prompt]
-            said = Transcript(messages=[], limit=limit)
-            row = GenerationRow("", [], [], finish_reason="abort", error=error, transcript=said)
-        else:
+        if prompt not in ABORTED:
             row = GenerationRow(f"<{prompt}>", [], [], finish_reason="stop", completion_tokens=1)
-        return GenerationOutput([row] * params.get("n", 1))
+            return GenerationOutput([row] * params.get("n", 1))
+        error, turns = ABORTED[prompt]
+        said = None if turns is None else Transcript(messages=[], limit=turns.get("limit"))
+        aborted = {"finish_reason": "abort", "error": error, "transcript": said}
+        return GenerationOutput([GenerationRow("", [], [], **aborted)])
 
 
 def prompt(text: str) -> str:
@@ -129,43 +125,38 @@ def disk_of(size: int) -> Iterator[None]:
 
 def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place() -> None:
     lines = [prompt(f"p{i}") for i in range(50)]
-    lines[7], lines[20], lines[40], lines[45] = "{", "", prompt(COMPLEX), prompt(LATE)
-    lines[30] = json.dumps({"prompt": LONG, "custom_id": "long"})
+    lines[7], lines[20] = "{", ""
+    lines[30:36] = map(prompt, [LATE, *ABORTED])
+    lines[31] = json.dumps({"prompt": LONG, "custom_id": "long"})
     lines[0] = "\ufeff" + json.dumps({"line": None, "prompt": "p0"})  # of a table, with a mark
+    wrong = {
+        8: ("invalid_request", "it is not JSON"),
+        31: ("timeout", LATE),
+        32: ("invalid_request", "the prompt has 900 tokens"),
+        33: ("server_error", "its grammar"),  # the engine gave this request up
+        34: ("aborted", "create() failed"),
+        35: ("aborted", "over_sample_rate"),
+        36: ("aborted", "aborted before its answer"),
+    }
     engine, told = Echo(), list[int]()
     write(SOURCE, lines)
     stats = run(engine, on_error=lambda line, reason: told.append(line))
     rows = {row["line"]: row for row in read(OUT)}
     assert list(rows) == [line for line in range(1, 51) if line != 21]
     for line, row in rows.items():
-        if line not in (8, 31, 41, 46):
+        if line not in wrong:
             assert (row["prompt"], row["completion"]) == (f"p{line - 1}", f"<p{line - 1}>")
-    assert rows[8]["error"]["message"].startswith("it is not JSON")
-    assert (rows[8]["custom_id"], rows[31]["custom_id"]) == (None, "long")
-    message = "the prompt has 900 tokens"
-    assert rows[31]["error"] == {"code": "invalid_request", "message": message}
-    assert rows[41]["error"]["code"] == "server_error"  # the engine gave this request up
-    assert rows[46]["error"] == {"code": "timeout", "message": LATE}
-    assert sorted(told) == [8, 31, 41, 46]
-    assert (stats.rows, stats.tokens) == (49, 45)
+            continue
+        code, message = wrong[line]
+        assert (row["response"], row["error"]["code"]) == (None, code)
+        assert message in row["error"]["message"]
+    assert (rows[8]["custom_id"], rows[32]["custom_id"]) == (None, "long")
+    assert sorted(told) == [*wrong]
+    assert (stats.rows, stats.tokens) == (49, 42)
     assert 1 < engine.most <= 8  # one more line waits for each place
     before, again = OUT.read_bytes(), Echo()
     run(again)  # asks again for what was refused alone
-    assert sorted(again.asked) == sorted([LONG, COMPLEX, LATE]) and OUT.read_bytes() == before
-
-
-def test_aborted_conversations_are_error_rows_and_are_asked_again() -> None:
-    write(SOURCE, [*map(prompt, ["a", *ABORTED])])
-    run(Echo())
-    answered, *aborted = read(OUT)
-    assert "error" not in answered
-    assert {(row["response"], row["error"]["code"]) for row in aborted} == {(None, "aborted")}
-    reasons = ("create() failed", "over_sample_rate", "aborted before its answer")
-    for row, reason in zip(aborted, reasons, strict=True):
-        assert reason in row["error"]["message"]
-    engine = Echo()
-    run(engine)
-    assert sorted(engine.asked) == sorted(ABORTED)
+    assert sorted(again.asked) == sorted([LATE, *ABORTED]) and OUT.read_bytes() == before
 
 
 def test_last_row_of_a_line_counts_and_a_file_in_order_is_not_written_again() -> None:
@@ -342,7 +333,7 @@ def test_custom_id_of_two_lines_is_refused_with_both_numbers(batch: Callable[...
     assert not OUT.exists()
 
 
-def test_changed_options_or_rules_are_refused_and_finished_files_start_no_engine(
+def test_changed_options_are_refused_and_finished_files_start_no_engine(
     batch: Callable[..., Ran],
 ) -> None:
     lines = [*PROMPTS, "{"]
@@ -351,12 +342,7 @@ def test_changed_options_or_rules_are_refused_and_finished_files_start_no_engine
     before, about = OUT.read_bytes(), meta.read_text()
     code, err = batch(lines, "--max-tokens", "5")
     assert code == 2 and "out.jsonl was begun with parameters=" in err
-    meta.write_text(json.dumps(json.loads(about) | {"format": 1}))  # other rules of reading lines
-    code, err = batch(lines)
-    now = json.loads(about)["format"]
-    assert code == 2 and f"out.jsonl was begun with format=1, and now it is format={now}." in err
-    assert "name another file" in err and "--restart" in err
-    meta.write_text(about)
+    assert "name another file" in err and "--restart" in err and meta.read_text() == about
     code, err = batch(lines, "--timeout", "60")
     assert code == 1 and Stub.starts == 1 and OUT.read_bytes() == before
     assert "nothing left to do: 4 lines were answered earlier" in err

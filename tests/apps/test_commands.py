@@ -70,7 +70,7 @@ def test_wrong_option_is_refused_before_an_engine_starts(
     def start(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("an engine was started")
 
-    monkeypatch.setattr("_inf.apps.eval.gsm8k.benchmark_rows", start)
+    monkeypatch.setattr("_inf.apps.eval.benchmarks.benchmark_rows", start)
     monkeypatch.setattr("_inf.backends.registry.launch", start)
     for options, said in (
         ("--temperature -1", "temperature: -1"),

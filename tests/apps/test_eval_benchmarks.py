@@ -9,8 +9,7 @@ from typing import Any
 import pandas
 import pytest
 
-from _inf.apps.eval import gsm8k
-from _inf.apps.eval.benchmarks import BenchmarkOptions, data_of
+from _inf.apps.eval.benchmarks import RULES, BenchmarkOptions, compute_score, data_of
 from _inf.apps.eval.dataset import read_examples
 from _inf.errors import ConfigError
 from tests.support.json_lines import write
@@ -67,11 +66,12 @@ def test_rows_of_the_hubs_columns_are_asked_and_scored_as_verl_does(
 def test_row_of_another_form_is_named() -> None:
     row: Any
     for name, row, said in (
-        ("gsm8k", [], "problem 2: it must be"),
-        ("gsm8k", {"question": "a", "answer": "no number"}, "problem 2: it must be"),
-        ("gsm8k", {"question": "a", "answer": "#### ,"}, "problem 2: it must be"),
+        ("gsm8k", [], 'row 1: it must have "question" and "answer", as openai/gsm8k; it is []'),
+        ("gsm8k", {"question": "a", "answer": "no number"}, "row 1: answer must be a text with ##"),
+        ("gsm8k", {"question": "a", "answer": "#### ,"}, "row 1: answer must be a text with ####"),
         ("math500", {"question": "?"}, 'row 1: it must have "problem" and "answer", as Hugg'),
         ("math500", AIME25 | {"answer": None}, 'row 1: it must have "problem" and "answer"'),
+        ("math500", AIME25 | {"answer": " "}, "row 1: answer must be a text or a number, not ' '"),
         ("aime25", AIME25 | {"answer": "x"}, "row 1: answer must be a whole number, not 'x'"),
     ):
         with pytest.raises(ConfigError) as failure:
@@ -84,9 +84,9 @@ def test_gsm8ks_table_of_the_documentation_is_what_its_rules_say() -> None:
     lines = [found.groups() for line in DOCS.splitlines() if (found := ROW.match(line))]
     assert len(lines) == 12
     for said, *verdicts in lines:
-        found = gsm8k.compute_score(said, "1200" if "200" in said else "18", data_source="x")
-        assert found.pop("score") == found["verl_strict"] and found.keys() == gsm8k.RULES.keys()
-        assert ["right" if found[rule] else "wrong" for rule in gsm8k.RULES] == verdicts, said
+        found = compute_score(said, "1200" if "200" in said else "18", data_source="x")
+        assert found.pop("score") == found["verl_strict"] and found.keys() == RULES.keys()
+        assert ["right" if found[rule] else "wrong" for rule in RULES] == verdicts, said
 
 
 @pytest.mark.verl

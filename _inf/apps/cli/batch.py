@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import answer_each, keep_in, unanswered
 from _inf.apps.cli.options import Options, first_errors, takes_options
 from _inf.apps.configured_code import default_loop_depends
+from _inf.apps.ray.run import answer_on_ray
 from _inf.apps.tally import Tally
 from _inf.runtime.files import check_output, rereadable
 from _inf.runtime.progress import say
@@ -59,8 +61,6 @@ def batch(
         keep, waiting = keep_in(file, tally, on_error), unanswered(lines, file)
         try:
             if left and workers:
-                from _inf.apps.ray.run import answer_on_ray
-
                 with tally.showing():
                     answer_on_ray(config, waiting, params, keep, workers, rollouts)
             elif left:
@@ -71,29 +71,24 @@ def batch(
         except KeyboardInterrupt:
             say(f"inf: stopped; the same command resumes with the lines that {out} lacks")
             raise
-        unsampled = _unsampled(file) if config.rollout.agent.default else ""
+        rows = file.rows() if config.rollout.agent.default else ()
+        unsampled = [count for row in rows if (count := unsampled_ids(row))]
     _report(tally, file, before, unsampled)
 
 
-def _unsampled(file: OutputFile) -> str:
-    counts = [count for row in file.rows() if (count := unsampled_ids(row))]
-    if not counts:
-        return ""
-    return (
-        f"{len(counts)} answers of agent loops have {sum(counts)} ids whose mask is not that of "
-        "what was sampled (unsampled_ids in their rows); a trainer would learn from other ids than "
-        "the model's: docs/agent_loops.md"
-    )
-
-
-def _report(tally: Tally, file: OutputFile, before: int, unsampled: str) -> None:
+def _report(tally: Tally, file: OutputFile, before: int, unsampled: Sequence[int]) -> None:
     if tally.rows:
         done = f", {before} answered earlier" if before else ""
         typer.echo(f"{tally.rows} lines{tally.speed}{done}", err=True)
     else:
         typer.echo(f"nothing left to do: {before} lines were answered earlier", err=True)
     if unsampled:
-        typer.echo(f"inf: {unsampled}", err=True)
+        typer.echo(
+            f"inf: {len(unsampled)} answers of agent loops have {sum(unsampled)} ids whose mask is "
+            "not that of what was sampled (unsampled_ids in their rows); a trainer would learn "
+            "from other ids than the model's: docs/agent_loops.md",
+            err=True,
+        )
     if file.failed:
         lines = "1 line has" if file.failed == 1 else f"{file.failed} lines have"
         typer.echo(f'inf: {lines} an "error" in {file.path}', err=True)

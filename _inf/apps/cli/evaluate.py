@@ -13,7 +13,7 @@ import typer
 
 from _inf.apps.cli.options import DefaultCommand, Options, first_errors, takes_options
 from _inf.apps.eval.benchmarks import NAMED, BenchmarkOptions, data_of
-from _inf.apps.eval.compare import compare_runs, is_comparison
+from _inf.apps.eval.compare import compare_runs
 from _inf.apps.eval.environments import factory_of_file
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.run import EvalRun, EvalSettings
@@ -154,11 +154,10 @@ def compare(
 ) -> None:
     """Compare two runs of inf eval on the same data: the paired differences B - A.
 
-    Writes OUT.json.
+    Writes OUT.json; an existing one is overwritten.
     """
     file = Path(f"{str(out).removesuffix('.json')}.json")
-    if check_output(file, "--out", [a, b]).exists() and not is_comparison(file):
-        raise ConfigError.of("--out", f"{file} is no earlier comparison; name another file.")
+    check_output(file, "--out", [a, b])
     comparison = compare_runs(a, b)
     write_text(file, comparison.json() + "\n", "--out")
     typer.echo(comparison.json() if as_json else comparison.table())

@@ -1,19 +1,23 @@
-"""Finds the data that `inf eval` names: a benchmark with its reward, or a file. math500, aime24 and
-aime25 are described here, with prompts whose answers verl's reward functions read."""
+"""Finds the data that `inf eval` names: a benchmark with its reward, or a file. The prompts of
+gsm8k, math500, aime24 and aime25 ask for answers in the form that verl's reward functions read."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from _inf.apps.eval import gsm8k, reasoning_tasks
+from _inf.apps.eval import reasoning_tasks
 from _inf.apps.eval.dataset import EvalData, benchmark_rows, verl_row
 from _inf.errors import ConfigError, shown
+from _inf.runtime.extras import require_verl
 
-# As verl's `examples/data_preprocess/math_dataset.py` asks; its `math_reward` reads \boxed{}.
+# As verl's `examples/data_preprocess/gsm8k.py` and `math_dataset.py` ask.
+HASHES = '{} Let\'s think step by step and output the final answer after "####".'
 BOXED = "{} Let's think step by step and output the final answer within \\boxed{{}}."
 # As the AIME data of verl's DAPO recipe asks; its `math_dapo` reads the text after "Answer:".
 ANSWER = (
@@ -21,35 +25,60 @@ ANSWER = (
     "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem."
     '\n\n{}\n\nRemember to put your answer on its own line after "Answer:".'
 )
+RULES = {"verl_strict": "strict", "verl_flexible": "flexible"}  # verl's of gsm8k
+
+
+def after_hashes(answer: str) -> str:
+    """The number after `####`, extracted as in verl's preprocessing."""
+    match = re.search(r"#### (\-?[0-9\.\,]*[0-9][0-9\.\,]*)", answer)
+    return match[1].replace(",", "") if match else ""
+
+
+def whole(answer: str) -> str:
+    """A whole number without zeros before it, as models write it."""
+    return str(int(answer)) if answer.isdecimal() else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """A benchmark with the columns `problem` and `answer`.
+    """A benchmark with the columns `question` and `answer`.
 
-    file: its file in the Hub's repository. data_source: chooses verl's reward function. integer:
-    answers are whole numbers; zeros before them are left out, as models write them.
+    file: its file in the Hub's repository. data_source: chooses verl's reward function. truth: of
+    an answer, or ""; form: what an answer must be.
     """
 
     hub: str
     file: str
     data_source: str
     prompt: str
-    integer: bool = False
+    question: str = "problem"
+    truth: Callable[[str], str] = str.strip
+    form: str = "a text or a number"
 
 
+GSM8K, NUMBER = "gsm8k", "a whole number"
 PRESETS = {
+    GSM8K: Preset(
+        "openai/gsm8k",
+        "main/test-00000-of-00001.parquet",
+        "openai/gsm8k",
+        HASHES,
+        "question",
+        after_hashes,
+        "a text with #### and a number",
+    ),
     "math500": Preset("HuggingFaceH4/MATH-500", "test.jsonl", "HuggingFaceH4/MATH-500", BOXED),
     "aime24": Preset(
-        "HuggingFaceH4/aime_2024", "data/train-00000-of-00001.parquet", "aime_2024", ANSWER, True
+        "HuggingFaceH4/aime_2024",
+        "data/train-00000-of-00001.parquet",
+        "aime_2024",
+        ANSWER,
+        truth=whole,
+        form=NUMBER,
     ),
-    "aime25": Preset("math-ai/aime25", "test.jsonl", "aime_2025", ANSWER, True),
+    "aime25": Preset("math-ai/aime25", "test.jsonl", "aime_2025", ANSWER, truth=whole, form=NUMBER),
 }
-
-
-GSM8K = "gsm8k"
-BENCHMARKS = (GSM8K, *PRESETS)
-NAMED = ", ".join((*BENCHMARKS, reasoning_tasks.FORM))
+NAMED = ", ".join((*PRESETS, reasoning_tasks.FORM))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +100,7 @@ class BenchmarkOptions:
         """Refuse an option of another benchmark than `source`."""
         is_task = source.startswith(reasoning_tasks.PREFIX)
         for owner, fits, names in (
-            (", ".join(BENCHMARKS), source in BENCHMARKS, ("data",)),
+            (", ".join(PRESETS), source in PRESETS, ("data",)),
             (reasoning_tasks.FORM, is_task, ("size", "data_seed")),
         ):
             for name in () if fits else names:
@@ -88,15 +117,13 @@ def data_of(source: str, options: BenchmarkOptions, reward: str | None) -> EvalD
         rows, own = reasoning_tasks.load_tasks(source, size, seed)
         stem = "rg" if "," in source else source.replace(":", "-")
         return EvalData(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward or own)
-    if source == GSM8K:
-        scored = reward or gsm8k.reward()
-        return EvalData(
-            gsm8k.rows(options.data), str(options.data or gsm8k.HUB), Path(source), scored
-        )
-    if source in PRESETS:
-        name = str(options.data or PRESETS[source].hub)
-        return EvalData(preset_rows(source, options.data), name, Path(source), reward)
-    return EvalData(source, source, Path("eval"), reward)
+    if source not in PRESETS:
+        return EvalData(source, source, Path("eval"), reward)
+    name = str(options.data or PRESETS[source].hub)
+    if source == GSM8K and reward is None:
+        require_verl(GSM8K)
+        return EvalData(preset_rows(source, options.data), name, Path(source), compute_score)
+    return EvalData(preset_rows(source, options.data), name, Path(source), reward)
 
 
 def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:
@@ -108,16 +135,25 @@ def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:
 
 
 def _row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any]:
-    match row:
-        case {"problem": str(problem), "answer": str() | int() as answer, **others}:
-            truth = str(answer).strip()
-        case _:
-            raise ConfigError(
-                f'{where}: it must have "problem" and "answer", as {preset.hub}; it is {shown(row)}'
-            )
-    if preset.integer:
-        if not truth.isdecimal():
-            raise ConfigError(f"{where}: answer must be a whole number, not {shown(answer)}.")
-        truth = str(int(truth))
-    extra = {"index": index, **others}
-    return verl_row(preset.data_source, preset.prompt.format(problem), truth, extra)
+    found = row if isinstance(row, dict) else {}
+    question, answer = found.get(preset.question), found.get("answer")
+    if not (isinstance(question, str) and isinstance(answer, str | int)):
+        raise ConfigError(
+            f'{where}: it must have "{preset.question}" and "answer", as {preset.hub}; it is '
+            f"{shown(row)}"
+        )
+    if not (truth := preset.truth(str(answer))):
+        raise ConfigError(f"{where}: answer must be {preset.form}, not {shown(answer)}.")
+    extra = {"index": index, **found}
+    return verl_row(preset.data_source, preset.prompt.format(question), truth, extra)
+
+
+def compute_score(solution_str: str, ground_truth: str, **rest: Any) -> dict[str, float]:
+    """The reward of gsm8k: both of verl's rules; `score` is the strict one's."""
+    from verl.utils.reward_score.gsm8k import compute_score
+
+    verdicts = {
+        name: float(compute_score(solution_str, ground_truth, method=method))
+        for name, method in RULES.items()
+    }
+    return {"score": verdicts["verl_strict"], **verdicts}

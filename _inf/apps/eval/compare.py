@@ -3,9 +3,7 @@ Rows are paired by the data's row number; a prompt's reward is the mean of its a
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -190,14 +188,6 @@ def compare_runs(a: Path, b: Path) -> Comparison:
         unscored=(_unscored(first), _unscored(second)),
         scored_by=(_scored_by(first), _scored_by(second)),
     )
-
-
-def is_comparison(path: Path) -> bool:
-    """Whether a file holds what an earlier comparison wrote."""
-    with contextlib.suppress(OSError, RecursionError, ValueError):
-        found = json.loads(path.read_bytes())
-        return isinstance(found, dict) and {"overall", "by_source", "changed"} <= found.keys()
-    return False
 
 
 def read_run(path: Path) -> Run:

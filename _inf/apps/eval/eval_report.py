@@ -6,10 +6,11 @@ import dataclasses
 import datetime
 import statistics
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from _inf.apps.eval.metrics import metrics
-from _inf.apps.eval.scoring import scored_by_its_loop
+from _inf.apps.eval.scoring import RESCORE, scored_by_its_loop
 from _inf.apps.json_lines import json_text
 from _inf.errors import shown
 from _inf.runtime.extras import without_verl
@@ -157,3 +158,15 @@ class EvalReport:
         if self.unsampled_rows:
             unsampled = f"; {self.unsampled_ids} unsampled ids in {self.unsampled_rows} answers"
         return [f"answers of agent loops: {', '.join(loops)}{scored}{unsampled}"] if loops else []
+
+
+def faults(report: EvalReport) -> Iterator[str]:
+    """What a reader of the metrics must know besides."""
+    if report.unscored:
+        yield report.without_reward()
+    if report.left_out:
+        yield f"metrics were not computed: {report.left_out}"
+    if report.unsampled_ids:
+        yield report.unsampled()
+    if report.rescored_because not in (None, RESCORE):
+        yield f"answers were scored again: {report.rescored_because}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.eval.dataset import EvalData
-from _inf.apps.eval.eval_report import EvalReport
+from _inf.apps.eval.eval_report import EvalReport, faults
 from _inf.apps.eval.reward_pool import SECONDS
 from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.eval.run import EvalRun, EvalSettings
@@ -80,12 +80,6 @@ def evaluate(
         asked = EvalData(data, name, Path(out or f"{folder}/rows"), reward)
         run = EvalRun(asked, settings, engine.config, params)
         report = run.run(lambda: contextlib.nullcontext(engine))
-    if report.unscored:
-        warnings.warn(report.without_reward(), stacklevel=2)
-    if report.left_out:
-        warnings.warn(f"metrics were not computed: {report.left_out}", stacklevel=2)
-    if report.unsampled_ids:
-        warnings.warn(report.unsampled(), stacklevel=2)
-    if report.rescored_because and not rescore:
-        warnings.warn(f"answers were scored again: {report.rescored_because}", stacklevel=2)
+    for fault in faults(report):
+        warnings.warn(fault, stacklevel=2)
     return report

@@ -31,7 +31,7 @@ from typing import Any
 
 import anyio
 import cloudpickle
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from _inf.apps.code_version import file_digest, is_own_file
 from _inf.errors import ConfigError, did_you_mean
@@ -110,12 +110,6 @@ def answer_calls(
     def ended(number: int, task: Future[Any]) -> None:
         answer(number, task.result)
 
-    def now(arguments: dict[str, Any], seconds: float) -> Any:
-        result = function(**arguments)  # in this thread: it may run an event loop of its own
-        if inspect.isawaitable(result):
-            return portal.call(_awaited, lambda: result, {}, seconds)
-        return "returned", _json(result)
-
     with contextlib.suppress(OSError), end, end.makefile("rwb") as connection:
         try:
             function = loaded()
@@ -131,7 +125,16 @@ def answer_calls(
                     task = portal.start_task_soon(_awaited, function, *call)
                     task.add_done_callback(partial(ended, number))
                 else:
-                    answer(number, partial(now, *call))
+                    answer(number, partial(_now, portal, function, *call))
+
+
+def _now(
+    portal: BlockingPortal, function: RewardFunction, arguments: dict[str, Any], seconds: float
+) -> tuple[str, Any]:
+    result = function(**arguments)  # in this thread: it may run an event loop of its own
+    if inspect.isawaitable(result):
+        return portal.call(_awaited, lambda: result, {}, seconds)  # type: ignore[no-any-return]
+    return "returned", _json(result)
 
 
 async def _awaited(

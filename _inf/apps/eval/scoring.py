@@ -23,6 +23,7 @@ from _inf.apps.eval.reward_pool import RewardPool
 from _inf.apps.tally import Tally
 
 FILES = "scored_by_files"  # those of which only the function's processes knew
+RESCORE = "--rescore"
 LOOP_SCORE = "reward_score"  # verl's name for an agent loop's own
 Arguments = Callable[[dict[str, Any]], dict[str, Any]]  # of the reward function, for a row
 
@@ -143,7 +144,7 @@ def _score_of_loop(row: AnswerRow) -> Reward:
 
 def _why(version: CodeVersion, rescore: bool) -> str:
     if rescore:
-        return "--rescore"
+        return RESCORE
     if version.unknown:
         return (
             f"nobody can say whether the reward {version.name} is the same as in the earlier run "

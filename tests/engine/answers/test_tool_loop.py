@@ -16,7 +16,6 @@ import torch
 
 import inf
 from _inf.apps.cli.chat import Chat
-from _inf.apps.eval import gsm8k
 from _inf.config import load_config
 from _inf.conversation.rules import Rules, answered_calls
 from _inf.runtime.extras import has_verl
@@ -345,12 +344,16 @@ def calculator_that_asks(engine: InferenceEngine) -> Callable[..., Any]:
 # ─── verl's own tools, interactions, over-sampling ───
 
 
-@pytest.mark.verl
-def test_verl_tool_is_created_rewarded_and_released_for_each_row(caller: InferenceEngine) -> None:
+def grader() -> Any:
     from verl.tools.gsm8k_tool import Gsm8kTool
     from verl.tools.schemas import OpenAIFunctionToolSchema
 
-    tool = Gsm8kTool({}, OpenAIFunctionToolSchema.model_validate(GRADER))
+    return Gsm8kTool({}, OpenAIFunctionToolSchema.model_validate(GRADER))
+
+
+@pytest.mark.verl
+def test_verl_tool_is_created_rewarded_and_released_for_each_row(caller: InferenceEngine) -> None:
+    tool = grader()
     kwargs = [
         {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": truth}}} for truth in ("84", "85")
     ]
@@ -522,7 +525,8 @@ def test_evaluation_runs_tools_as_in_training_and_scores_the_whole_response(
         scores = extra_info["rollout_reward_scores"]
         return {"score": extra_info["num_turns"], "text": solution_str, "scores": scores}
 
-    given: dict[str, Any] = {"reward": score, "reward_workers": 0, "tools": gsm8k.tools()}
+    tools = [calculator("84"), grader()]
+    given: dict[str, Any] = {"reward": score, "reward_workers": 0, "tools": tools}
     report = inf.evaluate(caller, data, temperature=0, **given)
     assert [row.get("error") for row in report.rows] == [None] * 3
     assert [row["reward"] for row in report.rows] == [2.0] * 3

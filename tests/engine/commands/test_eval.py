@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import inf
-from _inf.apps.eval.gsm8k import RULES, SUFFIX
+from _inf.apps.eval.benchmarks import HASHES, RULES
 from inf import InferenceEngine
 from tests.support.json_lines import read
 
@@ -40,7 +40,7 @@ def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     assert tiny.stats()["requests"] == before + 1
     assert code == 0 and Path("gsm8k.jsonl").read_text().startswith(first)
     found, problems = read(Path("gsm8k.jsonl")), read(PROBLEMS)[:2]
-    prompts = [f"{problem['question']} {SUFFIX}" for problem in problems]
+    prompts = [HASHES.format(problem["question"]) for problem in problems]
     wanted = tiny.generate(prompts, temperature=0, max_tokens=24)
     assert [row["completion"] for row in found] == wanted.completions
     assert [row["ground_truth"] for row in found] == ["54", "12"]
