@@ -7,7 +7,6 @@ import pickle
 import pytest
 
 from _inf.apps.cli import main
-from _inf.apps.cli.chat import assigned
 from _inf.apps.openai_requests import ChatRequest, read
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.config import KEYS as CONFIG_KEYS
@@ -51,11 +50,9 @@ def test_keyword_of_another_library_is_refused_with_its_name_here(name: str, ins
     assert str(caught.value) == f"{name}: generate() has no such parameter; {instead}"
 
 
-def test_config_chats_sessions_and_bodies_say_the_same() -> None:
+def test_config_sessions_and_bodies_say_the_same() -> None:
     (line,) = faults(at("torch_dtype", "auto"))
     assert line == "torch_dtype: unknown key; here it is rollout.dtype"
-    with pytest.raises(ConfigError, match="max_new_tokens: .*; here it is max_tokens"):
-        check_params(assigned({}, "max_new_tokens 5"), Config().rollout)
     with pytest.raises(ConfigError, match="^sampling.max_new_tokens: .*; here it is max_tokens"):
         SessionSettings(sampling={"max_new_tokens": 5}).checked(384)
     with pytest.raises(ConfigError, match="^max_new_tokens: unknown; here it is max_tokens"):
