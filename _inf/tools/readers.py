@@ -1,4 +1,4 @@
-"""Reads tool calls with exact positions in five formats: hermes, json, xml, function, pythonic.
+"""Reads tool calls with exact positions in four formats: hermes, json, function, pythonic.
 
 A call that cannot be read has an `error`. No reader raises, and their time is linear in the text.
 """
@@ -10,10 +10,9 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
-from xml.sax.saxutils import unescape
 
 from _inf.errors import shown
-from _inf.tools.call_values import DEEPEST, Unreadable, call_of, typed_values, wrong
+from _inf.tools.call_values import DEEPEST, Unreadable, call_of, wrong
 from _inf.tools.tagged_calls import TAGGED, read_gemma4
 from _inf.types import JSON, Tool, ToolCall
 
@@ -84,41 +83,6 @@ def read_json(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
     match = pattern.search(text, start)
     return match.end() if match else len(text)
-
-
-# ─── xml ───
-
-_INVOKE = re.compile(r"<invoke>(.*?)(</invoke>|(?=<invoke>)|\Z)", re.DOTALL)
-_INVOKED = re.compile(
-    r"\s*<tool_name>\s*([^<\s]+)\s*</tool_name>\s*(?:<parameters>(.*)</parameters>\s*)?", re.DOTALL
-)
-_VALUE = re.compile(r"\s*<([^<>/\s]+)>(.*?)</\1>\s*", re.DOTALL)
-
-
-def read_xml(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-    """Read `<invoke><tool_name>NAME</tool_name><parameters><key>value</key></parameters></invoke>`,
-    with the types of the tool's schema."""
-    calls = []
-    for match in _INVOKE.finditer(text):
-        name, invoked = "", _INVOKED.fullmatch(match[1])
-        try:
-            if not match[2]:
-                raise Unreadable("it has no </invoke>")
-            if not invoked:
-                raise Unreadable("inside <invoke> there must be <tool_name> and then <parameters>")
-            name = invoked[1]
-            values, end = [], 0
-            inside = invoked[2] or ""
-            while value := _VALUE.match(inside, end):
-                values.append((value[1], unescape(value[2])))
-                end = value.end()
-            if rest := inside[end:].strip():
-                raise Unreadable(f"{shown(rest)} is not <key>value</key>")
-            arguments = typed_values(values, name, tools)
-            calls.append(ToolCall(name, arguments, match[0], *match.span()))
-        except Unreadable as failure:
-            calls.append(wrong(text, *match.span(), failure, name))
-    return calls
 
 
 # ─── function and pythonic ───
@@ -205,7 +169,6 @@ def _literals(brackets: str) -> JSON:
 READERS: dict[str, Callable[[str, Sequence[Tool]], list[ToolCall]]] = {
     "hermes": read_hermes,  # SGLang's parser needs newlines in the tags and drops broken JSON
     "json": read_json,
-    "xml": read_xml,
     "function": read_function,
     "pythonic": read_pythonic,  # SGLang's regular expression takes minutes on twenty arguments
     "gemma4": read_gemma4,

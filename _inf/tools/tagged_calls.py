@@ -1,4 +1,4 @@
-"""Reads tool calls that mark each argument by tags or tokens of their own: qwen3_coder, mimo,
+"""Reads tool calls that mark each argument by tags or tokens of their own: xml, qwen3_coder, mimo,
 glm45, minimax-m2, step3, deepseekv32, gemma4.
 
 The chat templates of Qwen3.5, MiMo, GLM-4.5 and later, MiniMax M2, Step 3, DeepSeek V3.2 and Gemma
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from html import unescape
 
 from _inf.errors import shown
@@ -30,18 +30,19 @@ from _inf.types import JSON, Tool, ToolCall
 class Tags:
     """A format. call: matches a whole call, or one that is cut where the next one begins or the
     text ends; its groups are the name, the arguments and the closing tag. begins and ends: match
-    what stands around an argument's text; the group of `begins` is its name. form: what a call
-    looks like."""
+    what stands around an argument's text; the group of `begins` is its name, and so is NAME in
+    `ends`. form: what a call looks like. plain: what a value is of its text."""
 
-    call: re.Pattern[str]
-    begins: re.Pattern[str]
-    ends: re.Pattern[str]
+    call: str
+    begins: str
+    ends: str
     form: str
+    plain: Callable[[str], str] = str
 
     def read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall]:
         calls = []
-        for match in self.call.finditer(text):
-            name = match[1]
+        for match in re.finditer(self.call, text, re.DOTALL):
+            name = match[1] or ""
             try:
                 if not (match[3] and name):
                     raise Unreadable(f"it is not {self.form}")
@@ -52,8 +53,12 @@ class Tags:
         return calls
 
     def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> JSON:
-        values = [(begin[1].strip(), text) for begin, text in self._values(inside, name, tools)]
-        return typed_values(values, name, tools)
+        values = self._values(inside, name, tools)
+        texts = [(begin[1].strip(), self.plain(text)) for begin, text in values]
+        return typed_values(texts, name, tools)
+
+    def _ends(self, name: str) -> re.Pattern[str]:
+        return re.compile(self.ends.replace("NAME", re.escape(name)))
 
     def _values(
         self, inside: str, name: str, tools: Sequence[Tool]
@@ -62,15 +67,16 @@ class Tags:
         next of the tool's arguments begins; a tag in its text whose argument begins later is
         text."""
         known = next((_names(tool) for tool in tools if tool.name == name), set())
-        last = {begin[1].strip(): begin.start() for begin in self.begins.finditer(inside)}
+        begins = re.compile(self.begins)
+        last = {begin[1].strip(): begin.start() for begin in begins.finditer(inside)}
         values, place = [], len(inside) - len(inside.lstrip())
-        while (begin := self.begins.match(inside, place)) and (
-            end := self.ends.search(inside, begin.end())
+        while (begin := begins.match(inside, place)) and (
+            end := self._ends(begin[1]).search(inside, begin.end())
         ):
             stop, place = end.start(), end.end()
             text = inside[begin.end() : stop]
             known = known - {begin[1].strip()}
-            for other in self.begins.finditer(inside, begin.end(), stop):
+            for other in begins.finditer(inside, begin.end(), stop):
                 if other[1].strip() in known and last[other[1].strip()] < stop:
                     text, place = inside[begin.end() : other.start()].rstrip(), other.start()
                     break
@@ -78,16 +84,6 @@ class Tags:
         if left := inside[place:].strip():
             raise Unreadable(f"{shown(left)} is no argument; a call is {self.form}")
         return values
-
-
-class EscapedTags(Tags):
-    """A format whose values have HTML's entities."""
-
-    def _arguments(self, inside: str, name: str, tools: Sequence[Tool]) -> JSON:
-        values = self._values(inside, name, tools)
-        return typed_values(
-            [(begin[1].strip(), unescape(text)) for begin, text in values], name, tools
-        )
 
 
 class TagsWithTypes(Tags):
@@ -109,51 +105,53 @@ def _names(tool: Tool) -> Set[str]:
     return properties.keys() if isinstance(properties, Mapping) else set()
 
 
-def _tags(call: str, begins: str, ends: str, form: str, of: type[Tags] = Tags) -> Tags:
-    call_, begins_, ends_ = (re.compile(each, re.DOTALL) for each in (call, begins, ends))
-    return of(call_, begins_, ends_, form)
-
-
 _QWEN3_CODER = (
     r"(?:<tool_call>\s*)?<function=([^>\s]*)>?(.*?)"
     r"(?:(</function>)(?:\s*</tool_call>)?|(?=<function=)|\Z)"
 )
-TAGGED = {
-    "qwen3_coder": _tags(
+TAGGED: dict[str, Tags] = {
+    "xml": Tags(
+        r"<invoke>\s*(?:<tool_name>\s*([^<\s]+)\s*</tool_name>)?\s*(?:<parameters>)?(.*?)"
+        r"(?:</parameters>\s*)?(?:(</invoke>)|(?=<invoke>)|\Z)",
+        r"<([^<>/\s]+)>",
+        r"</NAME>\s*",
+        "<invoke><tool_name>NAME</tool_name><parameters><KEY>VALUE</KEY></parameters></invoke>",
+        unescape,
+    ),
+    "qwen3_coder": Tags(
         _QWEN3_CODER,
         r"<parameter=([^<>\n]+)>\n?",
         r"\n?</parameter>\s*",
         "<function=NAME><parameter=KEY>VALUE</parameter></function>",
     ),
-    "mimo": _tags(
+    "mimo": Tags(
         _QWEN3_CODER,
         r"<parameter=([^<>\n]+)>",
         r"</parameter>\s*",
         "<function=NAME><parameter=KEY>VALUE</parameter></function>",
-        EscapedTags,
+        unescape,
     ),
-    "glm45": _tags(
+    "glm45": Tags(
         r"<tool_call>\s*([^<\s]*)(.*?)(?:(</tool_call>)|(?=<tool_call>)|\Z)",
         r"<arg_key>([^<]+)</arg_key>\s*<arg_value>",
         r"</arg_value>\s*",
         "<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>",
     ),
-    "minimax-m2": _tags(
+    "minimax-m2": Tags(
         r'<invoke name="([^">]*)(?:">)?(.*?)(?:(</invoke>)|(?=<invoke name=)|\Z)',
         r'<parameter name="([^"<>]+)">',
         r"</parameter>\s*",
         '<invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>',
     ),
-    "deepseekv32": _tags(
+    "deepseekv32": TagsWithTypes(
         r'<｜DSML｜invoke\s+name="([^">]*)(?:"\s*>)?(.*?)'
         r"(?:(</｜DSML｜invoke>)|(?=<｜DSML｜invoke\s)|\Z)",
         r'<｜DSML｜parameter\s+name="([^"<>]+)"\s+string="(true|false)"\s*>',
         r"</｜DSML｜parameter>\s*",
         '<｜DSML｜invoke name="NAME"><｜DSML｜parameter name="KEY" string="true">VALUE'
         "</｜DSML｜parameter></｜DSML｜invoke>",
-        TagsWithTypes,
     ),
-    "step3": _tags(
+    "step3": Tags(
         r"(?:<｜tool_call_begin｜>\s*function\s*<｜tool_sep｜>\s*)?"
         r'<steptml:invoke name="([^">]*)(?:">)?(.*?)'
         r"(?:(</steptml:invoke>)(?:\s*<｜tool_call_end｜>)?|(?=<steptml:invoke name=)|\Z)",
