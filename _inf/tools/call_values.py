@@ -24,21 +24,24 @@ class Unreadable(ValueError):
 
 def call_of(name: str, arguments: object, raw_text: str, start: int, end: int) -> ToolCall:
     """Return a call whose arguments are an object, JSON text (even twice, or empty), or null."""
+    try:
+        return ToolCall(name, _object_of(arguments), raw_text, start, end)
+    except Unreadable as failure:
+        return ToolCall(name, {}, raw_text, start, end, str(failure))
+
+
+def _object_of(arguments: object) -> JSON:
     for _ in range(2):
         if isinstance(arguments, str):
-            arguments = arguments.strip() or "{}"
             try:
-                arguments = json.loads(arguments)
+                arguments = json.loads(arguments.strip() or "{}")
             except (ValueError, RecursionError) as error:
-                fault = f"the arguments are not JSON: {error}"
-                return ToolCall(name, {}, raw_text, start, end, fault)
+                raise Unreadable(f"the arguments are not JSON: {error}") from None
     if not isinstance(arguments, dict | None):
-        fault = f"the arguments are {shown(arguments)}, not an object"
-        return ToolCall(name, {}, raw_text, start, end, fault)
+        raise Unreadable(f"the arguments are {shown(arguments)}, not an object")
     if _deeper(arguments, DEEPEST):
-        fault = f"the arguments are nested more than {DEEPEST} levels deep"
-        return ToolCall(name, {}, raw_text, start, end, fault)
-    return ToolCall(name, arguments or {}, raw_text, start, end)
+        raise Unreadable(f"the arguments are nested more than {DEEPEST} levels deep")
+    return arguments or {}
 
 
 def _deeper(value: object, levels: int) -> bool:

@@ -57,17 +57,14 @@ def test_a_call_is_read_also_of_an_unknown_tool(format: str) -> None:
         assert (call.name, call.arguments, call.error) == (name, {"query": "Python"}, None)
 
 
-@pytest.mark.parametrize("format", ["hermes", "qwen", "qwen25"])
-def test_what_the_instructions_show_is_read(format: str) -> None:
+@pytest.mark.parametrize("format", FORMATS)
+def test_instructions_show_a_call_that_is_read_or_there_are_none(format: str) -> None:
     told = tool_instructions(TOOLS, format)
-    assert json.dumps(TOOLS[0].schema["function"]) in told
-    call = only(told[told.index("<tool_call>") :], format)
-    assert (call.name, call.arguments) == ("NAME", {"ARG": "VALUE"})
-
-
-@pytest.mark.parametrize("format", sorted({*FORMATS} - {"hermes", "qwen", "qwen25"}))
-def test_no_instructions_are_given_for_calls_that_would_not_be_read(format: str) -> None:
-    assert tool_instructions(TOOLS, format) == ""
+    assert bool(told) == (format in ("hermes", "qwen", "qwen25"))
+    if told:
+        assert json.dumps(TOOLS[0].schema["function"]) in told
+        call = only(told[told.index("<tool_call>") :], format)
+        assert (call.name, call.arguments) == ("NAME", {"ARG": "VALUE"})
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -97,14 +94,6 @@ def test_a_mangled_call_raises_nothing_and_is_not_lost(format: str) -> None:
 def test_a_lost_call_beside_a_good_one_is_noticed(format: str) -> None:
     calls = parse(f"{SGLANG[format]} no call\n{written(format)}", format, TOOLS).calls
     assert any(call.error for call in calls), calls
-
-
-@pytest.mark.parametrize("format", ["deepseekv3", "deepseekv31", "glm", "glm47", "kimi_k2", "qwen"])
-def test_two_calls_of_one_turn_come_in_order(format: str) -> None:
-    text = written(format, value="first") + "\n" + written(format, "find", "second")
-    calls = parse(text, format, TOOLS).calls
-    assert [call.name for call in calls] == ["search", "find"]
-    assert [call.arguments["query"] for call in calls] == ["first", "second"]
 
 
 @pytest.mark.verl
