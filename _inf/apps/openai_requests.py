@@ -100,22 +100,12 @@ def with_keywords(names: Mapping[str, str]) -> Callable[[type[FormT]], type[Form
     return added
 
 
-class NamesTokens(RequestBody):
-    """What all requests have whose answers can list other tokens than the sampled ones."""
-
-    logprob_token_ids: list[int] | None = None
-
-    def listed(self, likeliest: int | None) -> int | None:
-        """How many other tokens to list with each sampled one: those that are named, or so many of
-        the likeliest; None: no log probs."""
-        return len(self.logprob_token_ids or ()) or likeliest
-
-
 @with_keywords({name: name for name, row in KEYWORDS.items() if row.in_body and row.kind})
-class Keywords(NamesTokens):
+class Keywords(RequestBody):
     """The sampling keys of a request: OpenAI's, and `generate`'s, which are also the names that
     SGLang's and vLLM's servers accept."""
 
+    logprob_token_ids: list[int] | None = None
     max_completion_tokens: int | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     response_format: JSON | None = None
@@ -139,6 +129,11 @@ class Keywords(NamesTokens):
         if self._schema() is not None and "json_schema" in given:
             raise ConfigError.of("response_format", "json_schema is set too; remove one of them")
         return self
+
+    def listed(self, likeliest: int | None) -> int | None:
+        """How many other tokens to list with each sampled one: those that are named, or so many of
+        the likeliest; None: no log probs."""
+        return len(self.logprob_token_ids or ()) or likeliest
 
     def keywords(self) -> JSON:
         """Return `generate`'s keywords; tools are schemas, whose calls the caller must run."""

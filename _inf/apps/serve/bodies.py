@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
+from typing_extensions import Self
 
 from _inf.apps.json_object import json_object
 from _inf.apps.openai_requests import (
     ABOUT_THE_CLIENT,
     ChatRequest,
     Keywords,
-    NamesTokens,
     RequestBody,
     read,
 )
+from _inf.apps.serve.error_responses import by_field
 from _inf.errors import ConfigError
 from _inf.parts.grammars import Grammar
 from _inf.types import JSON
@@ -77,46 +78,16 @@ class StructuredOutputs(RequestBody):
         return {name: f"structured_outputs.{self._given[0]}" for name in self.keywords()}
 
 
-class Streamed(RequestBody):
-    """A request whose answer may be a stream."""
-
-    fits: ClassVar[bool] = False
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-
-    @model_validator(mode="after")
-    def _refuse_outside_streams(self) -> Streamed:
-        if self.stream_options is not None and not self.stream:
-            raise ConfigError.of("stream_options", 'it needs "stream": true')
-        if self.stream and getattr(self, "prompt_logprobs", None) is not None:
-            raise ConfigError.of("prompt_logprobs", "a stream does not give them")
-        return self
-
-
-class VllmFields(NamesTokens):
-    """vLLM's sampling parameters that are not `generate`'s keywords."""
-
-    n: Choices | None = None
-    prompt_logprobs: Scored | None = None
-    structured_outputs: StructuredOutputs | None = None
-
-    @property
-    def scored(self) -> int | None:
-        """How many of the likeliest tokens to list with each of the prompt's; None: none."""
-        return self.prompt_logprobs
-
-    def of_vllm(self) -> JSON:
-        """Return the keywords of `generate` that they are."""
-        found = self.structured_outputs.keywords() if self.structured_outputs else {}
-        if self.scored is not None:
-            found["prompt_logprobs"] = self.scored or True
-        return found
-
-
-class ServedKeywords(Streamed, VllmFields, Keywords):
+class ServedKeywords(Keywords):
     """The fields that both routes have in addition to the sampling parameters."""
 
     without_effect = {"user"}
+    fits: ClassVar[bool] = False
+    stream: bool = False  # type: ignore[assignment]
+    stream_options: StreamOptions | None = None
+    n: Choices | None = None  # of vLLM's, as the next two
+    prompt_logprobs: Scored | None = None
+    structured_outputs: StructuredOutputs | None = None
     model: str | None = None
     best_of: int | None = None
     return_token_ids: bool = False
@@ -125,6 +96,14 @@ class ServedKeywords(Streamed, VllmFields, Keywords):
     reasoning_effort: str | None = None
     # Without effect: vLLM keeps the cached prefixes of several users apart, and here is one cache.
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_outside_streams(self) -> ServedKeywords:
+        if self.stream_options is not None and not self.stream:
+            raise ConfigError.of("stream_options", 'it needs "stream": true')
+        if self.stream and self.prompt_logprobs is not None:
+            raise ConfigError.of("prompt_logprobs", "a stream does not give them")
+        return self
 
     @model_validator(mode="after")
     def _refuse_several_of_a_kind(self) -> ServedKeywords:
@@ -151,8 +130,17 @@ class ServedKeywords(Streamed, VllmFields, Keywords):
             found["json_schema"] = "tools, as the schema of a call"
         return found
 
+    @property
+    def scored(self) -> int | None:
+        """How many of the likeliest tokens to list with each of the prompt's; None: none."""
+        return self.prompt_logprobs
+
     def keywords(self) -> JSON:
-        given = {**super().keywords(), **self.of_vllm()}
+        given = super().keywords()
+        if self.structured_outputs is not None:
+            given |= self.structured_outputs.keywords()
+        if self.scored is not None:
+            given["prompt_logprobs"] = self.scored or True
         if self.reasoning_effort is not None:
             kwargs = given.get("chat_template_kwargs", {})
             given["chat_template_kwargs"] = {"reasoning_effort": self.reasoning_effort, **kwargs}
@@ -216,24 +204,31 @@ class ChatBody(ServedKeywords, ChatRequest):
         return [self.messages]
 
 
-class TranslatedBody(ChatBody):
-    """The chat that a request in another form says. names: that form's, of `generate`'s keywords.
-    _sent: the request. A limit of its answer beyond the model's context is cut to the room there
-    is, as both other forms do."""
+class Translated(RequestBody):
+    """Makes a chat or completion of a request in another form. names: that form's, of
+    `generate`'s keywords. sent: the request."""
 
     names: ClassVar[Mapping[str, str]]
-    fits: ClassVar[bool] = True
     _sent: Any = None
 
     @classmethod
-    def of(cls, sent: Any, template: str) -> TranslatedBody:
-        body = read(cls, sent.chat(template))
+    def of(cls, sent: Any, template: str) -> Self:
+        with by_field(cls.names):
+            body = read(cls, sent.said(template))
         body._sent = sent
         return body
 
     @property
     def fields(self) -> dict[str, str]:
-        return {**self.names, **super().fields}
+        own: dict[str, str] = super().fields  # type: ignore[misc]  # of the chat or completion
+        return {**self.names, **own}
+
+
+class TranslatedChat(Translated, ChatBody):
+    """A limit of its answer beyond the model's context is cut to the room there is, as both other
+    forms of chats do."""
+
+    fits: ClassVar[bool] = True
 
 
 def as_function(

@@ -13,8 +13,8 @@ from _inf.types import JSON
 
 
 class CompletionBody(ServedKeywords):
-    """prompt: text or token ids, or several of them. echo: the text
-    and the log probs begin with the prompt's."""
+    """prompt: text or token ids, or several of them. echo: the text and the log probs begin with
+    the prompt's."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
     logprobs: Likeliest | None = None  # type: ignore[assignment]
@@ -44,11 +44,7 @@ class CompletionBody(ServedKeywords):
         return super().keywords() | ({"logprobs": self.logprobs} if asked else {})
 
     def prompts(self) -> list[Any]:
-        return as_prompts(self.prompt)
-
-
-def as_prompts(given: Any) -> list[Any]:
-    """Prompts of a text or token ids, or of several."""
-    if isinstance(given, str) or isinstance(next(iter(given), 0), int):
-        given = [given]
-    return [{"text" if isinstance(each, str) else "prompt_token_ids": each} for each in given]
+        given: Any = self.prompt
+        if isinstance(given, str) or isinstance(next(iter(given), 0), int):
+            given = [given]
+        return [{"text" if isinstance(each, str) else "prompt_token_ids": each} for each in given]

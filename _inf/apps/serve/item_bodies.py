@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from _inf.apps.openai_requests import ABOUT_THE_CLIENT, RequestBody, with_keywords
-from _inf.apps.serve.bodies import TranslatedBody, as_function, template_kwargs
+from _inf.apps.serve.bodies import TranslatedChat, as_function, template_kwargs
 from _inf.apps.serve.items import INPUT, Item, as_items, chat_messages, in_namespace
 from _inf.errors import ConfigError
 from _inf.request.keywords import KEYWORDS
@@ -129,7 +129,7 @@ class ItemsBody(RequestBody):
             elif not isinstance(tool, _LeftOut):
                 yield tool.name, (None, tool)
 
-    def chat(self, template: str) -> JSON:
+    def said(self, template: str) -> JSON:
         """The body of the chat that it says."""
         choice: Any = self.tool_choice
         format = self.text and self.text.format
@@ -154,7 +154,7 @@ class ItemsBody(RequestBody):
         }
 
 
-class ItemsChat(TranslatedBody):
+class ItemsChat(TranslatedChat):
     """The chat of an `ItemsBody`."""
 
     names: ClassVar[Mapping[str, str]] = {

@@ -6,7 +6,7 @@ import functools
 import json
 from typing import Any
 
-from _inf.apps.serve.bodies import TranslatedBody
+from _inf.apps.serve.bodies import TranslatedChat
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.item_bodies import ENCRYPTED, LEFT_OUT, ItemsBody, ItemsChat
 from _inf.apps.serve.items import INPUT, UNENCRYPTED
@@ -23,7 +23,7 @@ class ItemsResponses(TranslatedResponses):
     form, sent_form = ItemsChat, ItemsBody
     prefix = "resp"
 
-    def __init__(self, call: ServedCall, body: TranslatedBody, model: str) -> None:
+    def __init__(self, call: ServedCall, body: TranslatedChat, model: str) -> None:
         super().__init__(call, body, model)
         self._asked: ItemsBody = body._sent
         self._output: list[JSON] = []  # the finished items

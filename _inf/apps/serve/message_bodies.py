@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from _inf.apps.openai_requests import RequestBody
-from _inf.apps.serve.bodies import TranslatedBody, as_function, template_kwargs
+from _inf.apps.serve.bodies import TranslatedChat, as_function, template_kwargs
 from _inf.apps.serve.error_responses import NO_THREADS, RequestError
 from _inf.apps.serve.message_blocks import (
     Assistant,
@@ -135,7 +135,7 @@ class MessagesBody(CountBody):
     top_p: float | None = None
     top_k: int | None = None
 
-    def chat(self, template: str) -> JSON:
+    def said(self, template: str) -> JSON:
         """The body of the chat that it says."""
         choice = self.tool_choice
         format = self.output_format or (self.output_config and self.output_config.format)
@@ -150,7 +150,7 @@ class MessagesBody(CountBody):
         }
 
 
-class MessagesChat(TranslatedBody):
+class MessagesChat(TranslatedChat):
     """The chat of a `MessagesBody`."""
 
     names: ClassVar[Mapping[str, str]] = {

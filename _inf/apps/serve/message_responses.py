@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from _inf.apps.serve.bodies import TranslatedBody
+from _inf.apps.serve.bodies import TranslatedChat
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.message_blocks import call_input
 from _inf.apps.serve.message_bodies import MessagesBody, MessagesChat
@@ -27,7 +27,7 @@ class MessagesResponses(TranslatedResponses):
     prefix = "msg"
     ping = event_text('{"type": "ping"}', "ping")
 
-    def __init__(self, call: ServedCall, body: TranslatedBody, model: str) -> None:
+    def __init__(self, call: ServedCall, body: TranslatedChat, model: str) -> None:
         super().__init__(call, body, model)
         self._content: list[JSON] = []  # the blocks that have ended
 

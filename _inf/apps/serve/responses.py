@@ -10,14 +10,14 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from _inf.apps.openai_answers import of_parts, token_logprobs, token_name, usage
-from _inf.apps.serve.bodies import ChatBody, TranslatedBody, read_body
+from _inf.apps.openai_requests import RequestBody
+from _inf.apps.serve.bodies import ChatBody, TranslatedChat, read_body
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
 from _inf.apps.serve.completion_bodies import CompletionBody
-from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.response.decode import decoded_text
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
@@ -30,7 +30,7 @@ NO_THOUGHT: Mapping[str, Any] = {"reasoning": None, "reasoning_content": None}
 OF_AN_END = "finish_reason stop_reason matched_stop weight_version weight_versions".split()
 
 
-BodyT = TypeVar("BodyT", ChatBody, TranslatedBody, CompletionBody, TokensBody, SglangBody)
+BodyT = TypeVar("BodyT", ChatBody, TranslatedChat, CompletionBody)
 
 
 def event_text(data: str, name: str | None = None) -> str:
@@ -48,6 +48,7 @@ class Responses(Generic[BodyT]):
     """What the responses to all routes share. model: the name of the served model."""
 
     form: type[BodyT]
+    sent_form: type[RequestBody] | None = None  # of a request that `form` is the translation of
     prefix: str
     name: str  # the `object` of a response
     event_name: str  # and of a stream's events
@@ -57,7 +58,10 @@ class Responses(Generic[BodyT]):
     @classmethod
     def read(cls, data: bytes, template: str) -> BodyT:
         """Read a request's body. template: the model's, of chats."""
-        return read_body(cls.form, data)
+        if cls.sent_form is None:
+            return read_body(cls.form, data)
+        translated: Any = cls.form
+        return cast(BodyT, translated.of(read_body(cls.sent_form, data), template))
 
     def __init__(self, call: ServedCall, body: BodyT, model: str) -> None:
         self.call = call

@@ -4,14 +4,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
 from _inf.apps.openai_requests import RequestBody, with_keywords
-from _inf.apps.serve.bodies import Choices, Likeliest, Streamed, VllmFields
-from _inf.apps.serve.completion_bodies import as_prompts
+from _inf.apps.serve.bodies import (
+    Choices,
+    Likeliest,
+    Scored,
+    StreamOptions,
+    StructuredOutputs,
+    Translated,
+)
+from _inf.apps.serve.completion_bodies import CompletionBody
 from _inf.errors import ConfigError
 from _inf.parts.grammars import Grammar
 from _inf.request.keywords import KEYWORDS
@@ -23,60 +29,30 @@ VLLM = {name: name for name in KEYWORDS if name in _OF_IDS - Grammar.keywords.ke
 SGLANG = {row.sglang: name for name, row in KEYWORDS.items() if row.sglang}
 
 
-class _Sampling(RequestBody):
-    """Sampling parameters. names: `generate`'s of the fields that it has."""
-
-    names: ClassVar[Mapping[str, str]]
-
-    def keywords(self) -> JSON:
-        """Return `generate`'s keywords."""
-        pairs = ((self.names.get(name), value) for name, value in self)
-        return {name: value for name, value in pairs if name and value is not None}
+SAMPLING = "sampling_params."
+LISTED = ("n", "logprobs", "prompt_logprobs", "structured_outputs")  # completions' own
 
 
 @with_keywords(VLLM)
-class VllmSampling(_Sampling, VllmFields):
-    names = VLLM
+class VllmSampling(RequestBody):
     # They concern the text and the experts, which are not in the response, the ids, which always
     # are, and how the engine sends rows.
     without_effect = {"return_token_ids", "detokenize", "spaces_between_special_tokens"}
     without_effect |= {"output_kind", "routed_experts_prompt_start"}
+    n: Choices | None = None
     logprobs: Likeliest | None = None
-
-    def keywords(self) -> JSON:
-        given = super().keywords()
-        if self.logprobs and not self.logprob_token_ids:
-            given["logprobs"] = self.logprobs
-        return given | self.of_vllm()
+    prompt_logprobs: Scored | None = None
+    structured_outputs: StructuredOutputs | None = None
 
 
 @with_keywords(SGLANG)
-class SglangSampling(_Sampling):
-    names = SGLANG
+class SglangSampling(RequestBody):
     n: Choices | None = None
     # Accepted only at the value without effect.
     spaces_between_special_tokens: Literal[True] | None = None
 
 
-class _TokensIn(RequestBody):
-    """What `ServedKeywords` has and these routes do not."""
-
-    tool_choice: ClassVar[None] = None
-    parallel_tool_calls: ClassVar[None] = None
-    return_token_ids: ClassVar[bool] = True
-    return_tokens_as_token_ids: ClassVar[bool] = True
-    sampling_params: _Sampling
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """The names of the fields that give `generate`'s keywords."""
-        inside = {ours: theirs for theirs, ours in self.sampling_params.names.items()}
-        if isinstance(self.sampling_params, VllmFields) and self.sampling_params.structured_outputs:
-            inside |= self.sampling_params.structured_outputs.fields
-        return {name: f"sampling_params.{field}" for name, field in inside.items()}
-
-
-class TokensBody(Streamed, _TokensIn):
+class TokensBody(RequestBody):
     """The body of vLLM's `/inference/v1/generate`. The prefix cache is emptied with each update of
     the weights, and there is one queue."""
 
@@ -85,30 +61,27 @@ class TokensBody(Streamed, _TokensIn):
     sampling_params: VllmSampling
     model: str | None = None
     request_id: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
 
-    @property
-    def likeliest(self) -> int | None:
-        return self.sampling_params.listed(self.sampling_params.logprobs)
-
-    @property
-    def prompt_logprobs(self) -> int | None:
-        return self.sampling_params.prompt_logprobs
-
-    def prompts(self) -> list[Any]:
-        return as_prompts([self.token_ids])
-
-    def keywords(self) -> JSON:
-        return self.sampling_params.keywords()
+    def said(self, template: str) -> JSON:
+        """The body of the completion that it says."""
+        given = dict(self.sampling_params)
+        if given.get("logprob_token_ids") and self.sampling_params.logprobs is None:
+            given["logprobs"] = 0
+        about = {"model": self.model, "stream": self.stream, "stream_options": self.stream_options}
+        as_ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+        return {"prompt": self.token_ids, **given, **about, **as_ids}
 
 
-class SglangBody(_TokensIn):
+class TokensCompletion(Translated, CompletionBody):
+    names = {"prompt": "token_ids"} | {name: SAMPLING + name for name in (*VLLM, *LISTED)}
+
+
+class SglangBody(RequestBody):
     """The body of SGLang's `/generate`."""
 
-    fits: ClassVar[bool] = False
-    model: ClassVar[None] = None
     stream: bool = False
-    stream_options: ClassVar[None] = None
-    prompt_logprobs: ClassVar[None] = None
     input_ids: list[int] | list[list[int]] | None = None
     text: str | list[str] | None = None  # in their place
     sampling_params: SglangSampling = SglangSampling()
@@ -127,20 +100,21 @@ class SglangBody(_TokensIn):
         return self
 
     @property
-    def fields(self) -> dict[str, str]:
-        return super().fields | {"prompt": "input_ids" if self.text is None else "text"}
-
-    @property
     def is_batch(self) -> bool:
         return isinstance(self.text, list) or isinstance(next(iter(self.input_ids or ()), 0), list)
 
-    def prompts(self) -> list[Any]:
-        return as_prompts(self.input_ids if self.text is None else self.text)
+    def said(self, template: str) -> JSON:
+        """The body of the completion that it says."""
+        given = {SGLANG.get(name, name): value for name, value in self.sampling_params}
+        del given["spaces_between_special_tokens"]
+        prompt = self.input_ids if self.text is None else self.text
+        listed = self.top_logprobs_num if self.return_logprob else None
+        return {"prompt": prompt, "stream": self.stream, "logprobs": listed, **given}
+
+
+class SglangCompletion(Translated, CompletionBody):
+    names = {ours: SAMPLING + theirs for theirs, ours in SGLANG.items()}
 
     @property
-    def likeliest(self) -> int | None:
-        return self.top_logprobs_num if self.return_logprob else None
-
-    def keywords(self) -> JSON:
-        listed = {"logprobs": self.likeliest} if self.likeliest else {}
-        return self.sampling_params.keywords() | listed
+    def fields(self) -> dict[str, str]:
+        return super().fields | {"prompt": "input_ids" if self._sent.text is None else "text"}

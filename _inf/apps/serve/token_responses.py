@@ -11,22 +11,29 @@ from typing import Any
 
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice
+from _inf.apps.serve.completion_bodies import CompletionBody
 from _inf.apps.serve.responses import Responses, event_text, response_text
-from _inf.apps.serve.token_bodies import SglangBody, TokensBody
+from _inf.apps.serve.token_bodies import (
+    SglangBody,
+    SglangCompletion,
+    TokensBody,
+    TokensCompletion,
+)
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenText
 from _inf.types import JSON
 
 
-class TokensResponses(Responses[TokensBody]):
+class TokensResponses(Responses[CompletionBody]):
     """Of vLLM's route: the form of its completions, without text."""
 
-    form = TokensBody
+    form, sent_form = TokensCompletion, TokensBody
+    body: TokensCompletion
     prefix, name, event_name = "generate-tokens", "", ""
 
     def _about(self, name: str) -> JSON:
-        return {"request_id": self.body.request_id or self._head["id"]}
+        return {"request_id": self.body._sent.request_id or self._head["id"]}
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         choice.add(chunk)
@@ -37,17 +44,18 @@ class TokensResponses(Responses[TokensBody]):
         return {**self._named(choice, chunk), "logprobs": logprobs}
 
 
-class SglangResponses(Responses[SglangBody]):
+class SglangResponses(Responses[CompletionBody]):
     """Of SGLang's route: a dict for each answer, or a list of them for several. Each event of a
     stream has all tokens so far."""
 
-    form = SglangBody
+    form, sent_form = SglangCompletion, SglangBody
     prefix, name, event_name = "generate", "", ""
 
-    def __init__(self, call: ServedCall, body: SglangBody, model: str) -> None:
+    def __init__(self, call: ServedCall, body: SglangCompletion, model: str) -> None:
         super().__init__(call, body, model)
         self._begun = time.monotonic()
-        self._single = not body.is_batch and call.n == 1
+        self._asked: SglangBody = body._sent
+        self._single = not self._asked.is_batch and call.n == 1
         self._tokens: list[list[TokenText]] = [[] for _ in self.choices]  # of each, so far
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
@@ -63,7 +71,7 @@ class SglangResponses(Responses[SglangBody]):
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         choice.add(chunk)
         output, ids = choice.output, choice.output.token_ids
-        rid = self.body.rid or self._head["id"]
+        rid = self._asked.rid or self._head["id"]
         meta_info: JSON = {
             "id": rid if self._single else f"{rid}_{choice.index}",
             "finish_reason": _why(choice),
@@ -74,14 +82,14 @@ class SglangResponses(Responses[SglangBody]):
         }
         if choice.finish_reason is not None:
             meta_info["e2e_latency"] = time.monotonic() - self._begun
-        if self.body.return_logprob:
+        if self._asked.return_logprob:
             tokens = self._tokens[choice.index]
             tokens += choice.texts.add(chunk.token_ids)
             meta_info["input_token_logprobs"] = []
             meta_info["output_token_logprobs"] = [
                 self._entry(*pair) for pair in zip(tokens, output.logprobs, strict=True)
             ]
-            if most := self.body.top_logprobs_num:
+            if most := self._asked.top_logprobs_num:
                 meta_info["output_top_logprobs"] = [
                     [
                         self._entry(choice.texts.other(token, place), logprob)
@@ -92,7 +100,7 @@ class SglangResponses(Responses[SglangBody]):
         return {"text": choice.text, "output_ids": ids, "meta_info": meta_info}
 
     def _entry(self, token: TokenText, logprob: float) -> list[Any]:
-        text = token.text if self.body.return_text_in_logprobs else None
+        text = token.text if self._asked.return_text_in_logprobs else None
         return [None if math.isnan(logprob) else logprob, token.token, text]
 
 

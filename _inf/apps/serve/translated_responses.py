@@ -7,8 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from _inf.apps.openai_requests import RequestBody
-from _inf.apps.serve.bodies import TranslatedBody, read_body
+from _inf.apps.serve.bodies import TranslatedChat
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
 from _inf.apps.serve.error_responses import RequestError
@@ -22,21 +21,12 @@ Kind: TypeAlias = Literal["thought", "text"]
 ABORTED = "The engine was paused, which ended the answer; send the request again."
 
 
-class TranslatedResponses(Responses[TranslatedBody]):
-    """A thought and a text grow while their part is open; each call comes whole.
+class TranslatedResponses(Responses[TranslatedChat]):
+    """A thought and a text grow while their part is open; each call comes whole."""
 
-    sent_form: of the request, whose chat has `form`.
-    """
-
-    form: type[TranslatedBody]
-    sent_form: type[RequestBody]
     name, event_name = "", ""
 
-    @classmethod
-    def read(cls, data: bytes, template: str) -> TranslatedBody:
-        return cls.form.of(read_body(cls.sent_form, data), template)
-
-    def __init__(self, call: ServedCall, body: TranslatedBody, model: str) -> None:
+    def __init__(self, call: ServedCall, body: TranslatedChat, model: str) -> None:
         super().__init__(call, body, model)
         self._open: tuple[Kind, str] | None = None  # the part, and its text so far
 

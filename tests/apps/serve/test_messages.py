@@ -162,11 +162,11 @@ def test_fields_are_those_of_chats() -> None:
             sent = {**BODY, "tools": [TOOL], "output_format": FORMAT, "tool_choice": choice}
             sent |= {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}
             body = MessagesBody.model_validate(sent)
-            chat = body.chat("{{ reasoning_effort }}")
+            chat = body.said("{{ reasoning_effort }}")
             assert (chat["tool_choice"], chat["parallel_tool_calls"]) == (expected, parallel)
             assert chat["json_schema"] == FORMAT["schema"]
             assert chat["chat_template_kwargs"] == {"reasoning_effort": "high"}
-            read = body.chat("{% if enable_thinking %}")["chat_template_kwargs"]
+            read = body.said("{% if enable_thinking %}")["chat_template_kwargs"]
             assert read == {"enable_thinking": False}
 
 
