@@ -33,9 +33,6 @@ ANTHROPIC = {  # its names of what went wrong
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-# The field that has the prompt, by the end of the path; of chats it is `messages`.
-PROMPTS = {"/v1/completions": "prompt", "/v1/generate": "token_ids", "/tokenize": "prompt"}
-PROMPTS |= {"/generate": "input_ids", "/detokenize": "tokens"}
 
 
 class RequestError(InferenceError):
@@ -84,8 +81,8 @@ def error_of(failure: Exception, path: str) -> tuple[int, JSON]:
             status, code = failure.status, failure.code
         case PromptError():
             too_long = isinstance(failure, PromptTooLongError)
-            ends = [field for end, field in PROMPTS.items() if path.endswith(end)]
-            status, param = 400, param or next(iter(ends), "messages")
+            of_text = path.endswith("/v1/completions")
+            status, param = 400, param or ("prompt" if of_text else "messages")
             code = "context_length_exceeded" if too_long else None
         case UnknownKeyError():
             status, param, code = 400, failure.key, "unknown_parameter"

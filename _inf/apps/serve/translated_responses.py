@@ -39,20 +39,15 @@ class TranslatedResponses(Responses[TranslatedChat]):
         return json.dumps(self._response())
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
-        thought, text = self._add(chunk)
+        if chunk.finish_reason == "abort":  # their clients would take it for a whole answer
+            raise RequestError(503, ABORTED)
+        thought, text = choice.add(chunk)
         events = [*self._grown("thought", thought), *self._grown("text", text)]
         if choice.finish_reason is not None:
             events += self._closed()
             for call in choice.message.get("tool_calls", ()):
                 events += self._call_events(call)
         return events
-
-    def _add(self, chunk: StreamChunk) -> tuple[str, str]:
-        """Add a chunk to the choice. These APIs have no word for an answer that was aborted, and
-        their clients would take it for a whole one: it is an error."""
-        if chunk.finish_reason == "abort":
-            raise RequestError(503, ABORTED)
-        return self._choice.add(chunk)
 
     @property
     def _was_cut(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.serve import app, connections, responses, translated_responses
+from _inf.apps.serve import app, connections, responses
 from _inf.apps.serve.bodies import read_body
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
@@ -94,7 +94,7 @@ def test_bodies_are_read_beside_the_loop_that_answers(
         loops.append(asyncio._get_running_loop())
         return read_body(form, body)
 
-    for module in (connections, responses, translated_responses):
+    for module in (connections, responses):
         monkeypatch.setattr(module, "read_body", read)
     paths = [*app.ANSWERS, *app.TOLD, "/sessions", "/sessions/a/reward"]
     statuses = [client.post(path, content=b"{}").status_code for path in paths]
