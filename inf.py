@@ -23,24 +23,22 @@ from _inf.backends import base, registry, updates
 from _inf.backends.features import check_supported
 from _inf.config import Config
 from _inf.conversation.configured import Configured
-from _inf.conversation.plan import plan_call
-from _inf.conversation.prepared_call import PreparedCall
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
     GenerationTimeout,
     InferenceError,
     PromptError,
-    Refusals,
     ToolError,
 )
 from _inf.parts.adapters import check_loaded
 from _inf.parts.part import check_parts
 from _inf.parts.typed import GenerateParams
+from _inf.request.call import PreparedCall
 from _inf.request.keywords import names_keywords, refuse_positional
-from _inf.request.prompts import normalize
+from _inf.request.prompts import Form, normalize
 from _inf.request.sampling import resolve
-from _inf.request.template import escaped_json
+from _inf.request.template import escaped_json, template_of
 from _inf.request.tokenize import tokenize
 from _inf.request.values import one_of
 from _inf.response.decode import decode
@@ -49,6 +47,7 @@ from _inf.response.row import GenerationRow
 from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
 from _inf.response.stats import Stats
 from _inf.response.streaming import Stream, StreamChunk
+from _inf.response.thoughts import thoughts_of
 from _inf.runtime.calls import AwaitedCalls, CancelToken
 from _inf.runtime.extras import require_verl
 from _inf.runtime.progress import progress
@@ -141,6 +140,7 @@ class InferenceEngine:
         self.rollout: Any = getattr(self._backend, "rollout", None)
         self.model_config: Any = getattr(self.rollout, "model_config", None)
         self.tokenizer: Any = self.model.tokenizer
+        self._thoughts = thoughts_of(self.config, self.model)
 
     @names_keywords
     def generate(
@@ -188,32 +188,54 @@ class InferenceEngine:
         return self._roll_out(call, cancel)
 
     def _prepare(self, prompts: object, params: GenerateParams) -> PreparedCall:
-        """Check and convert messages, then parameters, then token ids."""
-        refusals = Refusals(kept=params.get("on_error") == "row")
-        forms = normalize(prompts, refusals)
+        if params.get("on_error") == "row":
+            from _inf.parts.failures.calls import prepare_each
+
+            return prepare_each(self._checked, prompts, params)
+        forms = normalize(prompts)
+        return self._checked(forms, params, range(len(forms)))
+
+    def _checked(
+        self, forms: Sequence[Form], params: GenerateParams, indexes: Sequence[int]
+    ) -> PreparedCall:
+        """Check parameters, then render and tokenize. indexes: the prompts' numbers."""
         rows = any(isinstance(form, Prompt) for form in forms) or None
         check_supported(self._backend, {**params, "generate(row)": rows})
-        sampling = resolve(params, self.config.rollout, len(forms), self.model, refusals)
+        sampling = resolve(params, self.config.rollout, indexes, self.model)
         if rows:
-            from _inf.request.continued_rows import continued
+            from _inf.parts.continued.calls import continued
 
-            sampling = continued(sampling, forms, refusals)
+            sampling = continued(sampling, forms, self.model.limits)
         check_parts(self._backend, sampling.params)
-        plan = plan_call(sampling, self.config, self._configured, self.model)
+        plan = None
+        template = template_of(self.model, sampling.template_kwargs)
+        templates = [template] * len(forms)
+        if self._configured.has_turns(sampling):
+            from _inf.conversation.turn_plan import plan_turns
+
+            plan = plan_turns(sampling, self.config, self._configured, self.model)
+            template, templates = plan.rules.template, plan.templates
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
-        tokenized = tokenize(forms, plan.templates, self.model.limits, most, side, refusals)
-        return PreparedCall(tokenized, sampling, plan, refusals)
+        tokenized = tokenize(forms, templates, self.model.limits, most, side, indexes)
+        if plan is None:
+            return PreparedCall(tokenized, sampling, template)
+        from _inf.conversation.turn_call import TurnCall
+
+        return TurnCall(tokenized, sampling, template, plan)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> GenerationOutput:
         """Answer the rows, plain ones as one batch, and decode them."""
         cancel.expire_in(call.sampling.timeout)
         with self._stats.call(), progress(call.size, call.sampling.progress) as report:
             outputs = call.answers(self._backend, cancel, report)
-        self._stats.add_rows(outputs, [prompt.so_far for prompt in call.prompts])
+        self._stats.add_rows(outputs, call.sampling.rows)
         for why in call.warnings(outputs):
             warnings.warn(why, stacklevel=4)
-        width, thoughts = self.config.rollout.response_length, call.plan.rules.thoughts
-        return decode(outputs, call.prompts, call.sampling, self.tokenizer, width, thoughts)
+        width = self.config.rollout.response_length
+        output = decode(outputs, call.prompts, call.sampling, self.tokenizer, width)
+        if self._thoughts is None:
+            return output
+        return self._thoughts.split_rows(output, outputs, call.sampling)
 
     @names_keywords
     def stream(
@@ -241,7 +263,7 @@ class InferenceEngine:
         call = self._prepare(prompt, params)
         request, begin = call.streamed_request(), self._backend.stream
         of_call = (call.sampling, call.finish_reason, self.tokenizer, self._stats)
-        return Stream(begin, request, *of_call, call.plan.rules.thoughts)
+        return Stream(begin, request, *of_call, self._thoughts)
 
     def score(
         self,
@@ -269,7 +291,7 @@ class InferenceEngine:
 
     def _scored(self, prompts: Any, responses: Any, adapter: str | None) -> list[Scored]:
         check_loaded(self.adapters, [adapter])
-        template = self._prepare([], {}).plan.rules.template  # of any call without keywords
+        template = self._prepare([], {}).template  # of any call without keywords
         return scored_sequences(prompts, responses, template, self.model)
 
     def get_logprobs(

@@ -1,8 +1,7 @@
 """The exceptions of this library, so that a caller can catch them all as `InferenceError`.
 
 Every message says what was wrong, where (prompt index, key path, file) and what to do.
-`inf` re-exports them; the library raises no other exceptions on purpose. `Refusals` are those of
-one call's prompts.
+`inf` re-exports them; the library raises no other exceptions on purpose.
 """
 
 from __future__ import annotations
@@ -93,42 +92,6 @@ def at_fault(
         failure.index = index if failure.index is None else failure.index
         failure.row = row if failure.row is None else failure.row
         raise
-
-
-class Refusals:
-    """What was wrong with each refused prompt of a call, by its index.
-
-    By default the first refusal ends the call; with `on_error="row"` it becomes its prompt's rows,
-    and the others are answered. kept: whether a refusal is noted here; otherwise it is raised.
-    """
-
-    def __init__(self, *, kept: bool = False) -> None:
-        self._kept = kept
-        self._reasons: dict[int, str] = {}
-
-    @contextlib.contextmanager
-    def of(self, index: int) -> Iterator[None]:
-        """Note, or raise, a refusal of prompt `index` that is raised inside."""
-        try:
-            with at_fault(index=index):
-                yield
-        except (PromptError, ConfigError) as failure:
-            if not self._kept:
-                raise
-            self._reasons[index] = error_text(failure)
-
-    def __contains__(self, index: int) -> bool:
-        return index in self._reasons
-
-    def __len__(self) -> int:
-        return len(self._reasons)
-
-    def reason(self, index: int) -> str:
-        """Why a prompt is refused."""
-        return self._reasons[index]
-
-
-RAISED = Refusals()
 
 
 def shown(value: object) -> str:

@@ -21,7 +21,6 @@ Tokenizer: TypeAlias = "PreTrainedTokenizerBase"  # Transformers'
 JSON: TypeAlias = dict[str, Any]  # an object of JSON
 Message: TypeAlias = "dict[str, Any]"  # OpenAI's: role, content and, for an assistant, tool_calls
 Side: TypeAlias = Literal["left", "right"]
-OnError: TypeAlias = Literal["raise", "row"]
 
 # Called on the engine's thread with the numbers of finished rows and of tokens generated so far.
 Report: TypeAlias = "Callable[[int, int], None]"
@@ -58,16 +57,13 @@ def python_value(value: Any) -> Any:
 class Prompt:
     """One prompt as sent to the engine. truncated_tokens: how many `truncate_prompt` cut off.
     messages: the ids were rendered from these, if any. For a backend without a tokenizer it has
-    messages or text, and no ids. Of a row that `pause("abort")` ended and that is continued:
-    so_far, what it has; messages, those before its first answer; seed, adapter, its own."""
+    messages or text, and no ids. index: its number in the call."""
 
     token_ids: list[int]
     truncated_tokens: int = 0
     messages: list[Message] | None = None
     text: str | None = None
-    so_far: RequestOutput | None = None
-    seed: int | None = None
-    adapter: str | None = None
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -185,9 +181,7 @@ class Request:
 
     prompt_index, row: the numbers of the prompt and of the row in the call, for error messages;
     None for a turn of a conversation, which has its own. messages, text, tools: the caller's prompt
-    and the schemas of its tools, for a backend without a tokenizer. failure_is_row: a failure of
-    this request alone is a row, and not raised. so_far: the answer's first part, which is
-    continued: it counts in all parameters, and the output has both parts.
+    and the schemas of its tools, for a backend without a tokenizer.
     """
 
     token_ids: list[int]
@@ -197,13 +191,14 @@ class Request:
     messages: Sequence[Message] | None = None
     text: str | None = None
     tools: Sequence[Mapping[str, Any]] = ()
-    failure_is_row: bool = field(default=False, repr=False, compare=False)
-    so_far: RequestOutput | None = None
 
     @property
     def known_ids(self) -> list[int]:
-        """The ids before the first new token: the prompt's, and those of `so_far`."""
-        return self.token_ids + (self.so_far.token_ids if self.so_far else [])
+        """The ids before the first new token: the prompt's, and those of an answer that goes on."""
+        ids = self.token_ids
+        for part in self.params.parts:
+            ids = part.known_ids(ids)
+        return ids
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Backend(abc.ABC):
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
-        """Answer a batch, in order. A request whose `failure_is_row` fails alone."""
+        """Answer a batch, in order."""
 
     @abc.abstractmethod
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Sequence
 
-from _inf.errors import PromptError, RequestFailure, error_text
+from _inf.errors import PromptError, RequestFailure
 from _inf.types import Request, RequestOutput
 
 
@@ -40,16 +40,13 @@ async def row_or_failure(request: Request, answer: Awaitable[RequestOutput]) -> 
     try:
         return await answer
     except (RequestFailure, PromptError) as failure:
-        if not request.failure_is_row:
-            raise
-        return failed_row(request, failure)
+        return row_instead(request, failure)
 
 
-def failed_row(request: Request, failure: Exception) -> RequestOutput:
-    of_text = request.messages is not None or request.text is not None
-    return RequestOutput(
-        finish_reason="abort",
-        error=error_text(failure),
-        prompt_tokens=len(request.token_ids),
-        text="" if of_text else None,
-    )
+def row_instead(request: Request, failure: Exception) -> RequestOutput:
+    """The row in place of a failure of a request alone, or raise it."""
+    rows = (part.failed(request, failure) for part in request.params.parts)
+    row: RequestOutput | None = next(filter(None, rows), None)
+    if row is None:
+        raise failure
+    return row

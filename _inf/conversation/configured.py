@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
+from _inf.request.sampling import Sampling
 from _inf.runtime import quiet
 from _inf.types import Tool, ToolCall
 
@@ -40,6 +41,11 @@ class Configured:
         except BaseException:
             self.close()
             raise
+
+    def has_turns(self, sampling: Sampling) -> bool:
+        """Whether a call's rows have turns, or its model sees tools."""
+        tools = self.tools if sampling.tools is None else sampling.tools
+        return bool(tools) or sampling.asks_for_turns
 
     def agent_loops(self, config: Config) -> AgentLoops:
         """The agent loops that calls may ask for, by the names of the config and of verl."""

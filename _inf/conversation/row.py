@@ -67,25 +67,6 @@ async def answered_rows(
     ]
 
 
-def failures(outputs: Sequence[RequestOutput]) -> Iterator[str]:
-    """A warning that names the first row that failed, and its reason. A row that a limit has ended
-    did not fail."""
-    failed = [
-        (number, output.error, output.transcript and output.transcript.agent_loop)
-        for number, output in enumerate(outputs)
-        if output.finish_reason == "abort"
-        and output.error is not None
-        and (output.transcript is None or output.transcript.limit is None)
-    ]
-    if failed:
-        number, error, agent_loop = failed[0]
-        loop = "" if agent_loop is None else f" (agent loop {agent_loop})"
-        yield (
-            f"rows: {len(failed)} of {len(outputs)} failed; the first is row {number}{loop}: "
-            f'{error}. The others\' reasons are in metadata["error"].'
-        )
-
-
 def unsampled(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> Iterator[str]:
     """A warning that names the agent loop, and the place in the first row with ids that a trainer
     would take for sampled ones."""

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
-from _inf.request.template import Template, escaped_json
+from _inf.request.template import Template, escaped_json, template_of
 from _inf.response.decode import answer_text, decoded_text
 from _inf.types import ModelInfo, RequestOutput, Tool
 
 if TYPE_CHECKING:
-    from _inf.conversation.row import Loop
     from _inf.response.thoughts import Thoughts
     from _inf.tools.parsing import Parsed
 
@@ -35,11 +34,9 @@ class Rules:
     @functools.cached_property
     def thoughts(self) -> Thoughts | None:
         """How answers are split into thoughts and content; None if they are not."""
-        if (marks := self.config.reasoning_parser) is None:
-            return None
-        from _inf.response.thoughts import Thoughts
+        from _inf.response.thoughts import thoughts_of
 
-        return Thoughts(marks, self.model.tokenizer, self.model.eos_token_ids)
+        return thoughts_of(self.config, self.model)
 
     def escape_special_tokens(self, text: str) -> str:
         """Break the special tokens in a tool's or a user's text; those of a server that renders are
@@ -54,32 +51,13 @@ class Rules:
         return f"{text}{added}" if escape(joined) == joined else f"{text} {added}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How the rows of a call are answered.
-
-    rules: with all tools of the call; of_prompts: those of each prompt's rows. loops: what answers
-    the rows of each prompt; none if each row is one plain turn.
-    """
-
-    rules: Rules
-    of_prompts: Sequence[Rules]
-    loops: Sequence[Loop] = ()
-
-    @property
-    def templates(self) -> list[Template | None]:
-        """The chat template of each prompt; None if a server renders."""
-        return [rules.template for rules in self.of_prompts]
-
-
 def rules_for(
     tools: Sequence[Tool], kwargs: Mapping[str, Any], config: Config, model: ModelInfo
 ) -> Rules:
     """Return the rules of a call with these tools. kwargs: of `apply_chat_template`."""
-    template = None
-    if model.tokenizer is not None:
-        shown = _shown_to_the_model(tools, config, model) if tools else {}
-        template = Template(model.tokenizer, kwargs, eos_token_ids=model.eos_token_ids, **shown)
+    shows = tools and model.tokenizer is not None
+    shown = _shown_to_the_model(tools, config, model) if shows else {}
+    template = template_of(model, kwargs, **shown)
     return Rules({tool.name: tool for tool in tools}, template, config, model)
 
 

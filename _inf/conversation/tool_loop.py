@@ -21,6 +21,7 @@ from _inf.errors import (
     RequestFailure,
     error_text,
 )
+from _inf.parts.continued import Continued
 from _inf.tools.definition import call_fault
 from _inf.tools.execution import Executed, copied, execute
 from _inf.turns import TurnOptions
@@ -46,10 +47,10 @@ class ToolLoop:
 
     def row(self, prompt: Prompt, params: SamplingParams, recorder: Recorder) -> ToolRow:
         episode = Episode(prompt, params, self.turns, self.rules, recorder)
-        if prompt.so_far is not None:
+        if (continued := params.of(Continued)) is not None:
             from _inf.conversation.continued import take_up
 
-            take_up(episode, prompt.so_far)
+            take_up(episode, continued.so_far)
         return ToolRow(episode, self._hooks(episode))
 
     def _hooks(self, episode: Episode) -> list[Hook]:

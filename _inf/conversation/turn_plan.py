@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
-from _inf.conversation.rules import DEFAULT_INTERACTION, Plan, Rules, rules_for
+from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, rules_for
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.keywords import refuse
 from _inf.request.sampling import Sampling
+from _inf.request.template import Template
 from _inf.turns import TurnOptions
 from _inf.types import ModelInfo, Tool
 
@@ -20,14 +21,32 @@ if TYPE_CHECKING:
     from _inf.conversation.row import Loop
 
 
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the rows of a call with turns are answered.
+
+    rules: with all tools of the call; of_prompts: those of each prompt's rows. loops: what answers
+    the rows of each prompt; none for a stream, whose tools only the model sees.
+    """
+
+    rules: Rules
+    of_prompts: Sequence[Rules]
+    loops: Sequence[Loop] = ()
+
+    @property
+    def templates(self) -> list[Template | None]:
+        """The chat template of each prompt; None if a server renders."""
+        return [rules.template for rules in self.of_prompts]
+
+
 def plan_turns(
-    tools: Sequence[Tool],
-    sampling: Sampling,
-    config: Config,
-    configured: Configured,
-    model: ModelInfo,
+    sampling: Sampling, config: Config, configured: Configured, model: ModelInfo
 ) -> Plan:
-    """Plan a call that has tools or keywords of conversations, agent loops or environments."""
+    """Plan a call that has tools or keywords of conversations, agent loops or environments.
+
+    Raises `ConfigError` and `ToolError` about keywords that do not fit together.
+    """
+    tools = configured.tools if sampling.tools is None else sampling.tools
     loops: Sequence[Loop] = ()
     if "agent_loop" in sampling.asked:
         tools = []

@@ -20,7 +20,7 @@ from _inf.request.keyword import Keyword
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from _inf.types import ModelInfo, Prompt, RequestOutput, SamplingParams
+    from _inf.types import ModelInfo, Prompt, Request, RequestOutput, SamplingParams
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +98,22 @@ class Part:
     def contradictions(self, params: SamplingParams, model: ModelInfo) -> Iterable[tuple[str, str]]:
         """What cannot be followed beside a row's other parameters: a keyword, and why."""
         return ()
+
+    def check_one_turn(self, prompt: Prompt) -> None:
+        """Refuse a prompt that is answered by one turn."""
+
+    def known_ids(self, ids: list[int]) -> list[int]:
+        """The ids before the first new token, which begin with the prompt's."""
+        return ids
+
+    @property
+    def known_tokens(self) -> int:
+        """How many tokens of the answer were generated before, in another call."""
+        return 0
+
+    def failed(self, request: Request, failure: Exception) -> RequestOutput | None:
+        """The answer in place of a failure of this request alone; None: it is raised."""
+        return None
 
     def added(self, output: RequestOutput, prompt: Prompt) -> Added:
         """What it adds to a row, from the record that a backend left in `output.parts`."""

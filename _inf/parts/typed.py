@@ -90,9 +90,6 @@ class GenerateParams(TypedDict, total=False):
             them, and the stop token.
         include_stop_str_in_output: End the text with the stop string. Or with the stop token,
             if it is no special one; default False (as vLLM).
-        on_error: raise or row: what a refused prompt and a failed request are. By default the
-            call raises; with row their rows have `finish_reason` abort and
-            `metadata["error"]`, and the other rows are as without them.
         timeout: Seconds for the answer. Above 0; after them the call is aborted in the engine
             and raises `GenerationTimeout`.
         progress: Show a progress bar. By default on a terminal or in a notebook, if the call
@@ -102,6 +99,9 @@ class GenerateParams(TypedDict, total=False):
             grammars, streams or tools (docs/backends.md).
         return_routed_experts: Also return which experts of a MoE model each token used.
             Default False (docs/parity.md).
+        on_error: raise, the default, or row. With raise the first refused prompt or failed
+            request raises; with row they become rows with `finish_reason` abort and
+            `metadata["error"]`, and the other rows are as without them.
         prompt_logprobs: Also score the prompt's tokens. True, or how many of the likeliest
             tokens to return at each of them too (`top_prompt_logprobs`), -1: all; default
             False.
@@ -151,11 +151,11 @@ class GenerateParams(TypedDict, total=False):
     truncate_prompt: Literal["left", "right"] | None
     skip_special_tokens: bool | None
     include_stop_str_in_output: bool | None
-    on_error: Literal["raise", "row"] | None
     timeout: float | None
     progress: bool | None
     num_beams: int | None
     return_routed_experts: bool | None
+    on_error: Literal["raise", "row"] | None
     prompt_logprobs: bool | int | None
     sampling_mask: bool | None
     logprobs: int | None

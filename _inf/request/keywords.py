@@ -212,19 +212,6 @@ _CALLS: Mapping[str, Keyword] = {
         neutral=False,
         sglang="no_stop_trim",
     ),
-    "on_error": Keyword(
-        partial(values.one_of, known=("raise", "row")),
-        "raise or row: what a refused prompt and a failed request are. By default the call raises; "
-        'with row their rows have `finish_reason` abort and `metadata["error"]`, and the other '
-        "rows are as without them.",
-        typed='Literal["raise", "row"]',
-        per_prompt=False,
-        neutral="raise",
-        refused={
-            "stream": "stream() raises; use generate()",
-            "chat": "a chat shows what failed; leave it out",
-        },
-    ),
     "timeout": Keyword(
         partial(values.number, above=0.0, most=threading.TIMEOUT_MAX),
         "Seconds for the answer. Above 0; after them the call is aborted in the engine and raises "

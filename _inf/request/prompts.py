@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from pydantic_core import from_json
 
-from _inf.errors import RAISED, PromptError, Refusals, did_you_mean, shown
+from _inf.errors import PromptError, at_fault, did_you_mean, shown
 from _inf.types import Message, Prompt, as_list, python_value
 
 Text: TypeAlias = "list[Message] | list[int] | str"
@@ -36,22 +36,20 @@ class LaterTurn(list[Any]):
     not `prompt_length`."""
 
 
-def normalize(prompts: object, refusals: Refusals = RAISED) -> list[Form]:
-    """Return messages, token ids or plain text per prompt; `"text"` is one user message.
-
-    A bare list of messages is one conversation, not a batch. An empty list is an empty batch. A
-    refused prompt is an empty list.
-    """
-    listed = _listed(prompts)
-    if listed is None or _is_row(prompts) or (listed and all(map(_is_message, listed))):
-        listed = [prompts]
-    forms: list[Form] = []
-    for index, prompt in enumerate(listed):
-        form: Form = []
-        with refusals.of(index):
-            form = _one(prompt, index)
-        forms.append(form)
+def normalize(prompts: object) -> list[Form]:
+    """Return messages, token ids or plain text per prompt; `"text"` is one user message. An empty
+    list is an empty batch."""
+    forms = []
+    for index, prompt in enumerate(listed_prompts(prompts)):
+        with at_fault(index=index):
+            forms.append(form_of(prompt, index))
     return forms
+
+
+def listed_prompts(prompts: object) -> Sequence[Any]:
+    """The prompts of a call: a bare list of messages is one conversation, not a batch."""
+    listed = _listed(prompts)
+    return [prompts] if listed is None or (listed and all(map(_is_message, listed))) else listed
 
 
 def _listed(value: object) -> Sequence[Any] | None:
@@ -100,14 +98,14 @@ def _fields(message: Any) -> Mapping[Any, Any] | None:
     return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
 
 
-def _one(prompt: object, index: int) -> Form:
+def form_of(prompt: object, index: int) -> Form:
     if isinstance(prompt, str):
         if not prompt:
             raise PromptError(f"prompt {index} is an empty string; write something in it.")
         message: Message = {"role": "user", "content": str.__str__(prompt)}
         return [message]
     if _is_row(prompt):
-        from _inf.request.continued_rows import continued_row
+        from _inf.parts.continued.rows import continued_row
 
         return continued_row(prompt, index)
     if _is_object(prompt) or (isinstance(prompt, Mapping) and "role" in prompt):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.config import RolloutConfig
 from _inf.config.other_names import hint
-from _inf.errors import RAISED, ConfigError, Refusals
+from _inf.errors import ConfigError
 from _inf.parts.found import PARTS
 from _inf.parts.part import Part
 from _inf.request.keywords import FILTERS, KEYWORDS, PER_PROMPT, checked, refuse
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import CONTINUED
 from _inf.turns import TurnOptions
-from _inf.types import ModelInfo, OnError, SamplingParams, Side, Tool, as_list
+from _inf.types import ModelInfo, SamplingParams, Side, Tool, as_list
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
@@ -42,7 +43,6 @@ class Sampling:
     progress: bool | None = None
     tools: list[Tool] | None = None  # None: the config's
     truncate_prompt: Side | None = None  # None: the config's
-    on_error: OnError = "raise"
 
     @property
     def asks_for_turns(self) -> bool:
@@ -83,8 +83,9 @@ class Sampling:
             "include_stop": self.include_stop_str_in_output,
         }
 
+    @functools.cached_property
     def rows(self) -> list[SamplingParams]:
-        """Return each row's parameters, prompt-major; each sample gets its own seed, or beam. The
+        """Each row's parameters, prompt-major; each sample gets its own seed, or beam. The
         first sample has the prompt's."""
         if self.n == 1:
             return self.params
@@ -99,28 +100,25 @@ def _of_sample(params: SamplingParams, sample: int) -> SamplingParams:
 def resolve(
     params: Mapping[str, Any],
     config: RolloutConfig,
-    prompts: int,
+    prompts: Sequence[int],
     model: ModelInfo,
-    refusals: Refusals = RAISED,
 ) -> Sampling:
-    """Check the keywords of a call with that many `prompts` and fill them up from `config`.
+    """Check the keywords of a call and fill them up from `config`. prompts: their numbers.
 
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
-    engine itself reads only `config.json` or `generation_config.json`, not both. The values of a
-    refused prompt mean nothing.
+    engine itself reads only `config.json` or `generation_config.json`, not both.
     """
-    _check_names(params)
-    given = {name: _given(name, value) for name, value in params.items() if value is not None}
-    listed = _listed(given, prompts)
+    given = _given(params)
+    listed = _listed(given, len(prompts))
     vocabulary = model.limits.vocabulary
     shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
     default = {} if "tools" in given else {"agent_loop": config.agent.default}
-    differ = bool(listed) and prompts > 0
+    differ = bool(listed) and bool(prompts)
     if differ:
-        of_prompts = [(SamplingParams(max_tokens=1), shared)] * prompts
-        for index in range(prompts):
-            with refusals.of(index):
-                of_prompts[index] = _of_prompt(index, listed, shared, config, model)
+        of_prompts = [
+            _of_prompt(place, index, listed, shared, config, model)
+            for place, index in enumerate(prompts)
+        ]
     else:  # all prompts have the same, which is checked once
         of_prompts = [(_params(shared, config, model), shared)]
     all_params, values = [params for params, _ in of_prompts], [default | v for _, v in of_prompts]
@@ -131,20 +129,13 @@ def resolve(
     of_call = {"n": config.n, **_fields_of(Sampling, shared), "asked": asked}
     _check_together(asked, all_params, of_call["n"])
     if not differ:
-        all_params, turns = all_params * prompts, turns * max(1, prompts)
+        all_params, turns = all_params * len(prompts), turns * max(1, len(prompts))
     if "seed" in shared:
         all_params = [
             dataclasses.replace(params, seed=prompt_seed(shared["seed"], index))
-            for index, params in enumerate(all_params)
+            for index, params in zip(prompts, all_params, strict=True)
         ]
     return Sampling(params=all_params, turns=turns, **of_call)
-
-
-def _check_names(params: Mapping[str, Any]) -> None:
-    for name in params:
-        if name not in KEYWORDS:
-            instead = hint(name, KEYWORDS) or "."
-            raise ConfigError.of(name, f"generate() has no such parameter{instead}")
 
 
 def _check_together(asked: frozenset[str], params: Sequence[SamplingParams], n: int) -> None:
@@ -158,6 +149,7 @@ def _check_together(asked: frozenset[str], params: Sequence[SamplingParams], n: 
 
 
 def _of_prompt(
+    place: int,
     index: int,
     listed: Mapping[str, Sequence[Any]],
     shared: Mapping[str, Any],
@@ -168,7 +160,7 @@ def _of_prompt(
     values = dict(shared)
     try:
         for name, of_prompts in listed.items():
-            if (value := of_prompts[index]) is not None:
+            if (value := of_prompts[place]) is not None:
                 values[name] = checked(name, value, model.limits.vocabulary)
         return _params(values, config, model), values
     except ConfigError as failure:
@@ -179,13 +171,25 @@ def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
-def _given(name: str, value: Any) -> Any:
-    """A keyword's value, or that of each prompt, with lists in place of arrays."""
-    listed = as_list(value)
-    if not isinstance(listed, list):
-        return value
-    of_lists = name in PER_PROMPT and PER_PROMPT[name].is_list
-    return [as_list(each) for each in listed] if of_lists else listed
+def _given(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords that have a value, with lists in place of arrays."""
+    given = {}
+    for name, value in params.items():
+        if name not in KEYWORDS:
+            instead = hint(name, KEYWORDS) or "."
+            raise ConfigError.of(name, f"generate() has no such parameter{instead}")
+        if value is not None:
+            listed = as_list(value)
+            of_lists = name in PER_PROMPT and PER_PROMPT[name].is_list
+            if isinstance(listed, list):
+                value = [as_list(each) for each in listed] if of_lists else listed
+            given[name] = value
+    return given
+
+
+def listed_values(params: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
+    """The keywords with one value per prompt."""
+    return _listed(_given(params), prompts)
 
 
 def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:

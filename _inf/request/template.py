@@ -18,7 +18,7 @@ from typing import Any
 
 from _inf.errors import PromptError, ToolError, check_unicode, error_text
 from _inf.runtime import quiet
-from _inf.types import Tokenizer
+from _inf.types import ModelInfo, Tokenizer
 
 Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message]], str]
@@ -395,3 +395,10 @@ def _calls_as_text(message: Message) -> Message:
     written = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls]
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": "\n".join([*filter(None, [message["content"]]), *written])}
+
+
+def template_of(model: ModelInfo, kwargs: Mapping[str, Any], **tools: Any) -> Template | None:
+    """The template of a call. kwargs: of `apply_chat_template`; tools: as `Template` has them."""
+    if model.tokenizer is None:  # the server renders
+        return None
+    return Template(model.tokenizer, kwargs, eos_token_ids=model.eos_token_ids, **tools)

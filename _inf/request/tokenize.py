@@ -9,10 +9,8 @@ from dataclasses import replace
 from numbers import Integral
 
 from _inf.errors import (
-    RAISED,
     PromptError,
     PromptTooLongError,
-    Refusals,
     at_fault,
     check_unicode,
     shown,
@@ -28,30 +26,30 @@ def tokenize(
     limits: Limits,
     max_tokens: Sequence[int] | None = None,
     truncate: Side | None = None,
-    refusals: Refusals = RAISED,
+    indexes: Sequence[int] = (),
 ) -> list[Prompt]:
     """Return each prompt's token ids; messages are rendered by the chat template. Without a
     template the server renders and tokenizes, and messages and text stay as they are.
 
     template: of all prompts, or a list of one each. max_tokens: of each answer, which must fit
-    after its prompt. truncate: the call's own `truncate_prompt`. A refused prompt has no ids.
+    after its prompt. truncate: the call's own `truncate_prompt`. indexes: the numbers of these
+    prompts in the call, if they are not all.
     """
     if truncate is not None:
         limits = replace(limits, truncate=truncate)
     tokenized = []
-    for index, prompt in enumerate(prompts):
-        one = Prompt([])
-        rendered_by = template[index] if isinstance(template, Sequence) else template
-        most = None if max_tokens is None else max_tokens[index]
+    for place, prompt in enumerate(prompts):
+        index = indexes[place] if indexes else place
+        rendered_by = template[place] if isinstance(template, Sequence) else template
+        most = None if max_tokens is None else max_tokens[place]
         own_limits = _of_later_turn(limits, most) if isinstance(prompt, LaterTurn) else limits
-        if index not in refusals:
-            with refusals.of(index):
-                if isinstance(prompt, Prompt):
-                    one = _continued(prompt, limits, index, by_generate=most is not None)
-                else:
-                    one = _tokenized(prompt, rendered_by, own_limits, index)
-                if most is not None and len(one.token_ids) + most > limits.total:
-                    raise _no_room_for_answer(index, len(one.token_ids), most, limits)
+        with at_fault(index=index):
+            if isinstance(prompt, Prompt):
+                one = prompt
+            else:
+                one = _tokenized(prompt, rendered_by, own_limits, index)
+            if most is not None and len(one.token_ids) + most > limits.total:
+                raise _no_room_for_answer(index, len(one.token_ids), most, limits)
         tokenized.append(one)
     return tokenized
 
@@ -73,10 +71,10 @@ def _tokenized(prompt: Text, template: Template | None, limits: Limits, index: i
         ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
     else:
         ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
-    ids = _known(ids, limits, where)
+    ids = known_ids(ids, limits, where)
     excess = len(ids) - limits.prompt
     if excess <= 0:
-        return Prompt(ids, 0, messages)
+        return Prompt(ids, 0, messages, index=index)
     if limits.truncate is None:
         raise PromptTooLongError(
             f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
@@ -84,17 +82,7 @@ def _tokenized(prompt: Text, template: Template | None, limits: Limits, index: i
             "left|right, for the call or in the config."
         )
     kept = ids[excess:] if limits.truncate == "left" else ids[: limits.prompt]
-    return Prompt(kept, excess, messages)
-
-
-def _continued(row: Prompt, limits: Limits, index: int, *, by_generate: bool) -> Prompt:
-    so_far = row.so_far
-    if so_far is None or not by_generate:
-        raise PromptError(f"prompt {index} is a row, which only generate() continues.")
-    ids = so_far.token_ids if so_far.transcript is None else so_far.transcript.ids
-    for part in (row.token_ids, ids):
-        _known(part, limits, f"prompt {index}: the row's token")
-    return row
+    return Prompt(kept, excess, messages, index=index)
 
 
 def _as_given(prompt: Text, index: int) -> Prompt:
@@ -110,10 +98,12 @@ def _as_given(prompt: Text, index: int) -> Prompt:
     except (TypeError, ValueError, RecursionError) as failure:
         raise PromptError(f"prompt {index} cannot be sent as JSON: {failure}.") from None
     check_unicode(sent, f"prompt {index}", PromptError)
-    return Prompt([], text=prompt) if isinstance(prompt, str) else Prompt([], messages=prompt)
+    if isinstance(prompt, str):
+        return Prompt([], text=prompt, index=index)
+    return Prompt([], messages=prompt, index=index)
 
 
-def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
+def known_ids(ids: list[int], limits: Limits, where: str) -> list[int]:
     """Refuse ids outside the model's vocabulary; a tokenizer may know more tokens."""
     if ids and not (0 <= min(ids) and max(ids) < limits.vocabulary):
         known = range(limits.vocabulary)
@@ -148,11 +138,11 @@ def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int
     if isinstance(response, str):
         check_unicode(response, where, PromptError)
         ids = tokenizer(response, add_special_tokens=False)["input_ids"] if response else []
-        return _known(list(ids), limits, f"{where}: the text's token")
+        return known_ids(list(ids), limits, f"{where}: the text's token")
     ids = as_list(response)
     if isinstance(ids, Sequence) and not ids:
         return []
-    return _known(id_list(ids, where), limits, where)
+    return known_ids(id_list(ids, where), limits, where)
 
 
 def no_room(

@@ -10,16 +10,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from _inf.parts.grammars import is_constrained
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.types import Prompt, RequestOutput, Tokenizer
-
-if TYPE_CHECKING:
-    from _inf.response.thoughts import Thoughts
 
 NONE_SHOWN: Mapping[int, str] = MappingProxyType({})
 
@@ -30,19 +26,16 @@ def decode(
     sampling: Sampling,
     tokenizer: Tokenizer,
     response_length: int,
-    thoughts: Thoughts | None = None,
 ) -> GenerationOutput:
-    """Decode `len(prompts) * sampling.n` outputs. response_length: the width of padded rows.
-    thoughts: how the answers are split; None: they are not."""
-    n, shown = sampling.n, {} if thoughts is None else thoughts.shown
-    answers = list(map(_last_turn, outputs))
-    texts = _answer_texts(answers, tokenizer, shown=shown, **sampling.text_options)
+    """Decode `len(prompts) * sampling.n` outputs. response_length: the width of padded rows."""
+    n = sampling.n
+    texts = _answer_texts([*map(last_turn, outputs)], tokenizer, **sampling.text_options)
     stop_texts = _stop_texts(outputs, tokenizer)
     responses = [o.token_ids if o.transcript is None else o.transcript.ids for o in outputs]
     width = max([response_length, *map(len, responses)])
     rows = []
     pad = tokenizer and tokenizer.pad_token_id  # Transformers takes 10 us to find it, each time
-    for place, (output, params) in enumerate(zip(outputs, sampling.rows(), strict=True)):
+    for place, (output, params) in enumerate(zip(outputs, sampling.rows, strict=True)):
         prompt = prompts[place // n]
         row = GenerationRow(
             texts[place],
@@ -50,16 +43,13 @@ def decode(
             parts=[part.added(output, prompt) for part in params.parts],
             prompt_token_ids=_prompt_ids(output, prompt),
             matched_stop_text=stop_texts[output.matched_stop],
-            prompt_index=place // n,
+            prompt_index=prompt.index,
             sample_index=place % n,
             seed=params.seed,
             truncated_prompt_tokens=prompt.truncated_tokens,
             padded_to=0 if output.text is not None else width,
             pad_token_id=pad,
         )
-        if thoughts is not None and row.reasoning is None:
-            ids = answers[place].token_ids
-            row = _split(row, ids, thoughts, constrained=is_constrained(params))
         rows.append(row)
     return GenerationOutput(rows)
 
@@ -95,36 +85,14 @@ def _stop_texts(
     }
 
 
-def _split(
-    row: GenerationRow, ids: list[int], thoughts: Thoughts, *, constrained: bool
-) -> GenerationRow:
-    """Split the text of a row's last answer; ids: the answer's."""
-    inside = thoughts.inside(_ids_before(row), constrained=constrained)
-    thought, content, _ = thoughts.split(row.completion, inside=inside)
-    return dataclasses.replace(
-        row,
-        completion=content,
-        whole_text=row.completion,
-        reasoning=thought or None,
-        reasoning_tokens=thoughts.tokens(ids, thought),
-    )
-
-
-def _ids_before(row: GenerationRow) -> Sequence[int]:
-    """Return the ids that a row's last answer followed."""
-    before = row.prompt_token_ids or []
-    if (transcript := row.transcript) is None or not transcript.answers:
-        return before
-    return [*before, *transcript.ids[: transcript.answers[-1].start]]
-
-
 def _known_logprobs(output: RequestOutput) -> list[float] | None:
     """Return a row's log probs; None if a server gives none, or defines them differently."""
     missing = output.text is not None or any(map(math.isnan, output.logprobs))
     return None if missing else output.logprobs
 
 
-def _last_turn(output: RequestOutput) -> RequestOutput:
+def last_turn(output: RequestOutput) -> RequestOutput:
+    """A row's last answer."""
     transcript = output.transcript
     if transcript is None:
         return output
@@ -182,23 +150,19 @@ def _answer_texts(
     tokenizer: Tokenizer,
     *,
     skip_special_tokens: bool,
-    shown: Mapping[int, str],
     include_stop: bool,
 ) -> list[str]:
     """Return each row's `answer_text`; rows without a stop string are decoded together."""
 
     def alone(output: RequestOutput) -> bool:
-        apart = output.text is not None or isinstance(output.matched_stop, str)
-        return apart or bool(shown and not shown.keys().isdisjoint(output.token_ids))
+        return output.text is not None or isinstance(output.matched_stop, str)
 
     skip, cut = skip_special_tokens, skip_special_tokens and not include_stop
     together = [_shown_ids(row, without_stop=cut) for row in outputs if not alone(row)]
     decoded = _decoded_texts(together, tokenizer, skip_special_tokens=skip) if together else []
     texts = iter(decoded)
     return [
-        answer_text(
-            row, tokenizer, skip_special_tokens=skip, shown=shown, include_stop=include_stop
-        )
+        answer_text(row, tokenizer, skip_special_tokens=skip, include_stop=include_stop)
         if alone(row)
         else next(texts)
         for row in outputs

@@ -6,12 +6,13 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
+from _inf.errors import PromptError
 from _inf.parts.prompt_logprobs import PromptScores
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import no_room, tokenize, tokenize_responses
 from _inf.request.values import count
-from _inf.types import ModelInfo, RequestOutput
+from _inf.types import ModelInfo, Prompt, RequestOutput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,13 @@ def scored_sequences(
     """
     limits = model.limits
     bounds = limits if limits.truncate else dataclasses.replace(limits, prompt=sys.maxsize)
-    sent = [prompt.token_ids for prompt in tokenize(normalize(prompts), template, bounds)]
+    forms = normalize(prompts)
+    for index, form in enumerate(forms):
+        if isinstance(form, Prompt):
+            raise PromptError(
+                f"prompt {index} is a row, which only generate() continues.", index=index
+            )
+    sent = [prompt.token_ids for prompt in tokenize(forms, template, bounds)]
     answers = tokenize_responses(responses, len(sent), model.tokenizer, limits)
     for index, (ids, answer) in enumerate(zip(sent, answers, strict=True)):
         if len(ids) + len(answer) > limits.total:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from _inf.types import RequestOutput
+from _inf.types import RequestOutput, SamplingParams
 
 COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")  # of a row
 TOTALS = ("calls", "requests", *COUNTS, "generation_cache_hits", "restarts")
@@ -40,14 +40,13 @@ class Stats:
                     self._busy_seconds += time.monotonic() - self._since
 
     def add_rows(
-        self, outputs: Sequence[RequestOutput], so_far: Iterable[RequestOutput | None] = ()
+        self, outputs: Sequence[RequestOutput], params: Sequence[SamplingParams] = ()
     ) -> None:
-        """Count answers. so_far: their first parts, which were counted when they were generated."""
-        pairs = zip(so_far, outputs, strict=False)  # n is 1 where there are first parts
+        """Count answers, and of each row the tokens that were not generated before."""
         again = [
-            min(part.completion_tokens, row.completion_tokens)  # a row that failed has none
-            for part, row in pairs
-            if part is not None
+            min(part.known_tokens, row.completion_tokens)  # a row that failed has none
+            for row, each in zip(outputs, params, strict=False)
+            for part in each.parts
         ]
         with self._lock:
             self._totals["requests"] += len(outputs)

@@ -140,7 +140,7 @@ class Stream:
         chunk = self._split(self._text.feed(row), row)
         if chunk is None or row.finish_reason is None:
             return chunk
-        self.stats.add_rows([row], [self.request.so_far])
+        self.stats.add_rows([row], [self.request.params])
         said = row.said
         if self.thoughts is not None:
             tokens = self.thoughts.tokens(row.token_ids, self._thought)

@@ -8,12 +8,17 @@ the answer. Under a grammar a prompt opens none, because the grammar holds from 
 from __future__ import annotations
 
 import bisect
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from _inf.config import ReasoningMarks
+from _inf.config import Config, ReasoningMarks
 from _inf.parts.budget.budget import own_part
-from _inf.response.decode import overlap
-from _inf.types import Tokenizer
+from _inf.parts.grammars import is_constrained
+from _inf.request.sampling import Sampling
+from _inf.response.decode import answer_text, last_turn, overlap
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
+from _inf.types import ModelInfo, RequestOutput, SamplingParams, Tokenizer
 
 
 class ThoughtStream:
@@ -103,6 +108,36 @@ class Thoughts:
         closed = text.rfind(self.marks.end)
         return text.rfind(self.marks.start) > closed or (self.marks.unopened and closed < 0)
 
+    def split_rows(
+        self, output: GenerationOutput, outputs: Sequence[RequestOutput], sampling: Sampling
+    ) -> GenerationOutput:
+        """Split the texts of the rows' last answers."""
+        places = zip(output, outputs, sampling.rows, strict=True)
+        options = sampling.text_options
+        return GenerationOutput([self._split_row(*each, options) for each in places])
+
+    def _split_row(
+        self,
+        row: GenerationRow,
+        output: RequestOutput,
+        params: SamplingParams,
+        options: Mapping[str, bool],
+    ) -> GenerationRow:
+        if row.reasoning is not None:  # a server has split it
+            return row
+        answer, text = last_turn(output), row.completion
+        if not self.shown.keys().isdisjoint(answer.token_ids):
+            text = answer_text(answer, self._tokenizer, shown=self.shown, **options)
+        inside = self.inside(_ids_before(row), constrained=is_constrained(params))
+        thought, content, _ = self.split(text, inside=inside)
+        return dataclasses.replace(
+            row,
+            completion=content,
+            whole_text=text,
+            reasoning=thought or None,
+            reasoning_tokens=self.tokens(answer.token_ids, thought),
+        )
+
     def stream(self, *, inside: bool) -> ThoughtStream:
         return ThoughtStream(self.marks, inside=inside)
 
@@ -128,3 +163,18 @@ class Thoughts:
     def _text(self, ids: Sequence[int]) -> str:
         assert self._tokenizer is not None
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+
+def _ids_before(row: GenerationRow) -> Sequence[int]:
+    """Return the ids that a row's last answer followed."""
+    before = row.prompt_token_ids or []
+    if (transcript := row.transcript) is None or not transcript.answers:
+        return before
+    return [*before, *transcript.ids[: transcript.answers[-1].start]]
+
+
+def thoughts_of(config: Config, model: ModelInfo) -> Thoughts | None:
+    """How an engine's answers are split; None: they are not."""
+    if (marks := config.reasoning_parser) is None:
+        return None
+    return Thoughts(marks, model.tokenizer, model.eos_token_ids)

@@ -15,7 +15,7 @@ from _inf.conversation.episode import Episode
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules
 from _inf.parts.budget import Forced
-from _inf.request.continued_rows import continued_row
+from _inf.parts.continued.rows import continued_row
 from _inf.turns import TurnOptions
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams
 from inf import GenerationRow, PromptError, as_rollouts
@@ -115,7 +115,7 @@ def test_row_is_continued_with_the_answers_that_it_has(template: Any) -> None:
         [first] = again.recorder.sampled
         assert first.prompt_ids == PROMPT and first.answer.token_ids == [1, END]
         request = again.next_request()
-        assert request.so_far is not None and request.so_far.token_ids == [4, 5]
+        assert request.known_ids == [*request.token_ids, 4, 5]
         assert request.token_ids == [*PROMPT, 1, END, *template.after()]
     with refused(PromptError, "answer_places"):
         continued_row(dataclasses.replace(saved, answer_places=None), 0)

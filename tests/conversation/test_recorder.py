@@ -13,9 +13,9 @@ import pytest
 
 from _inf.conversation.agent_loops.result import answered_row
 from _inf.conversation.recorder import Recorder, Sampled
-from _inf.conversation.row import failures
 from _inf.conversation.row import unsampled as warnings_of
 from _inf.parts.budget import Forced
+from _inf.parts.failures import failures
 from _inf.types import Request, RequestOutput
 
 PROMPT, STOP = [1, 2, 3], 9

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from _inf.conversation.recorder import Recorder
-from _inf.conversation.row import answered_rows, failures
+from _inf.conversation.row import answered_rows
 from _inf.conversation.rules import Rules
 from _inf.conversation.tool_loop import ToolLoop
+from _inf.parts.failures import failures
 from _inf.turns import TurnOptions
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, Turn
 from tests.support.conversation_rules import rules

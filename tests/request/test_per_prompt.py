@@ -30,14 +30,14 @@ def test_empty_batch_hides_no_wrong_value() -> None:
 
 
 def seeds(sampling: Sampling) -> list[int | None]:
-    return [params.seed for params in sampling.rows()]
+    return [params.seed for params in sampling.rows]
 
 
 def test_samples_are_prompt_major_and_each_has_its_own_seed() -> None:
     sampling = sampled(_prompts=3, n=3, seed=[7, None, 8], max_tokens=[3, 4, 5])
     own = [[seed, sample_seed(seed, 1), sample_seed(seed, 2)] for seed in (7, 8)]
     assert seeds(sampling) == [*own[0], None, None, None, *own[1]]
-    assert [params.max_tokens for params in sampling.rows()] == [3] * 3 + [4] * 3 + [5] * 3
+    assert [params.max_tokens for params in sampling.rows] == [3] * 3 + [4] * 3 + [5] * 3
     assert own[0][0] == 7 and len({*own[0], *own[1]}) == 6
     assert seeds(sampling) == seeds(sampling)
 

@@ -103,7 +103,7 @@ def test_beams_are_greedy_each_row_has_its_own_and_they_suffice() -> None:
     says = config(temperature=0.7, do_sample=True)
     sampling = sampled(says, _prompts=2, num_beams=4, n=3)
     assert greedy(sampling) and not sampling.same_samples
-    beams = [part.beam for params in sampling.rows() if (part := params.of(Beams))]
+    beams = [part.beam for params in sampling.rows if (part := params.of(Beams))]
     assert beams == [0, 1, 2] * 2
     assert sampled(says, num_beams=1).params[0].temperature == 0.7
     assert refusal(num_beams=2, do_sample=True).startswith("num_beams: beams are not sampled")
@@ -177,7 +177,7 @@ def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None
         sampling = sampled(_prompts=2, n=2, prompt_logprobs=value)
         assert ("prompt_logprobs" in sampling.asked) is (value is not False)
         parts = () if value is False else (PromptLogprobs(likeliest),)
-        assert [each.parts for each in sampling.rows()] == [parts] * 4
+        assert [each.parts for each in sampling.rows] == [parts] * 4
     shown = [effective_params({"prompt_logprobs": value}, DEFAULT) for value in (True, 3, False)]
     assert [each.get("prompt_logprobs") for each in shown] == [True, 3, None]
 

@@ -368,7 +368,7 @@ def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer: Any) 
         limits = Limits(64, 80, VOCABULARY, side)  # type: ignore[arg-type]
         prompts = ["hi", {"prompt_token_ids": given_ids}, {"prompt_token_ids": given_ids[:64]}]
         short, cut, full = tokenize(normalize(prompts), Template(tokenizer), limits)
-        assert cut == Prompt(kept, truncated_tokens=16) and len(given_ids) == 80
+        assert cut == Prompt(kept, truncated_tokens=16, index=1) and len(given_ids) == 80
         assert short.truncated_tokens == full.truncated_tokens == 0
         limits = dataclasses.replace(limits, truncate=None if side == "left" else "left")
         assert tokenize(normalize(prompts), Template(tokenizer), limits, truncate=side)[1] == cut  # type: ignore[arg-type]

@@ -54,10 +54,10 @@ def decoded(
     prompts: list[Prompt] | None = None,
     **params: Any,
 ) -> GenerationOutput:
-    prompts = prompts or [Prompt([5])] * (len(rows) // n)
+    prompts = prompts or [Prompt([5], index=index) for index in range(len(rows) // n)]
     rollout_config = load_config(None, {}).rollout
     model = ModelInfo(tokenizer, frozenset({0}), Limits(prompt=512, total=640, vocabulary=384))
-    sampling = resolve({"n": n, **params}, rollout_config, len(prompts), model)
+    sampling = resolve({"n": n, **params}, rollout_config, range(len(prompts)), model)
     return decode(list(rows), prompts, sampling, tokenizer, 8)
 
 

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from _inf.parts.continued import Continued
 from _inf.response import stats
 from _inf.response.stats import Stats
-from _inf.types import RequestOutput
+from _inf.types import RequestOutput, SamplingParams
 
 COUNTS = ("calls", "requests", "prompt_tokens", "completion_tokens", "cached_tokens")
 COUNTS += ("generation_cache_hits", "restarts")
@@ -67,7 +68,9 @@ def test_first_parts_of_rows_that_are_continued_are_not_counted_again(clock: Clo
     with totals.call():
         clock.now += 2
     totals.add_rows([row(10, 6), row(3, 4)])
-    totals.add_rows([row(10, 9), row(3, 0), row(5, 1)], [row(10, 6), row(3, 4), None])  # one failed
+    parts = [(Continued(row(10, 6)),), (Continued(row(3, 4)),), ()]
+    params = [SamplingParams(max_tokens=9, parts=each) for each in parts]
+    totals.add_rows([row(10, 9), row(3, 0), row(5, 1)], params)  # one failed
     said = totals.snapshot()
     assert (said["completion_tokens"], said["tokens_per_second"]) == (14, 7.0)
 

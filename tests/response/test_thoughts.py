@@ -13,6 +13,7 @@ from _inf.parts.budget.budget import opened
 from _inf.parts.typed import GenerateParams
 from _inf.request.sampling import Sampling, resolve
 from _inf.response.decode import answer_text, decode, decoded_text
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import TextStream
 from _inf.response.thoughts import Thoughts, ThoughtStream
 from _inf.turns import Transcript
@@ -79,7 +80,7 @@ def row(tokenizer: Any, text: str, **fields: Any) -> RequestOutput:
 
 def sampling(tokenizer: Any) -> Sampling:
     model = ModelInfo(tokenizer, frozenset([2]), Limits(99, 99, 384))
-    return resolve(GenerateParams(), load_config({}, {}).rollout, 1, model)
+    return resolve(GenerateParams(), load_config({}, {}).rollout, range(1), model)
 
 
 @pytest.mark.parametrize(
@@ -152,11 +153,19 @@ def test_any_number_of_shown_marks_is_decoded(tokenizer: Any) -> None:
     assert text == "a<think><think>a" * 1500 + "<think>"
 
 
+def split_row(
+    output: RequestOutput, before: list[int], tokenizer: Any, thoughts: Thoughts | None
+) -> GenerationRow:
+    own = sampling(tokenizer)
+    decoded = decode([output], [Prompt(before)], own, tokenizer, 99)
+    return (thoughts.split_rows(decoded, [output], own) if thoughts else decoded)[0]
+
+
 def test_row_without_a_parser_is_not_split(tokenizer: Any) -> None:
     text = "<think>a</think>b"
     for thoughts, said in ((None, (None, text)), (Thoughts(THINK, tokenizer), ("a", "b"))):
         output = row(tokenizer, text)
-        [made] = decode([output], [Prompt([5])], sampling(tokenizer), tokenizer, 99, thoughts)
+        made = split_row(output, [5], tokenizer, thoughts)
         assert (made.reasoning, made.completion) == said
         assert made.token_ids == output.token_ids
         assert ("reasoning_tokens" in made.metadata) is (thoughts is not None)
@@ -169,9 +178,7 @@ def test_thought_of_an_answer_that_ends_in_forced_tokens_is_split(tokenizer: Any
     ids, mask = said + end, [1] * len(said) + [0] * len(end)
     turns = Transcript([], ids, mask, [0.0] * len(ids), [range(len(ids))])
     output = RequestOutput(said, finish_reason="length", transcript=turns)
-    [made] = decode(
-        [output], [Prompt(before)], sampling(tokenizer), tokenizer, 99, Thoughts(THINK, tokenizer)
-    )
+    made = split_row(output, before, tokenizer, Thoughts(THINK, tokenizer))
     assert (made.reasoning, made.completion) == ("So it is", "")
 
 

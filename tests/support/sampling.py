@@ -25,7 +25,7 @@ DEFAULT = config()
 
 
 def sampled(_config: RolloutConfig = DEFAULT, _prompts: int = 1, **params: Any) -> Sampling:
-    return resolve(params, _config, _prompts, MODEL)
+    return resolve(params, _config, range(_prompts), MODEL)
 
 
 def asked(params: SamplingParams) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def greedy(sampling: Sampling) -> bool:
 
 def fault(_config: RolloutConfig = DEFAULT, _prompts: int = 1, **params: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        resolve(params, _config, _prompts, MODEL)
+        resolve(params, _config, range(_prompts), MODEL)
     key = caught.value.key
     assert key is not None and str(caught.value).startswith(f"{key}: ")
     return caught.value

@@ -15,6 +15,7 @@ import torch
 from _inf.backends import draws
 from _inf.backends.hf.translation import translation_of
 from _inf.backends.rows import check_finite
+from _inf.parts.continued import Continued
 from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, Tokenizer
 
 
@@ -37,7 +38,8 @@ class Row:
     weight_versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if (so_far := self.request.so_far) is not None:
+        if (continued := self.params.of(Continued)) is not None:
+            so_far = continued.so_far
             self.token_ids, self.logprobs = list(so_far.token_ids), list(so_far.logprobs)
             self.weight_versions = list(so_far.weight_versions)
         self.parts = [

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from _inf.backends.rows import failed_row
+from _inf.backends.rows import row_instead
 from _inf.backends.verl.sglang_format import ENDED, output_row
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import RequestFailure
@@ -53,9 +53,7 @@ class Call:
         try:
             return output_row(output, params, request.row, parts=request.params.parts)
         except RequestFailure as failure:
-            if not request.failure_is_row:
-                raise
-            return failed_row(request, failure)
+            return row_instead(request, failure)
 
     def run_until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
         """In place of an event loop's: run `work` on the engine's; a failure is kept for

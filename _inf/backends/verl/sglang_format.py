@@ -8,7 +8,6 @@ request, which has one number for the likeliest generated and prompt tokens, so 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from _inf.backends.rows import check_finite
 from _inf.backends.verl.translation import Translation
 from _inf.errors import RequestFailure
 from _inf.parts.part import Part
-from _inf.types import Request, RequestOutput, joined_versions
+from _inf.types import Request, RequestOutput
 
 # Of our own code in the scheduler's process, in `custom_params`:
 SEED = "seed"
@@ -47,25 +46,22 @@ def custom_of(req: Any) -> dict[str, Any]:
 
 
 def sglang_params(request: Request) -> dict[str, Any]:
-    """Return one row's parameters. The limits are those of the new tokens
-    (`child/continued_rows.py`)."""
-    params, known = request.params, len(request.known_ids) - len(request.token_ids)
+    """Return one row's parameters."""
+    params = request.params
     row: dict[str, Any] = {
         "temperature": params.temperature,
         "top_p": params.top_p,
         "top_k": params.top_k,
         "min_p": params.min_p,
         "ignore_eos": params.ignore_eos,
-        "max_new_tokens": params.max_tokens - known,
-        "min_new_tokens": max(0, params.min_tokens - known),
+        "max_new_tokens": params.max_tokens,
+        "min_new_tokens": params.min_tokens,
         "stop_token_ids": list(params.stop_token_ids),
         "stop": list(params.stop),
     }
     custom = {} if params.seed is None else {SEED: params.seed}
-    if known:
-        custom[SO_FAR] = known
     for part in params.parts:
-        sent = translation(part).sent()
+        sent = translation(part).sent(params)
         custom |= sent.pop("custom_params", {})
         row |= sent
     return row | {"custom_params": custom} if custom else row
@@ -149,23 +145,6 @@ def output_row(
 
 def whole_row(request: Request, new: RequestOutput) -> RequestOutput:
     """The whole answer to a request, of which `new` was computed."""
-    row = _with_so_far(request, new)
-    if row.finish_reason is not None:
-        for part in request.params.parts:
-            row = translation(part).finished(request, row)
-    return row
-
-
-def _with_so_far(request: Request, new: RequestOutput) -> RequestOutput:
-    """The whole answer to a request whose first part was known; `new` has the rest. A failed row
-    has no part."""
-    if (known := request.so_far) is None or new.error is not None:
-        return new
-    count, versions = len(known.token_ids), new.weight_versions if new.token_ids else []
-    return dataclasses.replace(
-        new,
-        token_ids=known.token_ids + new.token_ids,
-        logprobs=known.logprobs + new.logprobs,
-        completion_tokens=count + new.completion_tokens,
-        weight_versions=joined_versions(known.weight_versions, versions, count),
-    )
+    for part in request.params.parts:
+        new = translation(part).whole(request, new)
+    return new

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from _inf.parts.part import Part
-from _inf.types import Request, RequestOutput
+from _inf.types import Request, RequestOutput, SamplingParams
 
 PartT = TypeVar("PartT", bound=Part)
 
@@ -17,9 +17,9 @@ class Translation(Generic[PartT]):
     def __init__(self, part: PartT) -> None:
         self.part = part
 
-    def sent(self) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, Any]:
         """SGLang's sampling parameters, and fields of its request, by their names there. Those of
-        `custom_params` are for our own code in the scheduler's process."""
+        `custom_params` are for our own code in the scheduler's process. params: the row's."""
         return self.part.values()
 
     def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> object:
@@ -28,6 +28,6 @@ class Translation(Generic[PartT]):
         error."""
         return None
 
-    def finished(self, request: Request, output: RequestOutput) -> RequestOutput:
-        """A whole answer, with what only its end shows."""
+    def whole(self, request: Request, output: RequestOutput) -> RequestOutput:
+        """The whole answer, of which `output` was computed; its end may show more."""
         return output

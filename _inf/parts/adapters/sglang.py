@@ -6,10 +6,11 @@ from typing import Any
 
 from _inf.backends.verl import translation
 from _inf.parts.adapters import Adapter
+from _inf.types import SamplingParams
 
 KEY = "lora_path"
 
 
 class Translation(translation.Translation[Adapter]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, Any]:
         return {KEY: self.part.adapter}

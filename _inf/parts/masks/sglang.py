@@ -7,12 +7,13 @@ from typing import Any
 from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import BY_HISTORY
 from _inf.parts.masks import Masks
+from _inf.types import SamplingParams
 
 ALLOWED, SHORT_WORDS, LONG_WORDS = "allowed_token_ids", "short_bad_words", "long_bad_words"
 
 
 class Translation(translation.Translation[Masks]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, Any]:
         words = self.part.word_ids
         custom = {
             ALLOWED: self.part.allowed_token_ids,

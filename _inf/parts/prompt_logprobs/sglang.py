@@ -9,11 +9,11 @@ from _inf.backends.rows import check_finite
 from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import LOGPROB_START, TOP_PROMPT_LOGPROBS
 from _inf.parts.prompt_logprobs import PromptLogprobs, PromptScores
-from _inf.types import RequestOutput
+from _inf.types import RequestOutput, SamplingParams
 
 
 class Translation(translation.Translation[PromptLogprobs]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, Any]:
         tops = {TOP_PROMPT_LOGPROBS: self.part.tops} if self.part.tops else {}
         return {LOGPROB_START: 0, **tops}
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from _inf.backends.verl import translation
 from _inf.parts.repetition import Repetition
+from _inf.types import SamplingParams
 
 KEY = "repetition_detection"
 
 
 class Translation(translation.Translation[Repetition]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, Any]:
         return {"custom_params": {KEY: self.part.repetition_detection}}

@@ -6,10 +6,11 @@ from typing import Any
 
 from _inf.backends.verl import translation
 from _inf.parts.repetition_penalty import RepetitionPenalty
+from _inf.types import SamplingParams
 
 KEY = "repetition_penalty"
 
 
 class Translation(translation.Translation[RepetitionPenalty]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, Any]:
         return {"custom_params": {KEY: self.part.repetition_penalty}}

@@ -9,11 +9,11 @@ from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import KEEP_FILTERED, TOP_LOGPROBS
 from _inf.parts.sampling_mask import Kept, SamplingMask
 from _inf.parts.top_logprobs.sglang import possible
-from _inf.types import RequestOutput
+from _inf.types import RequestOutput, SamplingParams
 
 
 class Translation(translation.Translation[SamplingMask]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, Any]:
         return {TOP_LOGPROBS: 1, "custom_params": {KEEP_FILTERED: True}}
 
     def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> Kept:

@@ -8,7 +8,7 @@ from typing import Any
 from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import TOP_LOGPROBS
 from _inf.parts.top_logprobs import TopLogprobs, Tops
-from _inf.types import RequestOutput
+from _inf.types import RequestOutput, SamplingParams
 
 IDS = "logprob_token_ids"
 # Below it are the log probs of tokens that are ruled out: -inf, or on a GPU the smallest number of
@@ -17,7 +17,7 @@ RULED_OUT = -3.3e38
 
 
 class Translation(translation.Translation[TopLogprobs]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, Any]:
         if named := self.part.logprob_token_ids:
             return {TOP_LOGPROBS: 1, "custom_params": {IDS: list(named)}}
         return {TOP_LOGPROBS: self.part.logprobs}

@@ -22,7 +22,7 @@ from _inf.runtime.interpreter import not_compiled, quick_imports
 # Modules with a part of the table, in its order; those of capabilities, `scheduler.py` in their
 # folders, come last.
 TABLES = """
-    packed_linear attention scheduler equal_prompts frozen_rows overlap continued_rows drawing
+    packed_linear attention scheduler equal_prompts frozen_rows overlap drawing
     min_tokens weight_loading model_code recorded_step lora
 """.split()
 

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from _inf.errors import ConfigError, PromptError, Refusals, shown
-from _inf.parts.adapters import adapter_of
-from _inf.request.keywords import refuse
-from _inf.request.sampling import Sampling
+from _inf.errors import PromptError, shown
 from _inf.turns import Transcript
-from _inf.types import Message, Prompt, RequestOutput, SamplingParams
+from _inf.types import Message, Prompt, RequestOutput
 
 
-def continued_row(row: Any, index: int) -> Prompt:
+@dataclasses.dataclass(frozen=True)
+class RowPrompt(Prompt):
+    """so_far: what the row has; messages: those before its first answer; seed, adapter: its own."""
+
+    so_far: RequestOutput = dataclasses.field(default_factory=RequestOutput)
+    seed: int | None = None
+    adapter: str | None = None
+
+
+def continued_row(row: Any, index: int) -> RowPrompt:
     """The row as a prompt. Raises `PromptError` for one that cannot be continued."""
     where, reason = f"prompt {index} is a row", row.finish_reason
     if reason != "abort":
@@ -51,8 +56,14 @@ def continued_row(row: Any, index: int) -> Prompt:
         transcript=transcript,
     )
     messages = _first_messages(transcript)
-    own = {"messages": messages, "so_far": so_far, "seed": row.seed, "adapter": row.adapter}
-    return Prompt(list(row.prompt_token_ids), **own)
+    return RowPrompt(
+        list(row.prompt_token_ids),
+        messages=messages,
+        index=index,
+        so_far=so_far,
+        seed=row.seed,
+        adapter=row.adapter,
+    )
 
 
 def _first_messages(transcript: Transcript | None) -> list[Message] | None:
@@ -99,34 +110,3 @@ def _of_rollout(row: Any) -> Transcript:
         num_turns=row.num_turns or 0,
         agent_loop=row.agent_loop,
     )
-
-
-def continued(sampling: Sampling, forms: Sequence[object], refusals: Refusals) -> Sampling:
-    """The keywords of a call with such rows among its prompts: these keep their seeds.
-
-    Raises `ConfigError` for keywords with which a row cannot be continued.
-    """
-    refuse("continued row", sampling.asked)
-    if sampling.n != 1:
-        raise ConfigError.of("n", f"a row is continued as one row, not {sampling.n}; set n=1.")
-    params = list(sampling.params)
-    for index, form in enumerate(forms):
-        if isinstance(form, Prompt) and form.so_far:
-            with refusals.of(index):
-                params[index] = _of_row(params[index], form, len(form.so_far.token_ids), index)
-    return dataclasses.replace(sampling, params=params)
-
-
-def _of_row(params: SamplingParams, row: Prompt, tokens: int, index: int) -> SamplingParams:
-    if adapter_of(params) != row.adapter:
-        raise ConfigError.of(
-            "adapter",
-            f"prompt {index} is a row that began with {shown(row.adapter)}; give the same one.",
-        )
-    if tokens >= params.max_tokens:
-        raise ConfigError.of(
-            "max_tokens",
-            f"{params.max_tokens} counts the {tokens} tokens that prompt {index}, a row, already "
-            "has; raise it.",
-        )
-    return params if row.seed is None else dataclasses.replace(params, seed=row.seed)

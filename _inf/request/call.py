@@ -1,0 +1,102 @@
+"""`PreparedCall`: a checked call of `generate`, whose rows are answered by one turn each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from _inf.errors import ConfigError, PromptError, at_fault
+from _inf.request.keywords import refuse
+from _inf.request.sampling import Sampling
+from _inf.request.template import Template
+from _inf.types import Prompt, Report, Request, RequestOutput, SamplingParams, Tool
+
+if TYPE_CHECKING:
+    from _inf.backends.base import Backend
+    from _inf.runtime.calls import CancelToken
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedCall:
+    """A completely checked call; nothing in it is refused after the first request is sent.
+    template: None if a server renders."""
+
+    prompts: list[Prompt]
+    sampling: Sampling
+    template: Template | None
+
+    def __post_init__(self) -> None:
+        if any(params.parts for params in self.sampling.params):
+            from _inf.parts.memory import check_memory
+
+            self._check_parts()
+            check_memory(self.prompts, self.sampling)
+
+    def _check_parts(self) -> None:
+        for prompt, params in zip(self.prompts, self.sampling.params, strict=True):
+            for part in params.parts:
+                with at_fault(index=prompt.index):
+                    part.check_one_turn(prompt)
+
+    @property
+    def size(self) -> int:
+        """How many rows are answered."""
+        return len(self.prompts) * self.sampling.n
+
+    def samples(self) -> list[tuple[int, Prompt, SamplingParams]]:
+        """The place of each row's prompt, the prompt, and the row's parameters, prompt-major."""
+        n = self.sampling.n
+        rows = enumerate(self.sampling.rows)
+        return [(row // n, self.prompts[row // n], params) for row, params in rows]
+
+    def tools_of(self, place: int) -> Mapping[str, Tool]:
+        """The tools of the prompt at a place, by name."""
+        return {}
+
+    def requests(self) -> list[Request]:
+        """Return one request per row; for a conversation, that of its first turn."""
+        n = self.sampling.n
+        return [
+            Request(
+                prompt.token_ids,
+                params,
+                prompt.index,
+                prompt.index * n + row % n,
+                prompt.messages,
+                prompt.text,
+                [tool.schema for tool in self.tools_of(place).values()],
+            )
+            for row, (place, prompt, params) in enumerate(self.samples())
+        ]
+
+    def answers(
+        self, backend: Backend, cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]:
+        """The outputs of all rows, which are one batch."""
+        return backend.generate(self.requests(), cancel, report)
+
+    def refused_row(self, error: str) -> RequestOutput:
+        """A row of a prompt that was refused, where such are rows."""
+        text = "" if self.template is None else None
+        return RequestOutput(finish_reason="abort", text=text, error=error)
+
+    def warnings(self, outputs: Sequence[RequestOutput]) -> list[str]:
+        """What a caller must know of rows that failed."""
+        return []
+
+    def streamed_request(self) -> Request:
+        """Return the single request of a `stream` call, or raise if `stream` cannot serve it."""
+        n, prompts = self.sampling.n, len(self.prompts)
+        if prompts != 1:
+            raise PromptError(
+                f"prompt 0: stream() takes one prompt, not {prompts}; use generate()."
+            )
+        if n != 1:
+            raise ConfigError.of("n", f"stream() gives one answer, not {n}; use generate().")
+        refuse("stream", self.sampling.asked)
+        return self.requests()[0]
+
+    def finish_reason(self, row: RequestOutput) -> str | None:
+        """The finish reason of the one row of a `stream` call."""
+        return row.finish_reason
