@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from _inf import __version__ as __version__
 from _inf.backends import base, registry, updates
-from _inf.backends.features import check_supported
+from _inf.backends.features import check_parts, check_supported
 from _inf.config import Config
 from _inf.conversation.configured import Configured
 from _inf.errors import (
@@ -32,7 +32,6 @@ from _inf.errors import (
     ToolError,
 )
 from _inf.parts.adapters import check_loaded
-from _inf.parts.part import check_parts
 from _inf.parts.typed import GenerateParams
 from _inf.request.call import PreparedCall
 from _inf.request.keywords import names_keywords, refuse_positional
@@ -201,7 +200,9 @@ class InferenceEngine:
         """Check parameters, then render and tokenize. indexes: the prompts' numbers."""
         rows = any(isinstance(form, Prompt) for form in forms) or None
         check_supported(self._backend, {**params, "generate(row)": rows})
-        sampling = resolve(params, self.config.rollout, indexes, self.model)
+        sampling = resolve(
+            params, self.config.rollout, indexes, self.model, self._configured.keywords
+        )
         if rows:
             from _inf.parts.continued.calls import continued
 
@@ -210,7 +211,7 @@ class InferenceEngine:
         plan = None
         template = template_of(self.model, sampling.template_kwargs)
         templates = [template] * len(forms)
-        if self._configured.has_turns(sampling):
+        if sampling.has_turns(self._configured.tools):
             from _inf.conversation.turn_plan import plan_turns
 
             plan = plan_turns(sampling, self.config, self._configured, self.model)

@@ -202,18 +202,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What is known of an answer beside its ids. calls, reasoning: the calls, and the thought
-    before the text, where a server splits them off. reasoning_tokens: of the last answer's thought
-    with its marks, known once it is split."""
-
-    calls: Sequence[ToolCall] = ()
-    reasoning: str = ""
-    reasoning_tokens: int = 0
-    unsampled: Sequence[int] = ()  # as records of parts have it
-
-
-@dataclass(frozen=True)
 class RequestOutput:
     """One row as answered by a backend.
 
@@ -225,7 +213,7 @@ class RequestOutput:
         the first token that it computed: in `token_ids`, or with a transcript in its `ids`.
     transcript: only for conversations with tools or several turns, and for agent loops.
     text: from a backend without a tokenizer, instead of token ids.
-    parts: what was asked of the parts, as their records; and what else is `Said`.
+    parts: what parts left of it, as their records.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -244,14 +232,6 @@ class RequestOutput:
     def of(self, kind: type[T]) -> T | None:
         """The record that a part left."""
         return next((part for part in self.parts if isinstance(part, kind)), None)
-
-    @property
-    def said(self) -> Said:
-        return self.of(Said) or Said()
-
-    @property
-    def reasoning_tokens(self) -> int:
-        return self.said.reasoning_tokens
 
     @property
     def unsampled(self) -> list[int]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from _inf.parts.found import ROW_FIELDS
+from _inf.parts.reasoning import reasoning_tokens
 from _inf.response.json_values import json_value
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
@@ -84,7 +85,7 @@ def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> JSON:
     """Return the token counts of `n` rows per prompt, which counts once for all of them."""
     prompt = sum(row.prompt_tokens for row in rows[::n])
     completion = sum(row.completion_tokens for row in rows)
-    thoughts = sum(row.reasoning_tokens for row in rows)
+    thoughts = sum(map(reasoning_tokens, rows))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

@@ -12,6 +12,7 @@ from _inf.request.keywords import KEYWORDS
 if TYPE_CHECKING:
     from _inf.backends.base import Backend
     from _inf.backends.description import BackendDescription, Mode
+    from _inf.types import SamplingParams
 
 # The features that calls need in addition to `generate`; a keyword names the one that it needs.
 CALLS: Mapping[str, Sequence[str]] = {
@@ -47,6 +48,12 @@ def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
                 raise ConfigError.of(
                     name, f"the backend {backend.name} does not offer it{does}.{instead}"
                 )
+
+
+def check_parts(backend: object, params: Sequence[SamplingParams]) -> None:
+    """Refuse what the prompts of a call ask for and a running backend does not have."""
+    for kind in dict.fromkeys(type(part) for each in params for part in each.parts):
+        kind.check_on(backend, [each.of(kind) for each in params])
 
 
 def _first_mode(described: BackendDescription, feature: str) -> list[Mode]:

@@ -135,6 +135,11 @@ class Agent(Section):
         name = self.default_agent_loop
         return None if name == SINGLE_TURN else name
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keywords of `generate` that it gives to calls without `tools`."""
+        return {} if self.default is None else {"agent_loop": self.default}
+
 
 class ReasoningMarks(Section):
     """The texts before and after a model's thoughts, or the name of a parser. unopened: whether an

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
-from _inf.request.sampling import Sampling
 from _inf.runtime import quiet
 from _inf.types import Tool, ToolCall
 
@@ -22,6 +21,7 @@ class Configured:
     def __init__(self, config: Config) -> None:
         self.tools: Sequence[Tool] = []
         self.interactions: Mapping[str, Any] = {}
+        self.keywords = config.rollout.agent.keywords  # of calls without `tools`
         self._agent_loops: AgentLoops | None = None
         self._format = config.rollout.multi_turn.format
         self._lock = threading.Lock()
@@ -41,11 +41,6 @@ class Configured:
         except BaseException:
             self.close()
             raise
-
-    def has_turns(self, sampling: Sampling) -> bool:
-        """Whether a call's rows have turns, or its model sees tools."""
-        tools = self.tools if sampling.tools is None else sampling.tools
-        return bool(tools) or sampling.asks_for_turns
 
     def agent_loops(self, config: Config) -> AgentLoops:
         """The agent loops that calls may ask for, by the names of the config and of verl."""

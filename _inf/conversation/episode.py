@@ -17,6 +17,7 @@ from _inf.conversation.rules import Rules, answered_calls
 from _inf.errors import PromptError, RequestFailure, at_fault, error_text
 from _inf.parts.continued import Continued
 from _inf.parts.grammars import is_constrained
+from _inf.parts.reasoning import said
 from _inf.request.seeds import turn_seed
 from _inf.tools.execution import Executed
 from _inf.tools.parsing import Parsed
@@ -278,7 +279,7 @@ class Episode:
         return dataclasses.replace(
             row,
             text=last.text or "",
-            parts=(last.said,),
+            parts=(said(last),),
             prompt_tokens=first.prompt_tokens,
             completion_tokens=self.recorder.tokens,
         )

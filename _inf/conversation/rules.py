@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
+from _inf.parts.reasoning import said
 from _inf.request.template import Template, escaped_json, template_of
 from _inf.response.decode import answer_text, decoded_text
 from _inf.types import ModelInfo, RequestOutput, Tool
@@ -86,14 +87,15 @@ def answered_calls(
     inside = thoughts is not None and thoughts.inside(before, constrained=constrained)
     shown = {} if thoughts is None else thoughts.shown
     visible = answer_text(answer, tokenizer, skip_special_tokens=True, shown=shown)
-    whole = Parsed(visible, [], answer.said.reasoning)
-    if thoughts is not None and not answer.said.reasoning:
+    server = said(answer)
+    whole = Parsed(visible, [], server.reasoning)
+    if thoughts is not None and not server.reasoning:
         thought, content, _ = thoughts.split(visible, inside=inside)
         whole = Parsed(content, [], thought)
     if answer.finish_reason == "length" or not rules.tools:
         return whole
     if answer.text is not None:
-        return dataclasses.replace(whole, calls=list(answer.said.calls))
+        return dataclasses.replace(whole, calls=list(server.calls))
     raw = answer_text(answer, tokenizer, skip_special_tokens=False)
     if isinstance(answer.matched_stop, str):  # it may be the end of a call
         raw += answer.matched_stop

@@ -32,6 +32,10 @@ class Record:
     def unsampled(self) -> Sequence[int]:
         return ()
 
+    def added(self) -> Added:
+        """What it adds to a row that asked no part for it."""
+        return NOTHING
+
 
 @dataclasses.dataclass(frozen=True)
 class Added:
@@ -158,9 +162,3 @@ class Part:
 def values_of(parts: Iterable[Part]) -> dict[str, Any]:
     """The keywords of a row's parts, with their values."""
     return {name: value for part in parts for name, value in part.values().items()}
-
-
-def check_parts(backend: object, params: Sequence[SamplingParams]) -> None:
-    """Refuse what the prompts of a call ask for and a running backend does not have."""
-    for kind in dict.fromkeys(type(part) for each in params for part in each.parts):
-        kind.check_on(backend, [each.of(kind) for each in params])

@@ -167,11 +167,13 @@ class RowFields:
     routed_experts: Any | None
     prompt_logprobs: list[float | None] | None
     top_prompt_logprobs: list[dict[int, float] | None] | None
+    reasoning: str | None
     sampling_mask: list[list[int]] | None
     sampling_logprobs: list[float] | None
     top_logprobs: list[dict[int, float]] | None
     adapter: str | None
     forced_at: Sequence[int]
+    reasoning_tokens: int
 
 
 class OutputLists:
@@ -180,6 +182,7 @@ class OutputLists:
     routed_experts: list[Any] | None
     prompt_logprobs: list[list[float | None] | None] | None
     top_prompt_logprobs: list[list[dict[int, float] | None] | None] | None
+    reasoning: list[str] | None
     sampling_mask: list[list[list[int]]] | None
     sampling_logprobs: list[list[float]] | None
     top_logprobs: list[list[dict[int, float]]] | None

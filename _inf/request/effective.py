@@ -29,7 +29,7 @@ def greedy_unless_asked(params: dict[str, Any]) -> None:
 
 def check_params(params: Mapping[str, Any], config: RolloutConfig) -> None:
     """Refuse keywords that are wrong for every engine, without starting one."""
-    resolve(params, config, range(0), ANY_MODEL)
+    resolve(params, config, range(0), ANY_MODEL, config.agent.keywords)
 
 
 def effective_params(params: Mapping[str, Any], rollout: RolloutConfig) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from _inf.config import RolloutConfig
@@ -21,6 +22,7 @@ from _inf.types import ModelInfo, SamplingParams, Side, Tool, as_list
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
 ASK_TO_SAMPLE = ("temperature", *FILTERS, "seed")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 PART_OF = {keyword: part for part in PARTS for keyword in part.keywords}
 
 
@@ -44,10 +46,11 @@ class Sampling:
     tools: list[Tool] | None = None  # None: the config's
     truncate_prompt: Side | None = None  # None: the config's
 
-    @property
-    def asks_for_turns(self) -> bool:
-        """Whether any prompt has a keyword of conversations, agent loops or environments."""
-        return any(options != TurnOptions() for options in self.turns)
+    def has_turns(self, tools: Sequence[Tool]) -> bool:
+        """Whether a prompt has a keyword of conversations, agent loops or environments, or the
+        model sees tools. tools: the config's."""
+        ours = tools if self.tools is None else self.tools
+        return bool(ours) or any(options != TurnOptions() for options in self.turns)
 
     @property
     def same_samples(self) -> str:
@@ -102,8 +105,10 @@ def resolve(
     config: RolloutConfig,
     prompts: Sequence[int],
     model: ModelInfo,
+    without_tools: Mapping[str, Any] = NOTHING,
 ) -> Sampling:
     """Check the keywords of a call and fill them up from `config`. prompts: their numbers.
+    without_tools: keywords that the config gives to calls without `tools`.
 
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
     engine itself reads only `config.json` or `generation_config.json`, not both.
@@ -112,7 +117,7 @@ def resolve(
     listed = _listed(given, len(prompts))
     vocabulary = model.limits.vocabulary
     shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
-    default = {} if "tools" in given else {"agent_loop": config.agent.default}
+    default = {} if "tools" in given else without_tools
     differ = bool(listed) and bool(prompts)
     if differ:
         of_prompts = [
@@ -121,7 +126,10 @@ def resolve(
         ]
     else:  # all prompts have the same, which is checked once
         of_prompts = [(_params(shared, config, model), shared)]
-    all_params, values = [params for params, _ in of_prompts], [default | v for _, v in of_prompts]
+    all_params, values = (
+        [params for params, _ in of_prompts],
+        [{**default, **v} for _, v in of_prompts],
+    )
     turns = [TurnOptions(**_fields_of(TurnOptions, each)) for each in values]
     asked = frozenset(
         name for each in values for name, value in each.items() if KEYWORDS[name].asks(value)

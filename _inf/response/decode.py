@@ -40,7 +40,10 @@ def decode(
         row = GenerationRow(
             texts[place],
             **_of_output(output),
-            parts=[part.added(output, prompt) for part in params.parts],
+            parts=[
+                *(part.added(output, prompt) for part in params.parts),
+                *(record.added() for record in output.parts),
+            ],
             prompt_token_ids=_prompt_ids(output, prompt),
             matched_stop_text=stop_texts[output.matched_stop],
             prompt_index=prompt.index,
@@ -61,8 +64,6 @@ def _of_output(output: RequestOutput) -> dict[str, Any]:
         "token_ids": None if output.text is not None else output.token_ids,
         "logprobs": _known_logprobs(output),
         "tool_calls": None if transcript is None else transcript.pending,
-        "reasoning_tokens": output.reasoning_tokens,
-        "reasoning": output.said.reasoning or None,
         "finish_reason": str(output.finish_reason),
     }
 

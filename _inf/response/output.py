@@ -61,7 +61,6 @@ class GenerationOutput(OutputLists):
     completions: the text, without special tokens and without the stop token
         (`skip_special_tokens=False` keeps both) or stop string (`include_stop_str_in_output`), and,
         with the config's `reasoning_parser`, without the thought before it.
-    reasoning: the thought, without its marks; None for a row that has none.
     token_ids: the generated ids, including the stop token, without padding; None for a row if a
         server (`rollout.name: openai`) gives none.
     logprobs: one float per generated token: the natural log of softmax(logits / temperature),
@@ -83,7 +82,6 @@ class GenerationOutput(OutputLists):
         weight_version: of its last token: 0 until weights are updated; for a row with an adapter,
             the adapter's;
         weight_versions: pairs of a version and the index of its first token (docs/training.md);
-        reasoning_tokens: only with a thought: how many tokens are the thought and its marks;
         seed: only if one was given: this row's seed. A call with this seed gives the same row;
         truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens;
         error: only after a failure: why the row has no answer (`finish_reason` is `abort`: a failed
@@ -113,7 +111,6 @@ class GenerationOutput(OutputLists):
     token_ids = Column[list[list[int] | None]]("token_ids", always=True)
     logprobs = Column[list[list[float] | None]]("logprobs", always=True)
     metadata = Column[list[dict[str, Any]]]("metadata", always=True)
-    reasoning = Column[list[str | None] | None]("reasoning")
     messages = Column[list[list[Message]] | None]("messages")
     tool_calls = Column[list[list[ToolCall]] | None]("tool_calls")
     prompt_token_ids = Column[list[list[int]] | None]("prompt_token_ids")

@@ -53,7 +53,6 @@ class GenerationRow(RowFields):
     token_ids: list[int] | None
     logprobs: list[float] | None
     tool_calls: list[ToolCall] | None = None
-    reasoning: str | None = None
     _: dataclasses.KW_ONLY  # the fields above are the answer itself, and go into files unchanged
     prompt_token_ids: list[int] | None = None
     finish_reason: str
@@ -62,7 +61,6 @@ class GenerationRow(RowFields):
     matched_stop_text: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    reasoning_tokens: int = 0
     cached_tokens: int = 0
     prompt_index: int = 0
     sample_index: int = 0
@@ -128,8 +126,6 @@ class GenerationRow(RowFields):
         metadata: dict[str, Any] = {name: getattr(self, name) for name in ALWAYS_THERE}
         if self.seed is not None:
             metadata["seed"] = self.seed
-        if self.reasoning is not None:
-            metadata["reasoning_tokens"] = self.reasoning_tokens
         if self.truncated_prompt_tokens:
             metadata["truncated_prompt_tokens"] = self.truncated_prompt_tokens
         for part in self.parts:

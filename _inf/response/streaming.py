@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from _inf.errors import GenerationTimeout
 from _inf.parts.grammars import is_constrained
 from _inf.parts.part import Part
+from _inf.parts.reasoning import said
 from _inf.request.sampling import Sampling
 from _inf.response.decode import NONE_SHOWN, answer_text, decoded_text, overlap
 from _inf.response.row import OF_OUTPUT
@@ -141,12 +142,11 @@ class Stream:
         if chunk is None or row.finish_reason is None:
             return chunk
         self.stats.add_rows([row], [self.request.params])
-        said = row.said
+        tokens = said(row).reasoning_tokens
         if self.thoughts is not None:
-            tokens = self.thoughts.tokens(row.token_ids, self._thought)
-            said = dataclasses.replace(said, reasoning_tokens=tokens or said.reasoning_tokens)
+            tokens = self.thoughts.tokens(row.token_ids, self._thought) or tokens
         metadata = {name: getattr(row, name) for name in (*OF_OUTPUT, "weight_version")}
-        metadata["reasoning_tokens"] = said.reasoning_tokens
+        metadata["reasoning_tokens"] = tokens
         prompt = Prompt(self.request.token_ids)
         for part in self.request.params.parts:
             metadata |= part.added(row, prompt).metadata
@@ -154,7 +154,7 @@ class Stream:
 
     def _split(self, chunk: StreamChunk | None, row: RequestOutput) -> StreamChunk | None:
         """Take the thought out of a chunk's text; a server may have sent it apart."""
-        reasoning = row.said.reasoning
+        reasoning = said(row).reasoning
         if new := reasoning[len(self._thought) :]:
             self._thought = reasoning
             chunk = chunk or StreamChunk("", [], None)

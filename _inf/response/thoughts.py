@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from _inf.config import Config, ReasoningMarks
 from _inf.parts.budget.budget import own_part
 from _inf.parts.grammars import is_constrained
+from _inf.parts.reasoning import thought
 from _inf.request.sampling import Sampling
 from _inf.response.decode import answer_text, last_turn, overlap
 from _inf.response.output import GenerationOutput
@@ -129,13 +130,13 @@ class Thoughts:
         if not self.shown.keys().isdisjoint(answer.token_ids):
             text = answer_text(answer, self._tokenizer, shown=self.shown, **options)
         inside = self.inside(_ids_before(row), constrained=is_constrained(params))
-        thought, content, _ = self.split(text, inside=inside)
+        reasoning, content, _ = self.split(text, inside=inside)
+        added = thought(reasoning, self.tokens(answer.token_ids, reasoning))
         return dataclasses.replace(
             row,
             completion=content,
             whole_text=text,
-            reasoning=thought or None,
-            reasoning_tokens=self.tokens(answer.token_ids, thought),
+            parts=[*row.parts, added],
         )
 
     def stream(self, *, inside: bool) -> ThoughtStream:

@@ -13,11 +13,13 @@ from _inf.apps.openai_answers import assistant
 from _inf.apps.rendered_call import RenderedCall
 from _inf.apps.tool_choice import cut_calls, forced_calls, takes
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
+from _inf.parts.budget import Forced
 from _inf.parts.grammars import Grammar
+from _inf.parts.reasoning import Said
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenTexts
-from _inf.types import JSON, RequestOutput, Said, ToolCall
+from _inf.types import JSON, RequestOutput, ToolCall
 
 THOUGHT_BEGINS = "<think>"
 # What a call, or the brackets around one, begins with, in formats that no special token marks, and
@@ -136,7 +138,7 @@ class Choice:
         metadata = chunk.metadata or {}
         last: JSON = {name: metadata[name] for name in OF_OUTPUT if name in metadata}
         tokens, forced = metadata.get("reasoning_tokens", 0), metadata.get("forced_at", ())
-        last["parts"] = (Said(reasoning_tokens=tokens, unsampled=forced),)
+        last["parts"] = (Said(reasoning_tokens=tokens), Forced(forced))
         self.output = dataclasses.replace(self.output, finish_reason=chunk.finish_reason, **last)
         stop = self.output.matched_stop
         self.ended = stop in self.call.rules.model.eos_token_ids

@@ -12,6 +12,7 @@ from _inf.apps.serve.item_bodies import ENCRYPTED, LEFT_OUT, ItemsBody, ItemsCha
 from _inf.apps.serve.items import INPUT, UNENCRYPTED
 from _inf.apps.serve.responses import event_text
 from _inf.apps.serve.translated_responses import Kind, TranslatedResponses
+from _inf.parts.reasoning import reasoning_tokens
 from _inf.types import JSON
 
 NAMES: dict[Kind, str] = {"thought": "reasoning_text", "text": "output_text"}
@@ -101,7 +102,7 @@ class ItemsResponses(TranslatedResponses):
             "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": output.cached_tokens},
             "output_tokens": sampled,
-            "output_tokens_details": {"reasoning_tokens": output.reasoning_tokens},
+            "output_tokens_details": {"reasoning_tokens": reasoning_tokens(output)},
             "total_tokens": prompt + sampled,
         }
 

@@ -11,6 +11,7 @@ from _inf.apps.serve.message_blocks import call_input
 from _inf.apps.serve.message_bodies import MessagesBody, MessagesChat
 from _inf.apps.serve.responses import event_text
 from _inf.apps.serve.translated_responses import Kind, TranslatedResponses
+from _inf.parts.reasoning import reasoning_tokens
 from _inf.types import JSON
 
 # Clients send it back with a thought; the server does not check it.
@@ -64,12 +65,12 @@ class MessagesResponses(TranslatedResponses):
         """Cached tokens are not among `input_tokens`."""
         output = self._choice.output
         cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": output.cached_tokens}
-        thought = {"output_tokens_details": {"thinking_tokens": output.reasoning_tokens}}
+        thought = {"output_tokens_details": {"thinking_tokens": reasoning_tokens(output)}}
         return {
             "input_tokens": self._prompt_tokens - output.cached_tokens,
             **cached,
             "output_tokens": len(output.token_ids),
-            **(thought if output.reasoning_tokens else {}),
+            **(thought if reasoning_tokens(output) else {}),
         }
 
     # ─── Streams ───

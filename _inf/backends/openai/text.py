@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from _inf.backends.openai.translation import sent_by_parts
+from _inf.parts.reasoning import Said
 from _inf.tools.call_values import call_of
-from _inf.types import Message, Request, RequestOutput, Said, SamplingParams
+from _inf.types import Message, Request, RequestOutput, SamplingParams
 
 # Other servers' names for `stop`. Whether calls end the row is decided above.
 STOPPED = ("tool_calls", "function_call", "eos")
