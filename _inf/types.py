@@ -42,6 +42,14 @@ def as_list(array: Any) -> Any:
         return array
 
 
+def as_sequence(value: object) -> Sequence[Any] | None:
+    """Return a sequence, array, column or tensor as a sequence; None for anything else."""
+    if isinstance(value, str | bytes | bytearray | Mapping):
+        return None
+    values = as_list(value)
+    return values if isinstance(values, Sequence) and not isinstance(values, str | bytes) else None
+
+
 def python_value(value: Any) -> Any:
     """Turn arrays and their numbers, as a parquet file's columns have them in any place, into
     Python's own."""

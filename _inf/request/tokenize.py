@@ -15,7 +15,8 @@ from _inf.errors import (
     check_unicode,
     shown,
 )
-from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, Text, id_list, kind
+from _inf.request.messages import kind
+from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, Text, id_list
 from _inf.request.template import Template
 from _inf.types import Limits, Prompt, Side, Tokenizer, as_list
 

@@ -22,7 +22,8 @@ from datasets import Dataset
 from hypothesis import given, settings
 
 from _inf.errors import PromptError
-from _inf.request.prompts import ROLES, normalize
+from _inf.request.messages import ROLES
+from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize, tokenize_responses
 from _inf.types import Limits, Prompt

@@ -16,7 +16,7 @@ from _inf.config import Config
 from _inf.config.load import FLAT
 from _inf.parts.grammars.schemas import SCHEMA_KEYWORDS
 from _inf.request.keywords import KEYWORDS as ROWS
-from _inf.request.prompts import ROLES
+from _inf.request.messages import ROLES
 from tests.support.keyword_sets import OF_CALLS
 from tests.support.keyword_sets import VALUES as VALUES_OF_PROMPTS
 from tests.support.tiny import END_OF_TEXT, IM_END, IM_START, VOCABULARY

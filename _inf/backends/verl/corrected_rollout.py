@@ -22,7 +22,8 @@ from _inf.backends.verl.patch_table import apply
 from _inf.backends.verl.server_arguments import ENABLE
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import ConfigError, InferenceError, shown
-from _inf.request.prompts import is_empty, object_array
+from _inf.request.messages import is_empty
+from _inf.request.prompts import object_array
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host, current_host

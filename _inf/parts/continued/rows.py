@@ -13,6 +13,8 @@ from _inf.errors import PromptError, shown
 from _inf.turns import Transcript
 from _inf.types import Message, Prompt, RequestOutput
 
+OF_ROWS = ("prompt_token_ids", "weight_versions", "finish_reason")
+
 
 @dataclasses.dataclass(frozen=True)
 class RowPrompt(Prompt):
@@ -21,6 +23,11 @@ class RowPrompt(Prompt):
     so_far: RequestOutput = dataclasses.field(default_factory=RequestOutput)
     seed: int | None = None
     adapter: str | None = None
+
+
+def is_row(value: object) -> bool:
+    """Whether a value is an answer of `generate`, or a saved one."""
+    return not isinstance(value, type) and all(hasattr(value, name) for name in OF_ROWS)
 
 
 def continued_row(row: Any, index: int) -> RowPrompt:

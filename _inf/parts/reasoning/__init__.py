@@ -32,7 +32,9 @@ class Reasoning(Part):
 
 def thought(reasoning: str, tokens: int) -> Added:
     """What a row has of its thought."""
-    return Added({"reasoning": reasoning or None}, {"reasoning_tokens": tokens})
+    if not reasoning:
+        return NOTHING
+    return Added({"reasoning": reasoning}, {"reasoning_tokens": tokens})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Said(Record):
     reasoning_tokens: int = 0
 
     def added(self) -> Added:
-        return thought(self.reasoning, self.reasoning_tokens) if self.reasoning else NOTHING
+        return thought(self.reasoning, self.reasoning_tokens)
 
 
 NOTHING_SAID = Said()

@@ -1,0 +1,170 @@
+"""Converts a message of a prompt, a mapping or an object, into one for a chat template."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic_core import from_json
+
+from _inf.errors import PromptError, did_you_mean, shown
+from _inf.types import Message, Prompt, as_sequence, python_value
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+# Newer clients call `reasoning_content`, the name that templates read, `reasoning`. `cache_control`
+# of messages and parts says to other servers what to keep; it is no part of a prompt.
+REASONING, CACHE = ("reasoning_content", "reasoning"), "cache_control"
+MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", *REASONING, CACHE)
+PART_KEYS = ("type", "text", CACHE)
+FORMS = (
+    'a prompt is a string, a list of {"role", "content"} messages, {"prompt_token_ids": [...]}, '
+    '{"text": "..."} for text without the chat template, or a row that pause("abort") ended'
+)
+
+
+def form_of_object(prompt: object, index: int) -> Prompt:
+    """A row of `generate`, which is continued, as a prompt. Refuses all other objects."""
+    from _inf.parts.continued.rows import continued_row, is_row
+
+    if is_row(prompt):
+        return continued_row(prompt, index)
+    if is_object(prompt):
+        raise one_message(index)
+    raise PromptError(f"prompt {index} is {kind(prompt)}; {FORMS}.")
+
+
+def one_message(index: int) -> PromptError:
+    return PromptError(f"prompt {index} is one message; put it into a list: [message].")
+
+
+def is_object(value: object) -> bool:
+    """Whether a value is a message object, with attributes instead of keys."""
+    return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
+
+
+def _fields(message: Any) -> Mapping[Any, Any] | None:
+    """Return the fields of a message, a mapping or an object; None for anything else."""
+    if isinstance(message, Mapping):
+        return message
+    if not is_object(message):
+        return None
+    if hasattr(message, "model_dump"):  # pydantic, and so OpenAI's
+        return dict(message.model_dump())
+    return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
+
+
+def message_of(message: object, index: int, position: int) -> Message:
+    where = f"prompt {index}, message {position}"
+    fields = _fields(message)
+    if fields is None:
+        raise PromptError(f"{where} is {kind(message)}; {FORMS}.")
+    kept = _known_fields(fields, MESSAGE_KEYS, where)
+    listed = as_sequence(kept.get("tool_calls", ()))
+    if listed is None:
+        raise PromptError(f"{where}: tool_calls is {kind(kept['tool_calls'])}; it must be a list.")
+    calls = [_call(call, f"{where}, tool_calls[{n}]") for n, call in enumerate(listed)]
+    thought = _reasoning(kept, where)
+    if (calls or any(thought.values())) and fields.get(
+        "content"
+    ) is None:  # as OpenAI's API answers
+        fields = {**fields, "content": ""}
+    for key in ("role", "content"):
+        if key not in fields:
+            raise PromptError(f"{where} has no {key!r}; a message needs role and content.")
+    role = fields["role"]
+    if not isinstance(role, str) or role not in ROLES:
+        hint = did_you_mean(shown(role), ROLES) or "."
+        raise PromptError(f"{where}: unknown role {shown(role)}{hint} Roles: {', '.join(ROLES)}.")
+    # A str that is also an Enum would be written with its class's name.
+    kept |= {"role": str.__str__(role), "content": _text(fields["content"], f"{where}: content")}
+    return {**kept, **thought, **({"tool_calls": calls} if calls else {})}
+
+
+def _reasoning(fields: dict[str, Any], where: str) -> dict[str, str]:
+    """Take a message's thought out of its fields; return it under the templates' name."""
+    found = {name: fields.pop(name) for name in REASONING if name in fields}
+    for name, thought in found.items():
+        if not isinstance(thought, str):
+            raise PromptError(f"{where}: {name} is {kind(thought)}; it must be a str.")
+    thoughts = set(found.values()) - {""}
+    if len(thoughts) > 1:
+        raise PromptError(f"{where}: {' and '.join(found)} differ; give one of them.")
+    return {REASONING[0]: str.__str__(next(iter(thoughts), ""))} if found else {}
+
+
+def _known_fields(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> dict[str, Any]:
+    """Return the fields without `CACHE` and empty ones, which `model_dump()` and tables contain."""
+    kept = {
+        key: value
+        for key, value in fields.items()
+        if not (value is None or is_empty(value)) or (key in known and isinstance(value, str))
+    }
+    for key in kept:
+        if key not in known:
+            raise PromptError(
+                f"{where}: unknown key {shown(key)}{did_you_mean(shown(key), known) or '.'}"
+            )
+    kept.pop(CACHE, None)
+    return kept
+
+
+def is_empty(value: Any) -> bool:
+    try:
+        return len(value) == 0
+    except Exception:  # it has no length
+        return False
+
+
+def _text(content: object, where: str) -> str:
+    """Return a message's content: text, or the joined texts of OpenAI's parts."""
+    if isinstance(content, str):
+        return str.__str__(content)
+    parts = as_sequence(content)
+    if parts is None:
+        raise PromptError(f"{where} is {kind(content)}; it must be text (a str) or text parts.")
+    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(parts))
+
+
+def _part(part: Any, where: str) -> str:
+    form = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(form, str) or form != "text":
+        what = kind(part) if form is None else f"a part of type {shown(form)}"
+        raise PromptError(
+            f'{where} is {what}; only text is supported: {{"type": "text", "text": "..."}}.'
+        )
+    text = _known_fields(part, PART_KEYS, where).get("text")
+    if not isinstance(text, str):
+        raise PromptError(f"{where}: text is {kind(text)}; it must be a str.")
+    return str.__str__(text)
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    """Return a call in OpenAI's form, with parsed arguments: templates encode them again."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise PromptError(
+            f'{where}: {shown(call)} is not {{"type": "function", "function": '
+            '{"name": ..., "arguments": {...}}}.'
+        )
+    arguments = function.get("arguments")
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = {}
+    if isinstance(arguments, str):
+        # A model's arguments may be invalid JSON, or what no prompt can hold: infinite numbers,
+        # halves of characters, hundreds of lists in each other.
+        with contextlib.suppress(ValueError, RecursionError):
+            parsed = from_json(arguments)
+            json.dumps(parsed, allow_nan=False)
+            arguments = parsed
+    try:
+        arguments = python_value(arguments)
+    except RecursionError:
+        raise PromptError(f"{where}: the arguments are nested too deeply.") from None
+    kept = {key: value for key, value in call.items() if value is not None}
+    return {"type": "function", **kept, "function": {**function, "arguments": arguments}}
+
+
+def kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
