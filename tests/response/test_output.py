@@ -27,6 +27,7 @@ from _inf.response.row import GenerationRow
 from _inf.turns import Transcript
 from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ToolCall
 from tests.support.tiny import IM_END, PAD
+from tests.support.tokenizers import byte_tokens, named, tokenizer_of
 
 PAD_ID = 3
 
@@ -224,14 +225,7 @@ def test_any_stop_string_at_its_first_place_is_where_the_text_ends(
 
 def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_character() -> None:
     """Llama 2's and Gemma's decoders write a U+FFFD per byte until the character is complete."""
-    from tokenizers import Tokenizer, decoders, models
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {**{f"<0x{byte:02X}>": byte for byte in range(256)}, "a": 256}
-    model = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
-    model.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
-    ids = [256, *"🙂".encode()]
+    tokenizer, ids = tokenizer_of("Gemma"), named("Gemma", "a", *byte_tokens("🙂"))
     assert tokenizer.decode(ids[:-1]) == "a\ufffd\ufffd\ufffd"
     assert answer_text(row(ids, "stop", "🙂"), tokenizer, skip_special_tokens=True) == "a"
 

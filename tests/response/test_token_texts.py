@@ -3,73 +3,18 @@ bytes, and each offset is a place in it; in a stream too."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import pre_tokenizers
 
 from _inf.response.decode import decoded_text
 from _inf.response.streaming import TextStream
 from _inf.response.token_texts import TokenTexts
 from _inf.types import RequestOutput
-
-WORDS = ["a", "b", "é", "the", "日", "ing", "▁", "▁▁", "▁a", "▁the", "▁w", "w", "!", "<0x"]
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-END = "<end>"
-MARK = "<mark>"
-
-
-def _byte_level() -> Tokenizer:
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = [*letters, "ab", "Ġa", "ðŁ", "Ĺ¥", "ĠðŁ"]
-    merges = [("a", "b"), ("Ġ", "a"), ("ð", "Ł"), ("Ĺ", "¥"), ("Ġ", "ðŁ")]
-    model = Tokenizer(models.BPE({word: n for n, word in enumerate(vocabulary)}, merges))
-    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = decoders.ByteLevel()
-    return model
-
-
-def _with_bytes(*steps: Any) -> Tokenizer:
-    vocabulary = {word: n for n, word in enumerate([*BYTES, *WORDS])}
-    model = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
-    model.decoder = decoders.Sequence([*steps])
-    return model
-
-
-def _llama2() -> Tokenizer:
-    before = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    return _with_bytes(*before, decoders.Strip(" ", 1, 0))
-
-
-def _gemma() -> Tokenizer:
-    return _with_bytes(decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse())
-
-
-def _word_pieces() -> Tokenizer:
-    words = ["a", "##b", "##é", "the", "日", "!", "w", "##ing", "##\N{REPLACEMENT CHARACTER}"]
-    model = Tokenizer(models.WordPiece({word: n for n, word in enumerate(words)}, unk_token="a"))
-    model.decoder = decoders.WordPiece(cleanup=False)
-    return model
-
-
-KINDS = {
-    "byte level": _byte_level,
-    "Llama 2": _llama2,
-    "Gemma": _gemma,
-    "WordPiece": _word_pieces,
-}
-
-
-@functools.cache
-def tokenizer_of(kind: str) -> Any:
-    model = KINDS[kind]()
-    model.add_special_tokens([AddedToken(word, special=True) for word in (END, MARK)])
-    special = {"eos_token": END, "additional_special_tokens": [MARK]}
-    return PreTrainedTokenizerFast(tokenizer_object=model, **special)
+from tests.support.tokenizers import KINDS, MARK, WORDS, byte_tokens, named, tokenizer_of
 
 
 def ids_of(kind: str) -> st.SearchStrategy[list[int]]:
@@ -77,27 +22,19 @@ def ids_of(kind: str) -> st.SearchStrategy[list[int]]:
     tokenizer = tokenizer_of(kind)
     some = st.integers(0, len(tokenizer) - 1).map(lambda token: [token])
     special = st.sampled_from(tokenizer.all_special_ids).map(lambda token: [token])
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    def of_bytes(text: str) -> Any:
+        if kind != "byte level":
+            return tokenizer.convert_tokens_to_ids(byte_tokens(text))
+        split = letters.pre_tokenize_str(text)
+        return tokenizer.convert_tokens_to_ids([letter for word, _ in split for letter in word])
+
     pieces = [some, special]
     if kind != "WordPiece":
-        names = BYTES
-        if kind == "byte level":
-            letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
-            pieces.append(
-                st.text("aé日😀𝕏 ", max_size=4).map(
-                    lambda text: tokenizer.convert_tokens_to_ids(
-                        [letter for word, _ in letters.pre_tokenize_str(text) for letter in word]
-                    )
-                )
-            )
-        else:
-            pieces.append(
-                st.text("aé日😀𝕏 \n", max_size=4).map(
-                    lambda text: tokenizer.convert_tokens_to_ids([names[b] for b in text.encode()])
-                )
-            )
-            pieces.append(
-                st.sampled_from(WORDS).map(lambda w: [tokenizer.convert_tokens_to_ids(w)])
-            )
+        pieces.append(st.text("aé日😀𝕏 \n", max_size=4).map(of_bytes))
+    if kind in ("Llama 2", "Gemma"):
+        pieces.append(st.sampled_from(WORDS).map(lambda word: named(kind, word)))
     return st.lists(st.one_of(pieces), max_size=8).map(lambda parts: sum(parts, []))
 
 
@@ -144,17 +81,11 @@ def test_texts_of_tokens_join_to_the_text(
     check(found, text, hidden)
 
 
-def named(kind: str, *names: str) -> tuple[Any, list[int]]:
-    tokenizer = tokenizer_of(kind)
-    return tokenizer, tokenizer.convert_tokens_to_ids(list(names))
-
-
 def test_tokens_that_differ_by_a_space_have_two_names() -> None:
-    tokenizer, ids = named("Llama 2", "▁the", "▁w", "<0xC3>", "<0xA9>", "▁a")
-    texts = TokenTexts(tokenizer)
-    tokens = texts.add(ids)
+    texts = TokenTexts(tokenizer_of("Llama 2"))
+    tokens = texts.add(named("Llama 2", "▁the", "▁w", "<0xC3>", "<0xA9>", "▁a"))
     assert [each.text for each in tokens] == ["the", " w", "", "é", " a"]
     assert [each.offset for each in tokens] == [0, 3, 5, 5, 6]
     assert [each.bytes for each in tokens][1:4] == [[32, 119], [0xC3], [0xA9]]
-    other = texts.other(tokenizer.convert_tokens_to_ids("w"), tokens[1])
+    other = texts.other(*named("Llama 2", "w"), tokens[1])
     assert (other.text, other.bytes) == ("w", [119])
