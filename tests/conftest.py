@@ -28,6 +28,7 @@ from _inf.config.tool_formats import ALIASES, SGLANG
 from _inf.runtime.extras import has_verl
 from _inf.runtime.interpreter import quick_imports
 from inf import InferenceEngine
+from tests.support.engines import LONGER, engine_fixture
 from tests.support.scripts import HANG_SECONDS, SETTINGS, TINY
 from tests.support.tiny import tiny_model
 from tests.support.tool_calling import TOOL_MODEL
@@ -159,13 +160,8 @@ def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
     return run
 
 
-@pytest.fixture(scope="session")
-def caller() -> Iterator[InferenceEngine]:
-    """One whose model writes tool calls, greedy."""
-    rollout = {"name": "hf", "dtype": "float32", "do_sample": False}
-    lengths = {"prompt_length": 1024, "response_length": 512}
-    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout | lengths) as engine:
-        yield engine
+# One whose model writes tool calls, greedy.
+caller = engine_fixture(TOOL_MODEL, scope="session", name="hf", do_sample=False, **LONGER)
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from inf import InferenceEngine
-from tests.support.check_references import hf as started_on_hf
+from tests.support.engines import connected, engine_fixture
 from tests.support.reference import Transformers
-from tests.support.scripts import QUESTION, TINY
+from tests.support.scripts import QUESTION
 from tests.support.tiny import tiny_model
 
 
@@ -19,25 +19,15 @@ def answer(tiny: InferenceEngine) -> list[list[int]]:
     return tiny.generate(**QUESTION).token_ids
 
 
-@pytest.fixture(scope="session")
-def hf() -> Iterator[InferenceEngine]:
-    """The tiny model on Transformers, in this process."""
-    with started_on_hf(tiny_model()) as engine:
-        yield engine
+hf = engine_fixture(scope="session", name="hf")
 
 
 @pytest.fixture(scope="session")
 def remote(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
     """The tiny engine through its own `serve()`, with token ids."""
-    model = str(tiny_model())
-    lengths = {name: TINY[name] for name in ("prompt_length", "response_length")}
+    model = tiny_model()
     with tiny.serve() as server:
-        with InferenceEngine(
-            base_url=server.base_url,
-            model_path=model,
-            tokenizer_path=model,
-            rollout={"name": "openai", **lengths},
-        ) as engine:
+        with connected(server.base_url, model, tokenizer_path=str(model)) as engine:
             yield engine
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,14 +11,6 @@ import inf
 from inf import InferenceEngine
 
 FEW: dict[str, Any] = {"batch": 8, "max_tokens": 12}
-
-
-def hf(folder: Path | str, **rollout: Any) -> InferenceEngine:
-    """An engine with `rollout.name: hf` as long as the tests' tiny one."""
-    lengths = {"prompt_length": 512, "response_length": 128, "dtype": "float32"}
-    return InferenceEngine(
-        model_path=str(folder), device="cpu", rollout={"name": "hf", **lengths, **rollout}
-    )
 
 
 def trainers_batch(

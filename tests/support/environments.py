@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -39,7 +41,32 @@ class Sums:
         """No tool."""
 
 
-class WaitingSums(Sums):
+class Table(Sums):
+    """Keeps its calls in a database, which only the thread that has opened it may use."""
+
+    def reset(self, **row: Any) -> str | None:
+        self.base = sqlite3.connect(":memory:")
+        self.base.execute("create table calls (expression)")
+        return super().reset(**row)
+
+    def calculator(self, expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        self.base.execute("insert into calls values (?)", (expression,))
+        return super().calculator(expression)
+
+    def get_reward(self) -> float:
+        return float(self.base.execute("select count(*) from calls").fetchone()[0])
+
+    @property
+    def picture(self) -> Callable[[], str]:
+        raise ValueError("nothing is drawn, and no tool")
+
+
+class WaitingSums(Table):
     """Calculates once it may go on."""
 
     made = 0
@@ -58,6 +85,38 @@ class WaitingSums(Sums):
         self.entered.set()
         assert self.goes_on.wait(30)
         return super().calculator(expression)
+
+
+class OfClass:
+    def reset(self, **row: Any) -> None: ...
+
+    @classmethod
+    def calculator(cls, expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        return "84"
+
+
+class Static(OfClass):
+    @staticmethod
+    def calculator(expression: str) -> str:  # type: ignore[override]
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        return "84"
+
+
+class Shows:
+    """Shows what is in its row, and changes what it gets."""
+
+    def reset(self, shows: list[str], prompt: list[Any], **row: Any) -> str:
+        prompt[0]["content"] = "changed"
+        return shows.pop()
 
 
 class CountingSums(Sums):

@@ -1,21 +1,17 @@
-"""What other engines are compared with: the backend `hf`, in float32 on the CPU.
-
-`hf` itself is compared with `Transformers`, the model called directly.
-"""
+"""What engines are compared with: `Transformers`, the model called directly in float32."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM
 
 from inf import InferenceEngine
-from tests.support.prompts import as_ids
 
 # A greedy answer may part from another only where two logits are this close: float32's last bits.
 TIE = 1e-3
@@ -32,35 +28,6 @@ def ids_of(engine: InferenceEngine, prompt: str) -> list[int]:
         message, add_generation_prompt=True, return_dict=False
     )
     return ids
-
-
-@dataclasses.dataclass(frozen=True)
-class Reference:
-    """A model on the backend `hf`, which is stopped when nothing holds it any more."""
-
-    engine: InferenceEngine
-    ends: frozenset[int]
-
-    @classmethod
-    def of(cls, engine: InferenceEngine, weights: Any = None) -> Reference:
-        """The model of an engine, or these weights in its place."""
-        own = engine.config.rollout
-        lengths = ("prompt_length", "response_length", "max_model_len")
-        rollout = {"name": "hf", "dtype": "float32", **{key: getattr(own, key) for key in lengths}}
-        folder = str(engine.model_folder)
-        hf = InferenceEngine(model_path=folder, device="cpu", rollout=rollout)
-        if weights is not None:
-            hf.update_weights(weights)
-        return cls(hf, ends_of(GenerationConfig.from_pretrained(folder)))
-
-    def greedy(self, prompts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
-        """Its answers, EOS included."""
-        output = self.engine.generate(as_ids(prompts), temperature=0, max_tokens=max_tokens)
-        return output.token_ids
-
-    def logits(self, prompt: list[int], answer: list[int]) -> torch.Tensor:
-        """From which each token of `answer` was chosen: tokens x vocabulary, without padding."""
-        return self.engine.get_logits({"prompt_token_ids": prompt}, [answer])[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +63,9 @@ class Transformers:
 
     @torch.no_grad()
     def logits(self, prompt: list[int], answer: list[int]) -> torch.Tensor:
-        """As `Reference.logits`."""
+        """From which each token of `answer` was chosen: tokens x vocabulary."""
         output = self.model(torch.tensor([prompt + answer]), use_cache=False)
         return output.logits[0, len(prompt) - 1 : -1].clone()
-
-
-Model: TypeAlias = "Reference | Transformers"
 
 
 def ends_of(config: Any) -> frozenset[int]:
@@ -136,7 +100,7 @@ def penalized(
 
 
 def assert_same_answers(
-    reference: Model,
+    reference: Transformers,
     prompts: Sequence[list[int]],
     ours: Sequence[list[int]],
     theirs: Sequence[list[int]],
@@ -155,7 +119,7 @@ def assert_same_answers(
 
 
 def assert_greedy(
-    reference: Model,
+    reference: Transformers,
     prompts: Sequence[list[int]],
     output: Any,
     max_tokens: int,
@@ -184,7 +148,8 @@ def assert_same_rows(ours: Any, expected: Any, within: float = WITHIN) -> None:
     """The same tokens, texts and ends and, but for the last bits, the same log probs."""
     for one, other in zip(ours, expected, strict=True):
         assert (one.token_ids, one.completion) == (other.token_ids, other.completion)
-        assert one.logprobs == pytest.approx(other.logprobs, abs=within)
+        for name in ("logprobs", "prompt_logprobs"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), abs=within), name
         for name in ("finish_reason", "matched_stop", "prompt_tokens", "completion_tokens", "seed"):
             assert one.metadata.get(name) == other.metadata.get(name), name
         assert [*one.forced_at] == [*other.forced_at]

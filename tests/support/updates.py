@@ -4,6 +4,7 @@ between two tokens."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, Generat
 
 from inf import InferenceEngine
 from tests.support.reference import logprobs
+from tests.support.tiny import tiny_model
+
+
+def twelve_layers() -> Path:
+    """A model of 2 MB: several buckets. Its head is its embeddings."""
+    return tiny_model(layers=12, tied=True, initializer_range=0.15)
 
 
 def trained(engine: InferenceEngine, seed: int) -> Any:

@@ -26,6 +26,7 @@ from inf import (
     InferenceEngine,
 )
 from tests.support.architectures import architecture
+from tests.support.engines import connected, engine_fixture, started
 from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import Transformers, assert_greedy, assert_same_rows
@@ -35,12 +36,8 @@ from tests.support.scripts import until
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter, loaded
 
-LENGTHS: dict[str, Any] = {"prompt_length": 512, "response_length": 128}
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 4}
 SGLANG: dict[str, Any] = {
-    "dtype": "float32",
-    "prompt_length": 256,
-    "response_length": 64,
     "max_num_seqs": 64,
     "enforce_eager": True,
     "engine_kwargs": {"sglang": LORA},
@@ -73,32 +70,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: adapter(tiny_model(), folder / name, **how) for name, how in HOW.items()}
 
 
-def started(**config: Any) -> InferenceEngine:
-    """An engine on Transformers."""
-    rollout = {"name": "hf", "dtype": "float32", **LENGTHS}
-    return InferenceEngine(model_path=str(tiny_model()), rollout=rollout, **config)
-
-
-@pytest.fixture(scope="module")
-def hf() -> Iterator[InferenceEngine]:
-    with started() as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def sglang() -> Iterator[InferenceEngine]:
-    with InferenceEngine(model_path=str(tiny_model()), rollout=SGLANG) as engine:
-        yield engine
+hf = engine_fixture(name="hf")
+sglang = engine_fixture(**SGLANG)
+own = engine_fixture(scope="function", name="hf", config={"generation_cache": 64})
 
 
 @pytest.fixture(scope="module")
 def openai(folders: dict[str, Path]) -> Iterator[InferenceEngine]:
     """An engine on the server of another one."""
-    model, rollout = str(tiny_model()), {"name": "openai", **LENGTHS}
-    with started() as other, other.serve(adapter_folder=folders["first"].parent) as server:
-        with InferenceEngine(
-            base_url=server.base_url, model_path=model, tokenizer_path=model, rollout=rollout
-        ) as engine:
+    model, folder = tiny_model(), folders["first"].parent
+    with started(name="hf") as other, other.serve(adapter_folder=folder) as server:
+        with connected(server.base_url, model, tokenizer_path=str(model)) as engine:
             yield engine
 
 
@@ -194,13 +176,6 @@ def test_adapters_are_loaded_replaced_and_unloaded(
     assert load(NAME, folders["first"]) == 41  # a version is of one adapter
 
 
-@pytest.fixture
-def own() -> Iterator[InferenceEngine]:
-    """One on Transformers that keeps its answers."""
-    with started(generation_cache=64) as engine:
-        yield engine
-
-
 @pytest.mark.parametrize("name", ["own", "sglang"])
 def test_tensors_replace_an_adapter_and_new_weights_of_the_model_are_those_of_its_adapters(
     name: str, folders: dict[str, Path], models: Models, request: pytest.FixtureRequest
@@ -229,9 +204,9 @@ def test_tensors_replace_an_adapter_and_new_weights_of_the_model_are_those_of_it
 @pytest.fixture(scope="module")
 def merged(folders: dict[str, Path]) -> Iterator[dict[str | None, InferenceEngine]]:
     """By adapter, an engine whose weights it was merged into; one without for None."""
-    engines: dict[str | None, InferenceEngine] = {None: started()}
+    engines: dict[str | None, InferenceEngine] = {None: started(name="hf")}
     for name, folder in folders.items():
-        engines[name] = started(adapter_path=str(folder))
+        engines[name] = started(name="hf", config={"adapter_path": str(folder)})
     yield engines
     for engine in engines.values():
         engine.shutdown()
@@ -287,7 +262,7 @@ def test_adapters_of_head_and_embeddings_are_loaded_as_peft_saves_them(
     saved = load_peft_weights(str(folder), device="cpu")
     head = next(name for name in saved if re.search(r"lm_head(\.base_layer)?\.weight", name))
     config = json.loads((folder / "adapter_config.json").read_text())
-    with started() as engine:
+    with started(name="hf") as engine:
         engine.load_adapter(NAME, folder)
         half = {name: tensor.bfloat16() for name, tensor in saved.items()}
         engine.load_adapter("half", half, peft_config=config)
@@ -468,7 +443,7 @@ def test_config_with_which_adapters_would_be_wrong_is_refused(
 ) -> None:
     folder = architecture(model) if model else tiny_model()
     with pytest.raises(ConfigError, match=reason):
-        InferenceEngine(model_path=str(folder), rollout={**SGLANG, **more})
+        started(folder, **{**SGLANG, **more})
 
 
 @pytest.mark.verl
@@ -482,7 +457,7 @@ def test_adapters_of_an_architecture_are_exact_before_and_after_an_update(
     """Qwen 2 has biases, for which SGLang's update has no place beside adapters."""
     base = architecture(name)
     folders = {each: adapter(base, tmp_path / each, **how) for each, how in HOW.items()}
-    with InferenceEngine(model_path=str(base), rollout=SGLANG) as engine:
+    with started(base, **SGLANG) as engine:
         ready(engine, folders)
         models = {each: with_merged(base, folders.get(each or "")) for each in (*HOW, None)}
         assert_exact(engine, models)

@@ -21,11 +21,11 @@ from _inf.conversation.agent_loops.loading import KnownLoops
 from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support import agent_loops as loops
 from tests.support.agent_loop_guessing import GuessingLoop
+from tests.support.engines import started
 from tests.support.prompts import as_ids
 from tests.support.reference import assert_same_rows
 from tests.support.refusals import refused
 from tests.support.scripts import until
-from tests.support.tiny import tiny_model
 from tests.support.tool_calling import GREETED, GREETING, TOOL_MODEL, answer, question
 
 pytestmark = pytest.mark.verl
@@ -34,7 +34,6 @@ ROOT = Path(__file__).parents[3]
 PROMPTS = ["One", "Two two", "Three three three", "Four"]
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3, "n": 2, "max_tokens": 12}
-SIZES: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
 
 
 # ─── The same on every backend ───
@@ -303,7 +302,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of_file(folder: Path, text: str, **agent: Any) -> dict[str, Any]:
     path = folder / "loops.yaml"
     path.write_text(text)
-    return {"name": "hf", **SIZES, "agent": {"agent_loop_config_path": str(path), **agent}}
+    return {"name": "hf", "agent": {"agent_loop_config_path": str(path), **agent}}
 
 
 def loop_threads() -> int:
@@ -312,7 +311,7 @@ def loop_threads() -> int:
 
 def test_default_loop_of_a_config_runs_unless_a_call_has_tools(folder: Path) -> None:
     before, rollout = loop_threads(), config_of_file(folder, FILE, default_agent_loop="mine")
-    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
+    with started(**rollout) as engine:
         [row] = engine.generate("One", agent_kwargs={"index": 2}, **GREEDY)
         assert row.metadata["agent_loop"] == "mine"
         own = row.metadata["extra_fields"]["own"]
@@ -365,12 +364,9 @@ def test_file_of_loops_is_refused_by_its_entry(text: str, says: str, folder: Pat
 @pytest.fixture(scope="module")
 def callers() -> Iterator[list[InferenceEngine]]:
     """Two engines on the model that calls tools; the second one's loop has other limits."""
-    rollout = {"name": "hf", "dtype": "float32", "do_sample": False, "prompt_length": 1024}
-    engines = []
-    for length in (512, 24):
-        turns = {"enable": True, "tool_config_path": str(ROOT / "tools.yaml")}
-        own = {**rollout, "response_length": length, "multi_turn": turns}
-        engines.append(InferenceEngine(model_path=str(TOOL_MODEL), rollout=own))
+    turns = {"enable": True, "tool_config_path": str(ROOT / "tools.yaml")}
+    rollout = {"name": "hf", "do_sample": False, "prompt_length": 1024, "multi_turn": turns}
+    engines = [started(TOOL_MODEL, **rollout, response_length=length) for length in (512, 24)]
     yield engines
     for engine in engines:
         engine.shutdown()

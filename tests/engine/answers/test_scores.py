@@ -64,4 +64,4 @@ def test_log_probs_that_memory_cannot_hold_are_refused(tiny: InferenceEngine) ->
         with refused(ConfigError, "GiB of memory are free; ask for fewer", key=name):
             tiny.generate(prompts, n=10_000, temperature=1.0, max_tokens=100, **{name: -1})
     [row] = tiny.generate(prompts[:1], max_tokens=3, ignore_eos=True, logprobs=-1)
-    assert [len(top) for top in row.top_logprobs or ()] == [VOCABULARY] * 3
+    assert [len(top) for top in row.top_logprobs] == [VOCABULARY] * 3

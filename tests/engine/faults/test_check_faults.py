@@ -18,7 +18,8 @@ from _inf.apps.check.report import CheckReport
 from _inf.backends.verl.changes import PrefixCache
 from _inf.runtime.extras import has_verl
 from inf import InferenceEngine
-from tests.support.check_references import FEW, hf, trainers_batch
+from tests.support.check_references import FEW, trainers_batch
+from tests.support.engines import started
 from tests.support.tiny import tiny_model
 
 
@@ -42,7 +43,7 @@ def said(report: CheckReport) -> dict[str, str]:
 
 
 def against(engine: InferenceEngine, folder: Path, **rollout: Any) -> dict[str, str]:
-    with hf(folder, **rollout) as reference:
+    with started(folder, name="hf", **rollout) as reference:
         return said(inf.check(engine, against=reference, **FEW))
 
 
@@ -91,7 +92,7 @@ def test_half_precision_beside_float32_points_to_precision(
 def test_other_temperature_is_named_with_its_size(
     tiny: InferenceEngine, temperature: float
 ) -> None:
-    with hf(tiny_model()) as reference:
+    with started(name="hf") as reference:
         batch = trainers_batch(tiny, reference, trainers_temperature=temperature)
     meaning = only(said(inf.check(tiny, against=batch, **FEW)), "logprobs_diff_max")
     assert meaning.startswith("temperature") and f"{temperature:.2f} times" in meaning
@@ -136,7 +137,7 @@ def test_prefixes_cached_before_an_update_are_named(
         request.flush_cache = False
         return await update(self, request)
 
-    with hf(tiny_model()) as reference, monkeypatch.context() as patch:
+    with started(name="hf") as reference, monkeypatch.context() as patch:
         reference.update_weights(new)
         patch.setattr(PrefixCache, "empty", keep_the_cache)
         patch.setattr(rollouts_engine, "update_weights_from_tensor", update_and_keep_the_cache)

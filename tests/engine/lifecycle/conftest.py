@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from _inf.runtime.extras import has_verl
 from inf import InferenceEngine
+from tests.support.engines import engine_fixture
 from tests.support.scripts import HANG_SECONDS
-from tests.support.tiny import tiny_model
-from tests.support.updates import trained
+from tests.support.updates import trained, twelve_layers
 
-SETTINGS: dict[str, Any] = {"dtype": "float32", "prompt_length": 1000, "response_length": 256}
+SETTINGS: dict[str, Any] = {"prompt_length": 1000, "response_length": 256}
 SETTINGS |= {"max_model_len": 2000, "enforce_eager": True}
 if has_verl():  # several buckets; and prompts that are computed in part
     SETTINGS |= {"update_weights_bucket_megabytes": 1, "max_num_batched_tokens": 128}
+    SETTINGS |= {"config": {"hang_timeout": HANG_SECONDS}}
 
 
-@pytest.fixture(scope="session")
-def _updated() -> Iterator[InferenceEngine]:
-    folder = tiny_model(layers=12, tied=True, initializer_range=0.15)
-    asked = {"hang_timeout": HANG_SECONDS} if has_verl() else {}
-    with InferenceEngine(model_path=str(folder), rollout=SETTINGS, **asked) as engine:
-        yield engine
+_updated = engine_fixture(twelve_layers, scope="session", **SETTINGS)
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +30,7 @@ def models(_updated: InferenceEngine) -> list[Any]:
 
 @pytest.fixture
 def updated(_updated: InferenceEngine) -> InferenceEngine:
-    """Twelve layers, 2 MB: several buckets. Its head is its embeddings."""
+    """Alive, and not paused."""
     if _updated.dead:
         _updated.restart()
     _updated.resume()

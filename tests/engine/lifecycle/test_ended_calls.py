@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from inf import InferenceEngine, InferenceError
+from tests.support.engines import LONGER, started
 from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.running import begun, calculator_until_paused, under_way
@@ -63,13 +64,10 @@ FIELDS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def served(request: pytest.FixtureRequest) -> Iterator[InferenceEngine]:
-    rollout: dict[str, Any] = {"dtype": "float32", "prompt_length": 1024, "response_length": 512}
-    if request.param == "hf":
-        rollout["name"] = "hf"
-    else:
-        schedule = {"sglang": {"disable_overlap_schedule": request.param == "serial"}}
-        rollout |= {"enforce_eager": True, "engine_kwargs": schedule}
-    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
+    schedule = {"sglang": {"disable_overlap_schedule": request.param == "serial"}}
+    rollout = {"enforce_eager": True, "engine_kwargs": schedule}
+    rollout = {"name": "hf"} if request.param == "hf" else rollout
+    with started(TOOL_MODEL, **LONGER, **rollout) as engine:
         yield engine
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from inf import InferenceEngine
+from tests.support.engines import started
 from tests.support.interrupts import interrupted
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.running import begun, running
@@ -28,13 +29,11 @@ CHANGES += ["recompute", "reset", "sleep", "load"]
 
 @pytest.fixture(scope="module")
 def served(request: pytest.FixtureRequest) -> Iterator[InferenceEngine]:
-    rollout: dict[str, Any] = {"dtype": "float32", "prompt_length": 256, "response_length": 700}
-    if request.param == "hf":
-        rollout["name"] = "hf"
-    else:
-        rollout |= {"enforce_eager": True, "free_cache_engine": True}
+    rollout: dict[str, Any] = {"name": "hf"}
+    if request.param != "hf":
+        rollout = {"enforce_eager": True, "free_cache_engine": True}
         rollout["engine_kwargs"] = {"sglang": LORA}
-    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
+    with started(response_length=700, **rollout) as engine:
         yield engine
 
 

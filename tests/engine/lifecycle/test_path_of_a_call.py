@@ -8,15 +8,14 @@ bound here says in the change why it is worth it.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.installed import ran
+
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
-ROOT = Path(__file__).parents[3]
 # A module for each part, which has the rows of its keywords, is among them.
 MODULES, FILES, LINES = 93, 55, 1660
 UNUSED = (
@@ -30,10 +29,8 @@ UNUSED = (
 
 @pytest.fixture(scope="module")
 def path() -> dict[str, Any]:
-    program = [sys.executable, "benchmarks/path_of_a_call.py", "--json"]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    counted: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    said = ran(sys.executable, "benchmarks/path_of_a_call.py", "--json")
+    counted: dict[str, Any] = json.loads(said.splitlines()[-1])
     return counted
 
 

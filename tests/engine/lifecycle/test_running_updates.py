@@ -4,18 +4,18 @@ between two tokens, with its keys and values kept or computed again."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import wait
 from typing import Any
 
 import pytest
 
 from inf import EngineDeadError, InferenceEngine
+from tests.support.engines import engine_fixture
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import logprobs
 from tests.support.running import RunningRow, begun, have, running, stand_still
-from tests.support.tiny import tiny_model
-from tests.support.updates import assert_by_hand, by_hand, sampled_by
+from tests.support.updates import assert_by_hand, by_hand, sampled_by, twelve_layers
 
 PROMPTS = token_prompts(4, longest=60, seed=48)
 IDS = as_ids(PROMPTS)
@@ -61,13 +61,8 @@ def test_no_new_row_rests_on_keys_and_values_of_the_old_weights(
     assert_by_hand([*during, *after], PROMPTS + mixed, {new: models[1]})
 
 
-@pytest.fixture(scope="module")
-def one_by_one() -> Iterator[InferenceEngine]:
-    """One on `hf` that computes a row at a time."""
-    folder = tiny_model(layers=12, tied=True, initializer_range=0.15)
-    settings = {"name": "hf", "dtype": "float32", "max_num_seqs": 1, "response_length": 256}
-    with InferenceEngine(model_path=str(folder), rollout=settings) as engine:
-        yield engine
+# One on `hf` that computes a row at a time.
+one_by_one = engine_fixture(twelve_layers, name="hf", max_num_seqs=1, response_length=256)
 
 
 def updated_meanwhile(

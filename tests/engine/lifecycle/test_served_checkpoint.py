@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from _inf.models.resolve import resolve_model
-from inf import InferenceEngine
+from tests.support.engines import started
 from tests.support.reference import logprobs
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter, loaded, verl_checkpoint
@@ -25,13 +25,12 @@ def test_engine_serves_a_checkpoint_with_an_adapter(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     step = tmp_path / "global_step_7"
     verl_checkpoint(step, fsdp=1)
-    given = {"model_path": str(step), "adapter_path": str(tmp_path / "adapter")}
+    config = {"adapter_path": str(tmp_path / "adapter")}
     adapter(resolve_model(str(step)), tmp_path / "adapter")
-    rollout = {"name": "hf", "dtype": "float32", "prompt_length": 64, "response_length": 32}
-    with InferenceEngine(**given, rollout=rollout) as engine:
+    with started(step, name="hf", config=config) as engine:
         folder = str(engine.model_folder)
         ours = engine.get_logprobs({"prompt_token_ids": IDS[:20]}, [IDS[20:]])[0]
-    assert folder == str(resolve_model(str(step), adapter_path=given["adapter_path"]))
+    assert folder == str(resolve_model(str(step), **config))
     merged = loaded(folder, dtype=torch.float32)
     with torch.no_grad():
         logits = merged(torch.tensor([IDS])).logits[0, 19:-1]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from _inf.backends.verl import launch_sglang
 from inf import EngineDeadError, InferenceEngine
+from tests.support.engines import started
+from tests.support.reference import assert_same_rows
 from tests.support.scripts import GONE_SECONDS, QUESTION, SETTINGS, until
 from tests.support.tiny import tiny_model
+from tests.support.trained import loaded
 
 pytestmark = [pytest.mark.slow, pytest.mark.verl]  # a start with all its imports, twice
 PARAMETERS: tuple[dict[str, Any], ...] = (
@@ -22,55 +22,26 @@ PARAMETERS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def spawned() -> Iterator[InferenceEngine]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch_sglang, "_fork_server", lambda *args: None)
-        with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
-            yield engine
-
-
-def rows(engine: InferenceEngine) -> list[tuple[list[int], str]]:
-    outputs = [engine.generate("Say something.", max_tokens=12, **each) for each in PARAMETERS]
-    return [(out.token_ids[0], out.metadata[0]["finish_reason"]) for out in outputs]
-
-
-def test_spawned_scheduler_answers_as_a_forked_one(
-    spawned: InferenceEngine, tiny: InferenceEngine
+def test_spawned_scheduler_answers_as_a_forked_one_takes_new_weights_and_restarts(
+    tiny: InferenceEngine, answer: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With everything that our patches and request parameters do there."""
-    host = spawned.rollout.host
-    assert host.fork_server is None and tiny.rollout.host.fork_server is not None
-    assert rows(spawned) == rows(tiny)
-
-
-def test_new_weights_reach_a_spawned_scheduler(
-    spawned: InferenceEngine, tiny: InferenceEngine
-) -> None:
-    """They are sent in shared memory, which a process must be allowed to open."""
-    model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
-    given = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    for tensor in given.values():
-        tensor.mul_(1.5)
-    spawned.update_weights(given)
-    changed = spawned.generate(**QUESTION)
-    assert changed.token_ids != tiny.generate(**QUESTION).token_ids
-    assert changed.metadata[0]["weight_version"] == 1
-    spawned.update_weights(model, version=2)
-    assert spawned.generate(**QUESTION).token_ids == tiny.generate(**QUESTION).token_ids
-
-
-def test_killed_spawned_scheduler_is_an_exception_and_restarts(
-    spawned: InferenceEngine, tiny: InferenceEngine
-) -> None:
-    [child] = spawned.rollout.host.children
-    process = psutil.Process(child.pid)
-    process.kill()
-    with pytest.raises(EngineDeadError, match="exit code -9"):
-        spawned.generate(**QUESTION)
-    spawned.restart()
-    assert spawned.generate(**QUESTION).token_ids == tiny.generate(**QUESTION).token_ids
-    [child] = spawned.rollout.host.children
-    process = psutil.Process(child.pid)
-    spawned.shutdown()
+    """With everything that our patches and request parameters do there; weights are sent in shared
+    memory, which a process must be allowed to open."""
+    monkeypatch.setattr(launch_sglang, "_fork_server", lambda *args: None)
+    with started(**SETTINGS) as spawned:
+        host = spawned.rollout.host
+        assert host.fork_server is None and tiny.rollout.host.fork_server is not None
+        for each in PARAMETERS:
+            asked: dict[str, Any] = {"prompts": "Say something.", "max_tokens": 12, **each}
+            assert_same_rows(spawned.generate(**asked), tiny.generate(**asked))
+        assert spawned.update_weights(loaded(tiny_model(seed=1))) == 1
+        assert spawned.generate(**QUESTION).token_ids != answer
+        assert spawned.update_weights(loaded(tiny_model())) == 2
+        assert spawned.generate(**QUESTION).token_ids == answer
+        psutil.Process(host.children[0].pid).kill()
+        with pytest.raises(EngineDeadError, match="exit code -9"):
+            spawned.generate(**QUESTION)
+        spawned.restart()
+        assert spawned.generate(**QUESTION).token_ids == answer
+        process = psutil.Process(spawned.rollout.host.children[0].pid)
     assert until(lambda: not process.is_running(), GONE_SECONDS)

@@ -13,6 +13,7 @@ import pytest
 from _inf.backends.verl import compiled_libraries, launch_sglang, start_check
 from _inf.types import Put, RequestOutput
 from inf import ConfigError, InferenceEngine
+from tests.support.engines import started
 from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.verl
@@ -75,10 +76,9 @@ def test_start_shows_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of others are hidden during a start."""
     monkeypatch.setattr(start_check, "MAX_BYTES", 1000)
     monkeypatch.setattr(compiled_libraries, "_OPTIONS", ("--no-such-option",))
-    rollout = {"dtype": "float32", "prompt_length": 64, "response_length": 16}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with InferenceEngine(model_path=str(tiny_model()), rollout=rollout):
+        with started():
             pass
     first, second = sorted(str(each.message) for each in caught)
     assert first.startswith("Qwen3ForCausalLM was never compared")
