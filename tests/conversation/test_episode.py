@@ -94,7 +94,7 @@ def test_answer_with_forced_tokens_is_one_answer_and_its_row_is_not_continued(
     row = as_row(
         ended(between(9, 9), answered([1, 2, 3, END], "stop", forced), answered([4, 5], "abort"))
     )
-    assert row.transcript is not None and row.transcript.num_turns == 2
+    assert row.transcript.num_turns == 2
     assert row.transcript.answers == [range(0, 4), range(6, 8)]
     [saved] = as_rollouts([row])
     assert saved.answer_places == [[0, 4], [6, 8]]

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from _inf.conversation.turn_plan import check_turns, prompt_rules
+from _inf.conversation.turn_plan import check_turns
 from _inf.errors import ConfigError
 from _inf.request.sampling import Sampling
 from _inf.turns import TurnOptions
 from _inf.types import SamplingParams, Tool
-from tests.support.conversation_rules import rules
 
 NAG = {"nag": object()}
 
@@ -39,36 +38,20 @@ def test_unknown_interaction_is_named_as_the_caller_wrote_it(
         check_turns(asking(kwargs), {}, NAG)
 
 
-TOOLS = "pass tools=[]"
-INTERACTION = "leave interaction_kwargs out"
-
-
 @pytest.mark.parametrize(
-    ("tools", "interaction", "cause", "advice"),
+    ("interaction", "cause", "advice"),
     [
-        (["weather"], {}, "tools (weather)", TOOLS),
+        ({}, "tools (weather)", "pass tools=[]"),
         (
-            ["weather"],
             {"name": "nag"},
             "tools (weather) and interaction_kwargs",
-            f"{TOOLS} and {INTERACTION}",
+            "pass tools=[] and leave interaction_kwargs out",
         ),
     ],
 )
 def test_advice_for_one_turn_fits_what_makes_more_of_them(
-    tools: list[str], interaction: dict[str, Any], cause: str, advice: str
+    interaction: dict[str, Any], cause: str, advice: str
 ) -> None:
-    by_name = {name: Tool(name, {}) for name in tools}
     with pytest.raises(ConfigError) as refused:
-        check_turns(asking({}, interaction, regex="a"), by_name, NAG)
+        check_turns(asking({}, interaction, regex="a"), {"weather": Tool("weather", {})}, NAG)
     assert str(refused.value) == f"regex: cannot be used with {cause}; {advice}."
-
-
-def test_a_prompt_has_the_tools_that_it_names_in_their_order() -> None:
-    tools = {name: Tool(name, {}) for name in ("a", "b", "c")}
-    named = (None, {}, {"c": {}, "a": {}}, {"c": {}, "a": {}}, {"a": {}, "c": {}})
-    turns = [TurnOptions(tools_kwargs=each) for each in named]
-    sampling = Sampling(1, [SamplingParams(max_tokens=5)] * len(turns), turns)
-    found = prompt_rules(rules(None, None, tools=tools), sampling, [])
-    assert [[*each.tools] for each in found] == [[*"abc"], [], [*"ca"], [*"ca"], [*"ac"]]
-    assert found[2] is found[3]

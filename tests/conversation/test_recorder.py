@@ -41,21 +41,6 @@ def recorder(requests: list[Sampled] = REQUESTS) -> Recorder:
     return made
 
 
-def unsampled(whole: list[int], mask: list[int], requests: list[Sampled] = REQUESTS) -> list[int]:
-    """The places in a response whose mask is not what was sampled."""
-    start = len(PROMPT)
-    logprobs = recorder(requests).logprobs(whole[:start], whole[start:])
-    return [place for place, bit in enumerate(mask) if bit != (place in logprobs)]
-
-
-def test_forced_token_has_mask_0() -> None:
-    """Of `thinking_token_budget`."""
-    first, second = REQUESTS
-    answer = dataclasses.replace(first.answer, parts=(Forced([1]),))
-    asked = [Sampled(first.prompt_ids, answer), second]
-    assert unsampled([*PROMPT, *IDS], [1, 0, *MASK[2:]], asked) == []
-
-
 def row(
     ids: list[int], mask: list[int], requests: list[Sampled] = REQUESTS, **more: Any
 ) -> RequestOutput:
@@ -70,7 +55,20 @@ def row(
         "extra_fields": {},
     }
     returned = SimpleNamespace(**(given | more))
-    return answered_row("mine", returned, recorder(requests), (8, 16), 10**6)
+    return answered_row("mine", returned, recorder(requests), (8, 99), 10**6)
+
+
+def unsampled(ids: list[int], mask: list[int], requests: list[Sampled] = REQUESTS) -> list[int]:
+    """The places in a response whose mask is not what was sampled."""
+    return list(row(ids, mask, requests).transcript.unsampled)
+
+
+def test_forced_token_has_mask_0() -> None:
+    """Of `thinking_token_budget`."""
+    first, second = REQUESTS
+    answer = dataclasses.replace(first.answer, parts=(Forced([1]),))
+    asked = [Sampled(first.prompt_ids, answer), second]
+    assert unsampled(IDS, [1, 0, *MASK[2:]], asked) == []
 
 
 @pytest.mark.parametrize(
@@ -90,16 +88,14 @@ def row(
     ],
 )
 def test_places_that_were_not_sampled(ids: list[int], mask: list[int], places: list[int]) -> None:
-    assert unsampled([*PROMPT, *ids], mask) == places
-    transcript = row(ids, mask).transcript
-    assert transcript is not None and transcript.unsampled == places
+    assert unsampled(ids, mask) == places
 
 
 def test_requests_of_other_prompts_and_answers_that_were_not_kept_do_not_count() -> None:
     beside = [sampled([1, 2], [7, 7]), sampled([5], [4]), sampled(PROMPT, [4, 8])]
-    assert unsampled([*PROMPT, *IDS], MASK, [*beside, *REQUESTS]) == []
+    assert unsampled(IDS, MASK, [*beside, *REQUESTS]) == []
     retried = [sampled(PROMPT, [7, 9]), *REQUESTS]
-    assert unsampled([*PROMPT, *IDS], MASK, retried) == []
+    assert unsampled(IDS, MASK, retried) == []
 
 
 def test_any_exact_row_is_exact_and_any_changed_id_is_found() -> None:
@@ -112,27 +108,28 @@ def test_any_exact_row_is_exact_and_any_changed_id_is_found() -> None:
             requests.append(sampled([*whole, *between], ids))
             whole += between + ids
             mask += [0] * len(between) + [1] * len(ids)
-        start, end = len(PROMPT), len(PROMPT) + drawn.randint(1, len(mask))
-        assert unsampled(whole[:end], mask[: end - start], requests) == []
-        place = drawn.randrange(len(mask))
-        changed = [*whole]
-        changed[start + place] += 100
+        ids, end, place = (
+            whole[len(PROMPT) :],
+            drawn.randint(1, len(mask)),
+            drawn.randrange(len(mask)),
+        )
+        assert unsampled(ids[:end], mask[:end], requests) == []
+        ids[place] += 100
         later = [n for n in range(place, len(mask)) if mask[n]]
-        assert unsampled(changed, mask, requests) == later
+        assert unsampled(ids, mask, requests) == later
 
 
 def test_row_ends_as_its_last_request_did() -> None:
     whole = row(IDS, MASK)
     assert (whole.finish_reason, whole.matched_stop) == ("stop", STOP)
-    assert whole.transcript is not None and whole.transcript.answer_ids == [8, 9]
+    assert whole.transcript.answer_ids == [8, 9]
     cut = row(IDS[:6], MASK[:6])
     assert (cut.finish_reason, cut.matched_stop) == ("length", None)
-    assert cut.transcript is not None and cut.transcript.answer_ids == [8]
+    assert cut.transcript.answer_ids == [8]
     after_a_tool = row([*IDS, 6, 6], [*MASK, 0, 0])
-    assert after_a_tool.transcript is not None
     assert after_a_tool.transcript.answer_ids == [8, 9] and after_a_tool.matched_stop == STOP
     unknown = row([7, 7, 5, 6], [1, 1, 0, 1])
-    assert unknown.transcript is not None and unknown.transcript.answer_ids == [6]
+    assert unknown.transcript.answer_ids == [6]
     assert (unknown.finish_reason, unknown.matched_stop) == ("stop", None)
     assert row([], [], []).finish_reason == "stop"
 
@@ -140,7 +137,6 @@ def test_row_ends_as_its_last_request_did() -> None:
 def test_log_probs_are_the_loops_own_or_the_recorded_ones() -> None:
     recorded = row(IDS, MASK)
     assert recorded.logprobs == [-0.4, -0.5, -0.9, -0.8, -0.9]
-    assert recorded.transcript is not None
     assert recorded.transcript.logprobs == [-0.4, -0.5, -0.9, 0.0, 0.0, -0.8, -0.9]
     own = row(IDS, MASK, response_logprobs=[-1.0] * 7)
     assert own.logprobs == [-1.0] * 5

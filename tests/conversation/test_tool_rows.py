@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,18 +16,16 @@ import pytest
 
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.row import answered_rows
-from _inf.conversation.rules import Rules
 from _inf.conversation.tool_loop import ToolLoop
 from _inf.parts.failures import failures
 from _inf.turns import TurnOptions
-from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, Turn
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool
 from tests.support.conversation_rules import rules
 
 
 class Backend:
     """Answers each turn with one token, after as many short sleeps as the first prompt id says."""
 
-    interactions: dict[str, Any] = {}
     weight_version = 3
 
     async def turn(self, request: Request) -> RequestOutput:
@@ -70,6 +69,7 @@ def held(
     tools: list[VerlTool],
     over_sample_rate: float = 0.0,
     options: TurnOptions | None = None,
+    interactions: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """Run one row for each number in `turns`, which is how long its turn takes."""
     own = rules(
@@ -77,6 +77,7 @@ def held(
         SimpleNamespace(decode=lambda ids, **kwargs: "a" * len(ids)),
         tools={tool.name: Tool(tool.name, {}, verl=tool) for tool in tools},
     )
+    own = dataclasses.replace(own, interactions=interactions or {})
     loop = ToolLoop(own, options or TurnOptions())
     rows = [
         loop.row(
@@ -87,14 +88,6 @@ def held(
         for turn in turns
     ]
     return asyncio.run(answered_rows(rows, None, over_sample_rate))
-
-
-def run(own: Rules, turn: Turn, options: TurnOptions | None = None) -> RequestOutput:
-    """Run one row on a server of texts."""
-    prompt = Prompt([], messages=[{"role": "user", "content": "hi"}])
-    loop = ToolLoop(own, options or TurnOptions())
-    row = loop.row(prompt, SamplingParams(max_tokens=5), Recorder(turn, 0))
-    return asyncio.run(asyncio.wait_for(row.run(), 30))
 
 
 @pytest.mark.parametrize("method", ["create", "calc_reward", "release"])
@@ -165,15 +158,10 @@ def test_interaction_that_returns_something_else_ends_its_row_with_what_it_was(
         async def generate_response(self, *args: Any, **kwargs: Any) -> Any:
             return returned
 
-    async def turn(request: Request) -> RequestOutput:
-        return RequestOutput(finish_reason="stop", text="A", completion_tokens=1)
-
-    own = dataclasses.replace(rules(None, None), interactions={"says": Says()})
     options = TurnOptions(interaction_kwargs={"name": "says"})
-    row = run(own, turn, options)
-    assert row.finish_reason == "abort" and row.transcript is not None
-    error = str(row.error)
-    assert f"says: generate_response() returned {returned!r}; it must be" in error
+    [row] = held([0], [], options=options, interactions={"says": Says()})
+    assert row.finish_reason == "abort"
+    assert f"says: generate_response() returned {returned!r}; it must be" in row.error
 
 
 def test_rows_of_one_prompt_do_not_share_what_their_tools_get() -> None:

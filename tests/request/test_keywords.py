@@ -1,17 +1,15 @@
-"""What is said of a keyword in its row, its type, its documentation and its field agrees."""
+"""What is said of a keyword in its row and in its field agrees."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 
 import pytest
 
 from _inf.backends.features import FEATURES
 from _inf.backends.registry import MODES
 from _inf.parts.found import PARTS
-from _inf.parts.typed import GenerateParams
-from _inf.request.keywords import KEYWORDS, PER_CALL, PER_PROMPT, checked
+from _inf.request.keywords import KEYWORDS, PER_PROMPT, checked
 from _inf.request.sampling import Sampling
 from _inf.turns import TurnOptions
 from _inf.types import SamplingParams
@@ -19,13 +17,6 @@ from _inf.types import SamplingParams
 
 def fields(kind: type) -> set[str]:
     return {field.name for field in dataclasses.fields(kind)}
-
-
-def test_rows_types_and_documentation_have_the_same_names_in_the_same_order() -> None:
-    assert [*GenerateParams.__annotations__] == [*KEYWORDS]
-    text = inspect.cleandoc(GenerateParams.__doc__ or "")
-    of_call = text.index("One value for the whole call:")
-    assert text.index(f" {[*PER_PROMPT][-1]}: ") < of_call < text.index(f" {[*PER_CALL][0]}: ")
 
 
 def test_every_keyword_is_a_field_of_what_is_resolved_and_no_table_has_others() -> None:

@@ -107,7 +107,7 @@ def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: s
         env=environment(**PATHS), stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
-        assert caller.stdout is not None and caller.stdout.readline() == b"ready\n"
+        assert caller.stdout.readline() == b"ready\n"
         family = set(psutil.Process(caller.pid).children(recursive=True))
         assert len(family) == (3 if moment == "imports" else 2)  # one is the resource tracker
     finally:

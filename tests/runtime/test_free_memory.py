@@ -67,7 +67,6 @@ def engine(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_memory_that_an_engine_will_write_is_not_free(engine: subprocess.Popen[str]) -> None:
-    assert engine.stdin is not None and engine.stdout is not None
     for left in (700, 800, 1000):
         assert engine.stdout.readline() == "written\n"
         assert free_megabytes() == pytest.approx(left, abs=20)
@@ -76,7 +75,7 @@ def test_memory_that_an_engine_will_write_is_not_free(engine: subprocess.Popen[s
 
 
 def test_engine_that_was_killed_reserves_nothing(engine: subprocess.Popen[str]) -> None:
-    assert engine.stdout is not None and engine.stdout.readline()
+    assert engine.stdout.readline()
     assert free_megabytes() < 800
     engine.kill()
     engine.wait()

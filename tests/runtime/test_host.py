@@ -116,17 +116,6 @@ def test_temporary_folder_with_a_path_too_long_for_sockets_is_refused(
     Host().stop()  # of a backend without child processes
 
 
-def test_engine_is_dead_when_what_all_its_calls_wait_for_ends(host: Host) -> None:
-    async def decode() -> None:
-        await asyncio.sleep(0.1)
-        raise MemoryError("no more")
-
-    host.start(lambda: host.keep("decoding", decode()))
-    for _ in range(2):  # the one that waits, and a later one
-        with pytest.raises(EngineDeadError, match="decoding ended with MemoryError: no more"):
-            host.run(asyncio.sleep(60), CancelToken())
-
-
 def test_engine_is_dead_when_the_watch_over_its_processes_fails(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

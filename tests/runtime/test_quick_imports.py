@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from _inf.runtime.interpreter import quick_imports
+from tests.support.installed import ran
 
 
 def run(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    ran(sys.executable, "-c", code)
 
 
 @pytest.mark.slow
@@ -22,6 +21,7 @@ def test_imports_leave_scikit_learn_until_somebody_calls_it() -> None:
     code = """
 import sys
 from _inf.runtime.interpreter import quick_imports
+from tests.support.installed import ran
 with quick_imports():
     import transformers.generation.candidate_generator  # of 4.57: imports it as the next line does
     from sklearn.metrics import roc_curve
@@ -48,6 +48,7 @@ def test_quantizer_is_imported_when_it_is_made() -> None:
     run("""
 import sys
 from _inf.runtime.interpreter import quick_imports
+from tests.support.installed import ran
 with quick_imports():
     import transformers.quantizers.auto as auto
 assert "torchao" not in sys.modules
@@ -62,6 +63,7 @@ def test_functions_that_are_not_to_be_compiled_do_not_import_the_compiler() -> N
     code = """
 import os, sys
 from _inf.runtime.interpreter import quick_imports
+from tests.support.installed import ran
 def double(x): return 2 * x
 with quick_imports():
     import torch
@@ -76,6 +78,7 @@ import os
 os.environ.pop("TORCH_COMPILE_DISABLE", None)  # which an engine of this process has set
 import torch
 from _inf.runtime.interpreter import quick_imports
+from tests.support.installed import ran
 def double(x): return 2 * x
 with quick_imports():
     assert torch.compile(double) is not double
@@ -86,6 +89,7 @@ def test_objects_of_imports_are_old_ones_afterwards() -> None:
     run("""
 import gc
 from _inf.runtime.interpreter import quick_imports
+from tests.support.installed import ran
 with quick_imports():
     assert not gc.isenabled()
     import colorsys
