@@ -6,8 +6,6 @@ Each is a program in `tests/clients/` that asserts what it got.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +14,9 @@ from typing import Any
 import pytest
 
 from inf import InferenceEngine
+from tests.support.engines import engine_fixture
 from tests.support.figures import Figures
-from tests.support.installed import installed
+from tests.support.installed import installed, ran
 from tests.support.pages import ROOT
 from tests.support.tool_calling import (
     CALCULATOR,
@@ -41,7 +40,6 @@ pytestmark = [
 
 CLIENTS = ROOT / "tests" / "clients"
 INSTALL_SECONDS = 1800.0  # packages of 1 GB, where none is cached
-RUN_SECONDS = 300.0
 OFFLINE = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 OURS, AGENTS, TRAINING = "ours", "agents", "training"  # the environments
 PROGRAMS = [
@@ -71,11 +69,7 @@ def pythons() -> dict[str, Path]:
     return found | {OURS: Path(sys.executable)}
 
 
-@pytest.fixture(scope="module")
-def tool_engine() -> Iterator[InferenceEngine]:
-    rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 256}
-    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
-        yield engine
+tool_engine = engine_fixture(TOOL_MODEL, prompt_length=1024, response_length=256)
 
 
 def answered(engine: InferenceEngine, ids: list[int], **more: Any) -> dict[str, Any]:
@@ -134,15 +128,8 @@ def test_client_gets_what_the_engine_answers(
     program: str, environment: str, pythons: dict[str, Path], facts: Path, figures: Figures
 ) -> None:
     """docs/serving.md names the client in this version."""
-    done = subprocess.run(
-        [str(pythons[environment]), str(CLIENTS / program), str(facts)],
-        cwd=facts.parent,
-        env=os.environ | OFFLINE,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    client = done.stdout.splitlines()[-1]
+    python = pythons[environment]
+    said = ran(python, CLIENTS / program, facts, folder=facts.parent, **OFFLINE)
+    client = said.splitlines()[-1]
     figures(client, "got what the engine answers")
     assert f"| {client} |" in (ROOT / "docs" / "serving.md").read_text()

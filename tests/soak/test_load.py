@@ -1,142 +1,167 @@
-"""Everybody at once, for a long time, and 2,000 calls one after another: right answers, and nothing
-kept that is over."""
+"""Everybody at once, for a long time, and thousands of calls one after another: right answers, and
+nothing kept that is over."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import functools
 import gc
+import itertools
+import json
+import os
 import random
+import signal
 import tempfile
 import time
+import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from anthropic import Anthropic
+from openai import OpenAI
 
+from _inf.backends.openai.http import httpx
 from inf import GenerationTimeout, InferenceEngine
 from tests.support.figures import Figures
 from tests.support.schedulers import in_flight, load
 from tests.support.scripts import SETTINGS, until
 from tests.support.tiny import tiny_model
+from tests.support.trained import loaded
 
 pytestmark = pytest.mark.soak
 
 STORM_SECONDS, THREADS, TASKS = 120, 32, 64
 WARM_UP, REQUESTS, GROWTH = 1000, 2000, 0.03
-IDLE_SECONDS = 30.0
-
-
-@pytest.fixture(scope="module")
-def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A private folder for temporary files."""
-    folder = tmp_path_factory.mktemp("tmp")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(folder))
-        patch.setattr(tempfile, "tempdir", str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def engine(temporary: Path) -> Iterator[InferenceEngine]:
-    with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
-        yield engine
-
-
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """answer: its ids when no other call runs."""
-
-    prompt: dict[str, list[int]]
-    params: dict[str, Any]
-    answer: list[int]
-
-
-@pytest.fixture(scope="module")
-def questions(engine: InferenceEngine) -> list[Question]:
-    """Forty calls, of 1 to 400 tokens with answers of 1 to 100."""
-    dice = random.Random(0)
-    found = []
-    for _ in range(40):
-        ids = [dice.randint(5, 380) for _ in range(dice.randint(1, 400))]
-        params = {"max_tokens": dice.randint(1, 100), "temperature": 0, "ignore_eos": True}
-        prompt = {"prompt_token_ids": ids}
-        found.append(Question(prompt, params, ids_of(engine.stream(prompt, **params))))
-    return found
-
-
-def ids_of(chunks: Any) -> list[int]:
-    return [token for chunk in chunks for token in chunk.token_ids]
+IDLE_SECONDS, END_SECONDS = 30.0, 300.0
+CLIENTS, BETWEEN_EVENTS, GROWTH_BYTES = 64, 8.0, 100 * 2**20
+TOKENS = 24
+KINDS = ["plain", "plain", "stream", "stream", "abandoned"]
+SESSIONS, AT_ONCE, TURNS = 320, 32, 4
+FORMS = ("chat", "completions", "messages", "responses")
+SCHEMAS, PROPERTIES, SCHEMA_BYTES = 10_000, 30, 1.5 * 2**30
+Ids = list[int]
 
 
 class Storm:
-    """befell: what befell each call. wrong: what was not answered right."""
+    """Calls of many threads until it is over. befell: what befell each; wrong: wrong answers."""
 
-    def __init__(self, engine: InferenceEngine, questions: list[Question], seconds: float) -> None:
-        self.engine, self.questions = engine, questions
-        self.end = time.monotonic() + seconds
-        self.begun, self.befell, self.wrong = list[None](), list[str](), list[Any]()
+    def __init__(self) -> None:
+        self.end = time.monotonic() + STORM_SECONDS
+        self.befell, self.wrong = list[str](), list[Any]()
 
-    def asks(self, dice: random.Random) -> Iterator[Question]:
-        while time.monotonic() < self.end:
-            self.begun.append(None)
-            yield dice.choice(self.questions)
-
-    def note(self, what: str, got: Sequence[int] = (), answer: Sequence[int] = ()) -> None:
+    def note(self, what: str, got: Any = None, expected: Any = None) -> None:
         self.befell.append(what)
-        if got != answer:
-            self.wrong.append((what, got, answer))
+        if got != expected:
+            self.wrong.append((what, got, expected))
 
-    def thread(self, seed: int) -> None:
-        """Calls of every kind from one thread, one after another."""
-        dice = random.Random(seed)
-        for asked in self.asks(dice):
-            prompt, params, answer = asked.prompt, asked.params, asked.answer
-            match dice.randrange(5):
-                case 0:
-                    self.note("streamed", ids_of(self.engine.stream(prompt, **params)), answer)
-                case 1:
-                    got, most = list[int](), dice.randint(1, 40)
-                    for chunk in self.engine.stream(prompt, **params):
-                        got += chunk.token_ids
-                        if len(got) >= most:
-                            break
-                    self.note("streams abandoned", got, answer[: len(got)])
-                case kind:
-                    timeout = dice.uniform(0, 1) if kind == 2 else None
-                    try:
-                        rows = self.engine.generate(prompt, timeout=timeout, **params)
-                        self.note("answered", rows[0].token_ids, answer)
-                    except GenerationTimeout:
-                        self.note("timed out")
+    def dice(self, seed: object) -> Iterator[random.Random]:
+        """For each call of a caller, until the end."""
+        dice = random.Random(str(seed))
+        while time.monotonic() < self.end:
+            yield dice
 
-    async def tasks(self, count: int) -> None:
-        await asyncio.gather(*(self._task(random.Random(f"task {seed}")) for seed in range(count)))
+    def counted(self, figures: Figures) -> Counter[str]:
+        found = Counter(self.befell)
+        for what, count in sorted(found.items()):
+            figures(what, count)
+        assert self.wrong == []
+        return found
 
-    async def _task(self, dice: random.Random) -> None:
-        """Calls of every kind from a task; half of them are cancelled, unless they are faster."""
-        for asked in self.asks(dice):
-            task = asyncio.ensure_future(dice.choice([self._answer, self._stream])(asked))
-            await asyncio.wait({task}, timeout=dice.choice([None, dice.uniform(0, 1)]))
-            task.cancel()
+
+# ─── Calls ───
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
+    """With a private folder for temporary files."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
+            yield engine
+
+
+def ids_of(chunks: Any) -> Ids:
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+def drawn_ids(dice: random.Random, most: int) -> dict[str, Ids]:
+    return {"prompt_token_ids": [dice.randint(5, 380) for _ in range(dice.randint(1, most))]}
+
+
+def is_idle(engine: InferenceEngine) -> bool:
+    """No request is known to the caller's side, none is left in the scheduler."""
+    return until(lambda: in_flight(engine) == 0 and load(engine) == (0, 0), IDLE_SECONDS)
+
+
+def test_answers_in_a_storm_are_those_given_alone(
+    engine: InferenceEngine, figures: Figures
+) -> None:
+    """Of 32 threads and 64 tasks: forty calls, of 1 to 400 tokens with answers of 1 to 100."""
+    dice, questions = random.Random(0), list[tuple[Any, Any, Ids]]()
+    for _ in range(40):
+        prompt = drawn_ids(dice, 400)
+        how = {"max_tokens": dice.randint(1, 100), "temperature": 0, "ignore_eos": True}
+        questions.append((prompt, how, ids_of(engine.stream(prompt, **how))))
+    storm = Storm()
+
+    def thread(seed: int) -> None:
+        for dice in storm.dice(seed):
+            prompt, how, answer = dice.choice(questions)
+            kind = dice.randrange(5)
+            if kind < 2:
+                most = dice.randint(1, 40) if kind else 200
+                chunks, got = engine.stream(prompt, **how), Ids()
+                while len(got) < most and (chunk := next(chunks, None)):
+                    got += chunk.token_ids
+                del chunks
+                what = "streams abandoned" if kind else "streamed"
+                storm.note(what, got, answer[: len(got)] if kind else answer)
+                continue
             try:
-                await task
+                timeout = dice.uniform(0, 1) if kind == 2 else None
+                rows = engine.generate(prompt, timeout=timeout, **how)
+                storm.note("answered", rows[0].token_ids, answer)
+            except GenerationTimeout:
+                storm.note("timed out")
+
+    async def streamed(prompt: Any, **how: Any) -> Ids:
+        return ids_of([chunk async for chunk in engine.astream(prompt, **how)])
+
+    async def answered(prompt: Any, **how: Any) -> Ids:
+        return (await engine.agenerate(prompt, **how)).token_ids[0]
+
+    async def task(seed: int) -> None:
+        """Half of its calls are cancelled, unless they are faster."""
+        for dice in storm.dice(f"task {seed}"):
+            prompt, how, answer = dice.choice(questions)
+            way = dice.choice([streamed, answered])
+            running = asyncio.ensure_future(way(prompt, **how))
+            await asyncio.wait({running}, timeout=dice.choice([None, dice.uniform(0, 1)]))
+            running.cancel()
+            try:
+                storm.note(way.__name__, await running, answer)
             except asyncio.CancelledError:
-                self.note("cancelled")
+                storm.note("cancelled")
 
-    async def _answer(self, asked: Question) -> None:
-        rows = await self.engine.agenerate(asked.prompt, **asked.params)
-        self.note("answered", rows[0].token_ids, asked.answer)
+    async def tasks() -> None:
+        await asyncio.gather(*map(task, range(TASKS)))
 
-    async def _stream(self, asked: Question) -> None:
-        got: list[int] = []
-        async for chunk in self.engine.astream(asked.prompt, **asked.params):
-            got += chunk.token_ids
-        self.note("streamed", got, asked.answer)
+    with ThreadPoolExecutor(THREADS + 1) as threads:
+        calls = [threads.submit(thread, seed) for seed in range(THREADS)]
+        for each in [*calls, threads.submit(asyncio.run, tasks())]:
+            each.result(STORM_SECONDS + 60)
+    seen = storm.counted(figures)
+    assert min(seen.values()) > 10 and len(seen) == 5
+    assert is_idle(engine)
+    for prompt, how, answer in questions:
+        assert ids_of(engine.stream(prompt, **how)) == answer
 
 
 def held(engine: InferenceEngine) -> dict[str, int]:
@@ -151,32 +176,6 @@ def held(engine: InferenceEngine) -> dict[str, int]:
     return found | {"files": files, "requests": in_flight(engine)}
 
 
-def is_idle(engine: InferenceEngine) -> bool:
-    """No request is known to the caller's side, none is left in the scheduler."""
-    return until(lambda: in_flight(engine) == 0 and load(engine) == (0, 0), IDLE_SECONDS)
-
-
-def test_answers_in_a_storm_are_those_given_alone(
-    engine: InferenceEngine, questions: list[Question], figures: Figures
-) -> None:
-    storm = Storm(engine, questions, STORM_SECONDS)
-    with ThreadPoolExecutor(THREADS + 1) as threads:
-        calls = [threads.submit(storm.thread, seed) for seed in range(THREADS)]
-        calls.append(threads.submit(asyncio.run, storm.tasks(TASKS)))
-        for call in calls:
-            call.result(STORM_SECONDS + 60)
-    seen = Counter(storm.befell)
-    for what, count in sorted(seen.items()):
-        figures(f"{THREADS} threads and {TASKS} tasks, {STORM_SECONDS} s: {what}", count)
-    figures("answers in it that differ from those given alone", len(storm.wrong))
-    assert storm.wrong == []
-    assert len(storm.befell) == len(storm.begun)  # every call came to an end, and to one
-    assert min(seen.values()) > 10 and len(seen) == 5
-    assert is_idle(engine)
-    for asked in questions:
-        assert ids_of(engine.stream(asked.prompt, **asked.params)) == asked.answer
-
-
 def test_calls_one_after_another_leave_nothing_behind(
     engine: InferenceEngine, figures: Figures
 ) -> None:
@@ -184,8 +183,7 @@ def test_calls_one_after_another_leave_nothing_behind(
 
     def ask(count: int) -> None:
         for _ in range(count):
-            ids = [dice.randint(5, 380) for _ in range(dice.randint(1, 60))]
-            engine.generate({"prompt_token_ids": ids}, max_tokens=dice.randint(1, 12))
+            engine.generate(drawn_ids(dice, 60), max_tokens=dice.randint(1, 12))
 
     ask(WARM_UP)
     before = held(engine)
@@ -199,3 +197,206 @@ def test_calls_one_after_another_leave_nothing_behind(
     growth = {name: count - before[name] for name, count in after.items()}
     figures("descriptors, threads, files, requests: the growth of each", growth)
     assert max(growth.values()) <= 0
+
+
+# ─── A server ───
+
+
+class Client:
+    """Requests with their streams, some of which it leaves. expected: the ids of each prompt's
+    answer with the weights of an even version, and of an odd one."""
+
+    def __init__(self, url: str, storm: Storm, expected: list[list[Ids]]) -> None:
+        self.url, self.storm, self.expected = url, storm, expected
+
+    def run(self, seed: int) -> None:
+        with httpx.Client(base_url=self.url, timeout=120) as http:
+            for dice in self.storm.dice(seed):
+                kind, prompt = dice.choice(KINDS), dice.randrange(len(self.expected[0]))
+                body = {"prompt": f"Question {prompt}", "max_tokens": TOKENS, "temperature": 0}
+                body |= {"ignore_eos": True, "return_token_ids": True, "stream": kind != "plain"}
+                most = dice.randint(1, TOKENS - 1) if kind == "abandoned" else TOKENS + 1
+                with http.stream("POST", "/completions", json=body) as response:
+                    if response.status_code == 503:
+                        self.storm.note("503")
+                    elif response.status_code != 200:
+                        self.storm.note("wrong status", response.read())
+                    elif kind == "plain":
+                        self.compare(json.loads(response.read()), [], prompt, "answered")
+                    else:
+                        self.read(response.iter_lines(), prompt, most)
+                time.sleep(0.5 if response.status_code == 503 else 0)
+
+    def read(self, lines: Iterator[str], prompt: int, most: int) -> None:
+        """most: the tokens after which it leaves."""
+        ids = Ids()
+        for line in lines:
+            if not line.startswith("data: {"):
+                continue
+            event = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                return self.storm.note("streams with an error at their end")
+            if event["choices"][0]["finish_reason"]:
+                return self.compare(event, ids, prompt, "streams answered")
+            ids += event["choices"][0]["token_ids"]
+            if len(ids) >= most:
+                return self.storm.note("streams abandoned")
+        self.storm.note("a stream ended without an answer or an error", ids)
+
+    def compare(self, whole: Any, before: Ids, prompt: int, what: str) -> None:
+        [choice] = whole["choices"]
+        expected = self.expected[choice["weight_version"] % 2][prompt]
+        self.storm.note(what, before + choice["token_ids"], expected)
+
+
+def test_every_answer_is_right_for_its_weights_or_an_error(
+    mortal: InferenceEngine, figures: Figures
+) -> None:
+    """Sixty-four clients, with updates of the weights and kills of the scheduler."""
+    models = [loaded(tiny_model(seed=seed)) for seed in (0, 1)]
+    asked: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    asked["prompts"] = [{"text": f"Question {number}"} for number in range(16)]
+    expected = []
+    for version, model in enumerate([*models, models[0]]):
+        mortal.update_weights(model, version=version)
+        expected.append(mortal.generate(**asked).token_ids)
+    with mortal.serve() as server, ThreadPoolExecutor(CLIENTS) as clients:
+        storm = Storm()
+        client = Client(server.base_url, storm, expected)
+        ended = [clients.submit(client.run, number) for number in range(CLIENTS)]
+        version, warm_bytes = 0, 0
+        for event in itertools.count():
+            time.sleep(BETWEEN_EVENTS)
+            if time.monotonic() > storm.end:
+                break
+            if event % 3 < 2:
+                version += 1
+                assert mortal.update_weights(models[version % 2], version=version) == version
+                storm.note("updates of the weights")
+                continue
+            os.kill(mortal.rollout.host.children[0].pid, signal.SIGKILL)
+            storm.note("kills of the scheduler")
+            assert until(lambda: mortal.dead, 60)
+            mortal.restart()  # the server leaves an engine with updated weights to its owner
+            version, memory = 0, psutil.Process().memory_info().rss
+            warm_bytes = warm_bytes or memory
+        for each in ended:
+            each.result(END_SECONDS)
+        assert until(lambda: in_flight(mortal) == 0, 5)
+    grown = psutil.Process().memory_info().rss - warm_bytes
+    figures("growth of the process, MB", round(grown / 1e6))
+    mortal.restart()  # the folder's weights, version 0
+    befell = storm.counted(figures)
+    assert befell["answered"] > 200 and befell["streams answered"] > 200
+    assert befell["kills of the scheduler"] >= 2 and befell["updates of the weights"] >= 4
+    assert grown < GROWTH_BYTES
+
+
+def pieces(root: str, model: str, form: str, history: list[Any], stream: bool) -> Iterator[Any]:
+    """Of an answer, texts or lists of ids. history: texts of the user and the model in turn, or
+    token ids."""
+    own = {"temperature": 1.0, **({"return_token_ids": True} if form == "completions" else {})}
+    how: dict[str, Any] = {"model": model, "stream": stream, "extra_body": own}
+    roles = itertools.cycle(("user", "assistant"))
+    said = [{"role": role, "content": text} for role, text in zip(roles, history, strict=False)]
+    client: Any = Anthropic if form == "messages" else OpenAI
+    url = root if form == "messages" else f"{root}/v1"
+    with client(base_url=url, api_key="none", timeout=300, max_retries=0) as http:
+        match form:
+            case "completions":
+                answer = http.completions.create(prompt=history, max_tokens=12, **how)
+            case "chat":
+                answer = http.chat.completions.create(messages=said, max_tokens=12, **how)
+            case "messages":
+                answer = http.messages.create(messages=said, max_tokens=12, **how)
+            case "responses":
+                answer = http.responses.create(input=said, max_output_tokens=12, **how)
+        for part in answer if stream else [answer]:
+            match form:
+                case "completions":
+                    yield from (choice.token_ids for choice in part.choices)
+                case "chat" if stream:
+                    yield from (choice.delta.content or "" for choice in part.choices)
+                case "chat":
+                    yield part.choices[0].message.content
+                case "messages" if stream:
+                    yield getattr(getattr(part, "delta", None), "text", "")
+                case "messages":
+                    yield from (block.text for block in part.content)
+                case "responses" if stream:
+                    yield part.delta if part.type == "response.output_text.delta" else ""
+                case "responses":
+                    yield part.output_text
+
+
+def session(root: str, model: str, seed: int) -> Counter[str]:
+    """One agent's conversation; what befell its requests."""
+    dice, befell = random.Random(seed), Counter[str]()
+    form, of_ids = FORMS[seed % len(FORMS)], FORMS[seed % len(FORMS)] == "completions"
+    root = f"{root}/sessions/{seed}-{uuid.uuid4().hex}"
+    history: list[Any] = [seed + 10] * 8 if of_ids else ["Begin."]
+    got: list[Any] = []
+    while len(got) < TURNS:
+        kind = dice.choice(KINDS[1:])
+        parts = pieces(root, model, form, history, kind != "plain")
+        if kind == "abandoned":
+            assert len([*itertools.islice(parts, 3)]) and parts.close() is None  # type: ignore
+            befell[kind] += 1
+            continue
+        answer = sum(parts, Ids()) if of_ids else "".join(parts)
+        befell[f"{form} {kind}"] += 1
+        got.append(answer)
+        history += [*answer, 5] if of_ids else [answer, f"Turn {len(got)}."]
+    traces = httpx.get(f"{root}/traces").json()["traces"]
+    httpx.delete(root).raise_for_status()
+    if of_ids:
+        assert history[:-1] in [trace["prompt_token_ids"] + trace["token_ids"] for trace in traces]
+        return befell
+    said = [message["content"] for trace in traces for message in trace["messages"]]
+    assert all(answer in said for answer in got), (got, said)
+    return befell
+
+
+def test_no_request_of_a_session_fails_and_no_answer_is_lost(
+    tiny: InferenceEngine, figures: Figures
+) -> None:
+    """Thirty-two sessions at a time, over the four wire forms: each answer that a client got is in
+    its session's traces."""
+    befell = Counter[str]()
+    with tiny.serve() as server, ThreadPoolExecutor(AT_ONCE) as pool:
+        root = server.base_url.removesuffix("/v1")
+        play = functools.partial(session, root, tiny.config.model_name)
+        for found in pool.map(play, range(SESSIONS)):
+            befell += found
+        statuses = httpx.get(f"{root}/metrics").text
+        assert server.sessions() == []
+    assert 'status="5' not in statuses
+    for what, count in sorted(befell.items()):
+        figures(what, count)
+
+
+def test_ten_thousand_schemas_leave_the_memory_bounded(
+    tiny: InferenceEngine, figures: Figures
+) -> None:
+    def memory() -> int:
+        """Of this process, which serves, and of the engine's."""
+        me = psutil.Process()
+        return sum(each.memory_info().rss for each in [me, *me.children(recursive=True)])
+
+    def begins(number: int) -> bool:
+        """An answer begins by a schema of its own."""
+        named = {f"name_{number}_{n}": {"type": ["string", "integer"]} for n in range(PROPERTIES)}
+        schema = {"type": "object", "properties": named, "required": list(named)}
+        body = {"prompt": "Hi", "max_tokens": 4, "json_schema": schema}
+        response = http.post("/completions", json=body)
+        assert response.status_code == 200, response.text
+        return bool(response.json()["choices"][0]["text"].startswith('{"'))
+
+    with tiny.serve() as server, ThreadPoolExecutor(8) as clients:
+        with httpx.Client(base_url=server.base_url, timeout=300) as http:
+            assert all(clients.map(begins, range(-100, 0)))
+            before = memory()
+            assert all(clients.map(begins, range(SCHEMAS)))
+            grown = memory() - before
+    figures(f"growth after {SCHEMAS} different schemas, MB", round(grown / 1e6))
+    assert grown < SCHEMA_BYTES

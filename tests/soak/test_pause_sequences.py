@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -19,6 +18,7 @@ from hypothesis.strategies import booleans, floats, sampled_from
 
 from _inf.runtime.extras import has_verl
 from inf import EngineDeadError, GenerationRow, InferenceEngine
+from tests.support.engines import engine_fixture
 from tests.support.figures import Figures
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.running import begun, running
@@ -38,13 +38,8 @@ END_SECONDS = 60
 MODES = ("wait", "abort", "keep")
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[InferenceEngine]:
-    rollout: dict[str, Any] = {"dtype": "float32", "prompt_length": 100, "response_length": 200}
-    if has_verl():
-        rollout |= {"enforce_eager": True, "free_cache_engine": True}
-    with InferenceEngine(model_path=str(tiny_model(layers=4)), rollout=rollout) as engine:
-        yield engine
+SLEEPING = {"enforce_eager": True, "free_cache_engine": True} if has_verl() else {}
+served = engine_fixture(lambda: tiny_model(layers=4), response_length=200, **SLEEPING)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +166,7 @@ class Pauses(RuleBasedStateMachine):
             if reason == "abort":
                 self.cut.append((prompt, asked.greedy, row))
         expected = self.expected[asked.greedy][prompt]
-        assert expected.token_ids is not None and ids == expected.token_ids[: len(ids)]
+        assert ids == expected.token_ids[: len(ids)]
         whole = len(ids) == len(expected.token_ids)
         assert reason == (expected.finish_reason if whole else "abort"), (reason, len(ids))
         numbers, places = [each for each, _ in versions], [place for _, place in versions]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,13 @@ import pytest
 
 from inf import InferenceEngine
 from tests.support.figures import Figures
-from tests.support.installed import installed
+from tests.support.installed import installed, ran
 from tests.support.pages import ROOT, blocks
 from tests.support.tool_calling import TOOL_MODEL
 
 pytestmark = pytest.mark.soak
 
 PROGRAM = ROOT / "examples" / "environment.py"
-RUN_SECONDS = 600.0
 
 
 def of_the_example() -> str:
@@ -83,15 +80,7 @@ def test_trl_gives_the_same_calls_messages_and_rewards(
     file.write_text(source)
     python, train = installed("trl") / "bin" / "python", ROOT / "tests" / "trl" / "train.py"
     command = [python, train, file, ",".join(names), json.dumps(rows), TOOL_MODEL, out]
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=tmp_path,
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    ran(*command, folder=tmp_path, HF_HUB_OFFLINE="1")
     theirs = json.loads(out.read_text())
     assert theirs["version"] == "1.10.0" and len(theirs["steps"]) == 2
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,9 @@ import pytest
 
 from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
+from tests.support.engines import engine_fixture
 from tests.support.figures import Figures
-from tests.support.installed import installed
+from tests.support.installed import installed, ran
 from tests.support.pages import ROOT, blocks
 from tests.support.tool_calling import (
     GREETING,
@@ -29,15 +28,10 @@ pytestmark = [pytest.mark.soak, pytest.mark.verl]
 
 EXAMPLE = ROOT / "examples" / "verl_client.py"
 VERL09 = ROOT / "tests" / "verl09"
-RUN_SECONDS = 600.0
 WITHIN = 1e-5  # of a log prob
 
 
-@pytest.fixture(scope="module")
-def engine_with_tools() -> Iterator[InferenceEngine]:
-    rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 256}
-    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
-        yield engine
+engine_with_tools = engine_fixture(TOOL_MODEL, prompt_length=1024, response_length=256)
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +42,8 @@ def server(engine_with_tools: InferenceEngine) -> Iterator[InferenceServer]:
 
 def run(*arguments: str, folder: Path = ROOT) -> str:
     """What a program says that runs in `folder`, in that environment; it can import the example."""
-    done = subprocess.run(
-        [str(installed("verl09") / "bin" / "python"), *arguments],
-        cwd=folder,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(EXAMPLE.parent)},
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    python, variables = installed("verl09") / "bin" / "python", {"HF_HUB_OFFLINE": "1"}
+    return ran(python, *arguments, folder=folder, PYTHONPATH=str(EXAMPLE.parent), **variables)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""Environments of other packages for tests, below `build/`, which are kept for the next run."""
+"""Programs of tests, and environments of other packages, which are kept below `build/` for the next
+run."""
 
 from __future__ import annotations
 
@@ -10,6 +11,23 @@ from pathlib import Path
 from tests.support.pages import ROOT
 
 INSTALL_SECONDS = 3600.0  # packages of several GB, where none is cached
+
+
+def ran(
+    *command: object, folder: Path = ROOT, seconds: float = 600.0, says: str = "", **variables: str
+) -> str:
+    """What a program prints that must end well, on stdout. says: its stdin."""
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=folder,
+        env=os.environ | variables,
+        input=says,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def installed(name: str, seconds: float = INSTALL_SECONDS) -> Path:
