@@ -8,7 +8,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
@@ -31,6 +32,7 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
+    method: str
     path: str
     body: Any
     headers: Mapping[str, str]
@@ -60,6 +62,9 @@ class ScriptedServer:
         """What was posted."""
         return [seen.body for seen in self.seen if seen.body is not None]
 
+    def reply(self, seen: Seen) -> Reply:
+        return self.script(seen.path, seen.body)
+
     def stop_listening(self) -> None:
         """Refuse new connections."""
         self._http.shutdown()
@@ -84,15 +89,16 @@ class ScriptedServer:
             def do_GET(self) -> None:
                 self._answer(None)
 
-            do_HEAD = do_GET
+            do_HEAD = do_DELETE = do_GET
 
             def do_POST(self) -> None:
                 self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 
             def _answer(self, body: Any) -> None:
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                outer.seen.append(Seen(self.path, body, headers, time.monotonic()))
-                reply = outer.script(self.path, body)
+                seen = Seen(self.command, self.path, body, headers, time.monotonic())
+                outer.seen.append(seen)
+                reply = outer.reply(seen)
                 time.sleep(reply.wait)
                 kind, content = "application/json", reply.body
                 if reply.events is not None:
@@ -115,13 +121,8 @@ class ScriptedServer:
         return Handler
 
 
-@contextlib.contextmanager
-def scripted(script: Script) -> Iterator[ScriptedServer]:
-    server = ScriptedServer(script)
-    try:
-        yield server
-    finally:
-        server.close()
+def scripted(script: Script) -> AbstractContextManager[ScriptedServer]:
+    return contextlib.closing(ScriptedServer(script))
 
 
 def connected(server: ScriptedServer, /, **config: Any) -> InferenceEngine:

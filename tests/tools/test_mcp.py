@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -342,7 +343,7 @@ def test_what_fails_at_a_url_is_an_error_of_its_own_call(load: Load) -> None:
         server.goes_on.set()
         return [cut, await waiting]
 
-    with SessionServer() as server:
+    with contextlib.closing(SessionServer()) as server:
         tools = load(server.entry)
         cut, waited = asyncio.run(rows())
         assert LOST in str(cut.error) and waited.text == "session 1"
