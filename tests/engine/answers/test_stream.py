@@ -1,11 +1,11 @@
-"""Streams: chunks that join to the answer, stops that do not leak, and requests that end."""
+"""Streams whose readers leave them end in the engine, and wrong ones do not begin. That chunks join
+to the answer: `test_backends.py`, and for any tokens `tests/response/test_streaming.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -26,19 +26,6 @@ def slow(local: InferenceEngine) -> Iterator[InferenceEngine]:
 def is_idle(engine: InferenceEngine) -> bool:
     """Idle long before the 12.8 s that the 128 tokens of an answer would take."""
     return until(lambda: not in_flight(engine), 6.0)
-
-
-def test_text_of_the_chunks_is_at_any_time_that_of_their_ids(tiny: InferenceEngine) -> None:
-    said: dict[str, Any] = {"regex": "A robot says 😀, 数 and naïve things", "max_tokens": 80}
-    [whole] = tiny.generate("Say", **said)
-    chunks = list(tiny.stream("Say", **said))
-    assert all(chunk.finish_reason is None for chunk in chunks[:-1])
-    assert len(chunks) > 10
-    read, ids = "", list[int]()
-    for chunk in chunks[:-1]:
-        read, ids = read + chunk.text, ids + chunk.token_ids
-        assert read == tiny.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-    assert read + chunks[-1].text == whole.completion == said["regex"]
 
 
 @pytest.mark.parametrize("way", ["break", "exception", "garbage"])
