@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Reading the certificates takes 34 ms for each of a thousand clients, which all ask loopback.
-    transports: Any = httpx._transports.default
+    transports = httpx._transports.default
     transports.create_ssl_context = functools.cache(httpx.create_ssl_context)
     if config.getoption("--overlap"):
         from _inf.backends.verl import server_arguments
@@ -139,7 +139,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _first_engine(request: pytest.FixtureRequest) -> None:
+def _first_engine(request):
     """Starts `tiny` before the engines of a file if a later test takes it: while one runs, another
     one of the process starts in a tenth of the time."""
     items = request.session.items
@@ -149,7 +149,7 @@ def _first_engine(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def command(capfd):
     """`command(*arguments)` runs `inf` in this process: exit code, stdout, stderr."""
     from _inf.apps.cli import main
 
@@ -165,14 +165,14 @@ caller = engine_fixture(TOOL_MODEL, scope="session", name="hf", do_sample=False,
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[InferenceEngine]:
+def engine():
     """The embedded default."""
     with InferenceEngine() as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Iterator[InferenceEngine]:
+def tiny():
     """A random tiny Qwen3: fast, and its greedy answers wander."""
     with InferenceEngine(model_path=str(tiny_model()), rollout=TINY) as engine:
         gc.collect()
@@ -181,7 +181,7 @@ def tiny() -> Iterator[InferenceEngine]:
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> Any:
+def tokenizer():
     """That of the tiny model, without an engine; a test that changes it changes a copy."""
     from transformers import AutoTokenizer
 
@@ -189,7 +189,7 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture(scope="session")
-def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[InferenceEngine]]:
+def _mortal(tmp_path_factory):
     engines: list[InferenceEngine] = []
     yield engines
     for engine in engines:
@@ -197,18 +197,14 @@ def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Inference
 
 
 @pytest.fixture
-def mortal(
-    _mortal: list[InferenceEngine],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> InferenceEngine:
+def mortal(_mortal, tmp_path_factory, monkeypatch):
     """One of 4,096 tokens that tests kill, put to sleep or give other weights.
 
     Alive and with its folder's weights for each test: a test that changes this costs a start.
     """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("mortal")))
     if not _mortal:
-        asked: dict[str, Any] = {"model_path": str(tiny_model()), "rollout": SETTINGS}
+        asked = {"model_path": str(tiny_model()), "rollout": SETTINGS}
         if has_verl():
             asked["hang_timeout"] = HANG_SECONDS
             asked["rollout"] = SETTINGS | {"free_cache_engine": True}

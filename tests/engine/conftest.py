@@ -1,12 +1,7 @@
 """What tests of engines share."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
-from inf import InferenceEngine
 from tests.support.engines import connected, engine_fixture
 from tests.support.reference import Transformers
 from tests.support.scripts import QUESTION
@@ -14,7 +9,7 @@ from tests.support.tiny import tiny_model
 
 
 @pytest.fixture(scope="session")
-def answer(tiny: InferenceEngine) -> list[list[int]]:
+def answer(tiny):
     """The right one to `QUESTION`."""
     return tiny.generate(**QUESTION).token_ids
 
@@ -23,7 +18,7 @@ hf = engine_fixture(scope="session", name="hf")
 
 
 @pytest.fixture(scope="session")
-def remote(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
+def remote(tiny):
     """The tiny engine through its own `serve()`, with token ids."""
     model = tiny_model()
     with tiny.serve() as server:
@@ -32,6 +27,6 @@ def remote(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
 
 
 @pytest.fixture(scope="session")
-def transformers() -> Transformers:
+def transformers():
     """The tiny model, called directly."""
     return Transformers.of(tiny_model())

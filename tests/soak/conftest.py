@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.figures import Figures
-
 NOTED = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture
-def figures(request: pytest.FixtureRequest) -> Figures:
+def figures(request):
     """Called as `figures("kills of the scheduler", 12)`."""
     noted = request.config.stash.setdefault(NOTED, [])
     part = request.path.stem.removeprefix("test_")

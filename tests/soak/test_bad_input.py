@@ -11,7 +11,6 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,16 +29,15 @@ from _inf.response.row import GenerationRow
 from _inf.tools.definition import as_tools
 from _inf.tools.json_schemas import argument_fault
 from _inf.types import Limits
-from inf import EngineDeadError, InferenceEngine
+from inf import EngineDeadError
 from tests.support import fuzz_cases as cases
-from tests.support.figures import Figures
 from tests.support.gguf_file import write_gguf
 from tests.support.tiny import VOCABULARY, tiny_model
 
 pytestmark = pytest.mark.soak
 CASE_SECONDS, CALL_SECONDS = 20.0, 60.0
 LIMITS = Limits(prompt=512, total=640, vocabulary=VOCABULARY)
-KNOWN: dict[str, Any] = {"prompts": "What is the capital of France?", "temperature": 0}
+KNOWN = {"prompts": "What is the capital of France?", "temperature": 0}
 KNOWN |= {"max_tokens": 8}
 CAN_SAY = "rollout config null a int"  # what a line of a config's refusal may begin with, too
 
@@ -81,7 +79,7 @@ def says_where(places: Iterable[str] | str) -> Iterator[None]:
 
 
 def tree(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    whole: dict[str, Any] = {}
+    whole = {}
     for path, value in pairs:
         *above, last = path.split(".")
         node = whole
@@ -136,7 +134,7 @@ def grammar(case: tuple[str, Any]) -> None:
         assert {"json_schema": json_schema_text, "regex": regex_text}[case[0]](case[1])
 
 
-TARGETS: dict[Callable[[Any], None], tuple[cases.Cases, int]] = {
+TARGETS = {
     config: (cases.CONFIGS, 3500),
     tools: (cases.TOOL_LISTS, 1500),
     batch_line: (cases.FILE_LINES, 2500),
@@ -145,11 +143,11 @@ TARGETS: dict[Callable[[Any], None], tuple[cases.Cases, int]] = {
 
 
 @pytest.mark.parametrize("work", TARGETS, ids=lambda work: work.__name__)
-def test_no_case_kills_or_hangs_or_escapes(work: Callable[[Any], None]) -> None:
+def test_no_case_kills_or_hangs_or_escapes(work):
     explored(TARGETS[work][0], work, TARGETS[work][1])
 
 
-def test_no_file_kills_or_hangs_or_escapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_kills_or_hangs_or_escapes(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     whole = write_gguf(tmp_path / "whole.gguf").read_bytes()
 
@@ -183,7 +181,7 @@ def live(params: dict[str, Any]) -> dict[str, Any]:
     return {"max_tokens": 4, **few} if few.get("max_tokens") is None else few
 
 
-def test_engine_outlives_every_case(tiny: InferenceEngine, figures: Figures) -> None:
+def test_engine_outlives_every_case(tiny, figures):
     known = tiny.generate(**KNOWN).token_ids
     threads = concurrent.futures.ThreadPoolExecutor(1)
 

@@ -50,11 +50,11 @@ EXIT_CODES = {
 def lines() -> list[Any]:
     """Of all three forms, with answers of 10 to `LONGEST` tokens, and a few bad ones."""
     chance = random.Random(SEED)
-    made: list[Any] = []
+    made = []
     for line in range(1, ROWS + 1):
         talk = [{"role": "user", "content": f"Count from {line}."}]
         body = {"messages": talk, "max_tokens": chance.randint(10, LONGEST)}
-        forms: list[Any] = [
+        forms = [
             {"prompt": f"Count from {line}.", "id": line},
             {"messages": talk, "metadata": {"id": line}},
             {"custom_id": f"{line}", "body": body},
@@ -153,13 +153,11 @@ def in_session(process: psutil.Process, leader: int) -> bool:
     return False
 
 
-def test_storm_loses_and_doubles_no_row_and_answers_as_without_it(
-    tiny: InferenceEngine, tmp_path: Path
-) -> None:
+def test_storm_loses_and_doubles_no_row_and_answers_as_without_it(tiny, tmp_path):
     """All harms in random order, then the command until it is done: it has answered each line once,
     in its order, and as `generate` does."""
     storm = Storm(tiny, tmp_path)
-    harms: list[tuple[Any, ...]] = [(storm.kill_scheduler, 1), (storm.kill_command, -9)] * 3
+    harms = [(storm.kill_scheduler, 1), (storm.kill_command, -9)] * 3
     harms += [(storm.signal(name), *EXIT_CODES[name]) for name in SIGNALS]
     storm.chance.shuffle(harms)
     for harm in harms:

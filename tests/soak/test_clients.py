@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from inf import InferenceEngine
 from tests.support.engines import engine_fixture
-from tests.support.figures import Figures
 from tests.support.installed import installed, ran
 from tests.support.pages import ROOT
 from tests.support.tool_calling import (
@@ -62,7 +60,7 @@ CONTEXT = "The capital of France is"
 
 
 @pytest.fixture(scope="module")
-def pythons() -> dict[str, Path]:
+def pythons():
     """The interpreter of each environment; they are kept for the next run."""
     folder = installed("clients", INSTALL_SECONDS)
     found = {name: folder / name / "bin" / "python" for name in (AGENTS, TRAINING)}
@@ -88,9 +86,7 @@ def chatted(engine: InferenceEngine, said: str, tools: list[Any] | None = None) 
 
 
 @pytest.fixture(scope="module")
-def facts(
-    tool_engine: InferenceEngine, engine: InferenceEngine, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
+def facts(tool_engine, engine, tmp_path_factory):
     """The file that tells a program where the servers are, and what their engines answer."""
     asked = chatted(tool_engine, question("12 * 7"), [CALCULATOR])
     assert call("12 * 7") == asked["text"]
@@ -124,9 +120,7 @@ def facts(
 
 
 @pytest.mark.parametrize(("program", "environment"), PROGRAMS)
-def test_client_gets_what_the_engine_answers(
-    program: str, environment: str, pythons: dict[str, Path], facts: Path, figures: Figures
-) -> None:
+def test_client_gets_what_the_engine_answers(program, environment, pythons, facts, figures):
     """docs/serving.md names the client in this version."""
     python = pythons[environment]
     said = ran(python, CLIENTS / program, facts, folder=facts.parent, **OFFLINE)

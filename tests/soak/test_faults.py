@@ -11,16 +11,14 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from inf import ConfigError, EngineDeadError, InferenceEngine
-from tests.support.figures import Figures
 from tests.support.schedulers import in_flight, open_files_and_threads, slow_down
 from tests.support.scripts import SETTINGS, alive, command_line, descendants, script, until
 from tests.support.tool_calling import TOOL_MODEL, answer, calculator, question
@@ -32,20 +30,20 @@ HANG = 4.0
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     copy = tmp_path_factory.mktemp("models") / "tool_model"
     shutil.copytree(TOOL_MODEL, copy)
     return copy
 
 
 @pytest.fixture(scope="module")
-def others() -> set[psutil.Process]:
+def others():
     """Of the session's engines."""
     return processes()
 
 
 @pytest.fixture(scope="module")
-def mortal(folder: Path, others: set[psutil.Process]) -> Iterator[InferenceEngine]:
+def mortal(folder, others):
     rollout = SETTINGS | {"prompt_length": 1024, "do_sample": False}
     with InferenceEngine(model_path=str(folder), hang_timeout=HANG, rollout=rollout) as engine:
         yield engine
@@ -146,8 +144,8 @@ HARMS: dict[str, tuple[Harm, int, float, str]] = {
 
 @pytest.mark.parametrize("name", HARMS)
 def test_harm_ends_every_call_in_time_and_restart_answers_and_leaves_nothing(
-    mortal: InferenceEngine, others: set[psutil.Process], figures: Figures, name: str
-) -> None:
+    mortal, others, figures, name
+):
     harm, times, most, told = HARMS[name]
     chance = random.Random(SEED)
     random.seed(SEED)
@@ -175,7 +173,7 @@ def test_harm_ends_every_call_in_time_and_restart_answers_and_leaves_nothing(
     )
 
 
-def test_slow_scheduler_and_idle_one_are_not_hung(mortal: InferenceEngine) -> None:
+def test_slow_scheduler_and_idle_one_are_not_hung(mortal):
     slow_down(mortal, HANG / 2)
     mortal.generate("One", max_tokens=5, ignore_eos=True)  # two and a half limits, no message
     slow_down(mortal, 600)
@@ -184,9 +182,7 @@ def test_slow_scheduler_and_idle_one_are_not_hung(mortal: InferenceEngine) -> No
     slow_down(mortal, 0)
 
 
-def test_model_folder_that_vanishes_is_missed_by_restart_only(
-    mortal: InferenceEngine, others: set[psutil.Process], folder: Path
-) -> None:
+def test_model_folder_that_vanishes_is_missed_by_restart_only(mortal, others, folder):
     hidden = folder.with_name("hidden")
     folder.rename(hidden)
     assert right(mortal)
@@ -214,7 +210,7 @@ say("tokens", len(answers[0].token_ids[0]))
 """
 
 
-def test_whole_process_group_stopped_and_continued_is_no_hang(tmp_path: Path) -> None:
+def test_whole_process_group_stopped_and_continued_is_no_hang(tmp_path):
     with script(SUSPENDED, tmp_path) as run:
         run.hear("ready")
         run.hear("at work")

@@ -77,7 +77,7 @@ class Storm:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
+def engine(tmp_path_factory):
     """With a private folder for temporary files."""
     folder = str(tmp_path_factory.mktemp("tmp"))
     with pytest.MonkeyPatch.context() as patch:
@@ -100,9 +100,7 @@ def is_idle(engine: InferenceEngine) -> bool:
     return until(lambda: in_flight(engine) == 0 and load(engine) == (0, 0), IDLE_SECONDS)
 
 
-def test_answers_in_a_storm_are_those_given_alone(
-    engine: InferenceEngine, figures: Figures
-) -> None:
+def test_answers_in_a_storm_are_those_given_alone(engine, figures):
     """Of 32 threads and 64 tasks: forty calls, of 1 to 400 tokens with answers of 1 to 100."""
     dice, questions = random.Random(0), list[tuple[Any, Any, Ids]]()
     for _ in range(40):
@@ -176,9 +174,7 @@ def held(engine: InferenceEngine) -> dict[str, int]:
     return found | {"files": files, "requests": in_flight(engine)}
 
 
-def test_calls_one_after_another_leave_nothing_behind(
-    engine: InferenceEngine, figures: Figures
-) -> None:
+def test_calls_one_after_another_leave_nothing_behind(engine, figures):
     dice = random.Random(1)
 
     def ask(count: int) -> None:
@@ -249,12 +245,10 @@ class Client:
         self.storm.note(what, before + choice["token_ids"], expected)
 
 
-def test_every_answer_is_right_for_its_weights_or_an_error(
-    mortal: InferenceEngine, figures: Figures
-) -> None:
+def test_every_answer_is_right_for_its_weights_or_an_error(mortal, figures):
     """Sixty-four clients, with updates of the weights and kills of the scheduler."""
     models = [loaded(tiny_model(seed=seed)) for seed in (0, 1)]
-    asked: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    asked = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
     asked["prompts"] = [{"text": f"Question {number}"} for number in range(16)]
     expected = []
     for version, model in enumerate([*models, models[0]]):
@@ -296,10 +290,10 @@ def pieces(root: str, model: str, form: str, history: list[Any], stream: bool) -
     """Of an answer, texts or lists of ids. history: texts of the user and the model in turn, or
     token ids."""
     own = {"temperature": 1.0, **({"return_token_ids": True} if form == "completions" else {})}
-    how: dict[str, Any] = {"model": model, "stream": stream, "extra_body": own}
+    how = {"model": model, "stream": stream, "extra_body": own}
     roles = itertools.cycle(("user", "assistant"))
     said = [{"role": role, "content": text} for role, text in zip(roles, history, strict=False)]
-    client: Any = Anthropic if form == "messages" else OpenAI
+    client = Anthropic if form == "messages" else OpenAI
     url = root if form == "messages" else f"{root}/v1"
     with client(base_url=url, api_key="none", timeout=300, max_retries=0) as http:
         match form:
@@ -334,8 +328,8 @@ def session(root: str, model: str, seed: int) -> Counter[str]:
     dice, befell = random.Random(seed), Counter[str]()
     form, of_ids = FORMS[seed % len(FORMS)], FORMS[seed % len(FORMS)] == "completions"
     root = f"{root}/sessions/{seed}-{uuid.uuid4().hex}"
-    history: list[Any] = [seed + 10] * 8 if of_ids else ["Begin."]
-    got: list[Any] = []
+    history = [seed + 10] * 8 if of_ids else ["Begin."]
+    got = []
     while len(got) < TURNS:
         kind = dice.choice(KINDS[1:])
         parts = pieces(root, model, form, history, kind != "plain")
@@ -357,9 +351,7 @@ def session(root: str, model: str, seed: int) -> Counter[str]:
     return befell
 
 
-def test_no_request_of_a_session_fails_and_no_answer_is_lost(
-    tiny: InferenceEngine, figures: Figures
-) -> None:
+def test_no_request_of_a_session_fails_and_no_answer_is_lost(tiny, figures):
     """Thirty-two sessions at a time, over the four wire forms: each answer that a client got is in
     its session's traces."""
     befell = Counter[str]()
@@ -375,9 +367,7 @@ def test_no_request_of_a_session_fails_and_no_answer_is_lost(
         figures(what, count)
 
 
-def test_ten_thousand_schemas_leave_the_memory_bounded(
-    tiny: InferenceEngine, figures: Figures
-) -> None:
+def test_ten_thousand_schemas_leave_the_memory_bounded(tiny, figures):
     def memory() -> int:
         """Of this process, which serves, and of the engine's."""
         me = psutil.Process()

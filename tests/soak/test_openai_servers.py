@@ -16,7 +16,6 @@ import torch
 from transformers import AutoConfig, Qwen3Config
 
 from inf import ConfigError, InferenceEngine
-from tests.support.figures import Figures
 from tests.support.installed import installed, ran
 from tests.support.pages import ROOT
 from tests.support.prompts import as_ids, token_prompts
@@ -34,15 +33,15 @@ OF_SGLANG = pytest.param("sglang", marks=pytest.mark.verl)  # it starts with all
 VLLM_ONLY = pytest.mark.parametrize("server", ["vllm"], indirect=True)
 PROMPTS = token_prompts(8, 200, seed=41)
 IDS = as_ids(PROMPTS)
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
+GREEDY = {"temperature": 0, "max_tokens": 32}
 UNSCORED = "presence_penalty frequency_penalty repetition_penalty logit_bias min_tokens"
 UNSCORED += " allowed_token_ids bad_words regex"  # vLLM's log probs are of other logits then
-OF_BOTH: list[dict[str, Any]] = [
+OF_BOTH = [
     *({}, {"stop": "e"}, {"ignore_eos": True}, {"min_tokens": 24}),
     {"presence_penalty": 1.2, "frequency_penalty": 0.6},
     {"logit_bias": {5: 8.0, 77: -30.0}},
 ]
-OF_VLLM: list[dict[str, Any]] = [
+OF_VLLM = [
     {"repetition_penalty": 1.3},
     {"logit_bias": {5: 8.0, 77: -30.0}, "repetition_penalty": 0.8},
     {"logit_bias": {5: 100}, "n": 2, "temperature": 1.0, "ignore_eos": True},
@@ -92,12 +91,12 @@ def saved(folder: Path, seed: int = 0) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return saved(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
-def python() -> str:
+def python():
     """The interpreter with vLLM 0.32.0; it is kept for the next run."""
     return str(installed("vllm") / "bin" / "python")
 
@@ -122,17 +121,12 @@ def vllm(python: str, model: Path, folder: Path, *options: str, **more: str) -> 
 
 
 @pytest.fixture(scope="module", params=[OF_SGLANG, "vllm"])
-def server(request: pytest.FixtureRequest) -> str:
+def server(request):
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def address(
-    server: str,
-    model: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Iterator[str]:
+def address(server, model, tmp_path_factory, request):
     folder = tmp_path_factory.mktemp(server)
     of_vllm = server == "vllm"
     started = (
@@ -148,13 +142,13 @@ def connected(address: str, **config: Any) -> InferenceEngine:
 
 
 @pytest.fixture(scope="module")
-def remote(address: str, model: Path) -> Iterator[InferenceEngine]:
+def remote(address, model):
     with connected(address, tokenizer_path=str(model)) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def local(model: Path) -> Iterator[InferenceEngine]:
+def local(model):
     rollout = {"name": "hf", "dtype": "float32"}
     with InferenceEngine(model_path=str(model), rollout=rollout) as engine:
         yield engine
@@ -196,9 +190,7 @@ def assert_same(
 # ─── Both ───
 
 
-def test_rows_are_those_of_transformers(
-    server: str, remote: InferenceEngine, local: InferenceEngine, figures: Figures
-) -> None:
+def test_rows_are_those_of_transformers(server, remote, local, figures):
     of_vllm, far = server == "vllm", 0.0
     for params in (*OF_BOTH, *(OF_VLLM if of_vllm else ())):
         # Where ids end inside a character, vLLM looks for stop strings in the prompt's end too.
@@ -218,9 +210,7 @@ def sampled_row(remote: InferenceEngine, local: InferenceEngine, params: dict[st
     return row
 
 
-def test_sampled_rows_have_log_probs_by_our_definition_or_none(
-    server: str, remote: InferenceEngine, local: InferenceEngine
-) -> None:
+def test_sampled_rows_have_log_probs_by_our_definition_or_none(server, remote, local):
     filtered = {"temperature": 1.0, "top_p": 0.8, "min_p": 0.02}
     for params in ({"temperature": 1.0}, filtered):
         assert sampled_row(remote, local, params).logprobs is not None
@@ -233,10 +223,10 @@ def test_sampled_rows_have_log_probs_by_our_definition_or_none(
             remote.rollout_batch(IDS[:2], n=2, temperature=0.7, max_tokens=8)
 
 
-def test_chunks_of_a_stream_are_the_row(server: str, remote: InferenceEngine) -> None:
+def test_chunks_of_a_stream_are_the_row(server, remote):
     of_vllm = [{"logprobs": 2}, {"temperature": 1.0, "seed": 4, "stop": ["e"]}]
     for more in ({}, *(of_vllm if server == "vllm" else ())):
-        params: dict[str, Any] = {**GREEDY, **more}
+        params = {**GREEDY, **more}
         [row] = remote.generate("Hi", **params)
         chunks = list(remote.stream("Hi", **params))
         assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
@@ -246,9 +236,7 @@ def test_chunks_of_a_stream_are_the_row(server: str, remote: InferenceEngine) ->
         assert [list(top) for top in tops] == [list(top) for top in row.top_logprobs or []]
 
 
-def test_answers_follow_their_grammar_beside_free_rows(
-    server: str, remote: InferenceEngine, local: InferenceEngine
-) -> None:
+def test_answers_follow_their_grammar_beside_free_rows(server, remote, local):
     sampled = {"temperature": 1.0, "max_tokens": 400}  # greedily it would write blanks for ever
     output = remote.generate(["a", "b", "c"], json_schema=[CITY, None, CITY], **sampled)
     for row in (output[0], output[2]):
@@ -264,9 +252,9 @@ def test_answers_follow_their_grammar_beside_free_rows(
     assert (ours.logprobs == [None]) is (server == "vllm")
 
 
-def test_text_goes_in_and_out(server: str, address: str, local: InferenceEngine) -> None:
+def test_text_goes_in_and_out(server, address, local):
     with connected(address) as engine:
-        params: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+        params = {"temperature": 0, "max_tokens": 12}
         prompts = ["Hi", {"text": "once"}]
         ours, theirs = engine.generate(prompts, **params), local.generate(prompts, **params)
         for mine, yours in zip(ours, theirs, strict=True):
@@ -281,14 +269,14 @@ def test_text_goes_in_and_out(server: str, address: str, local: InferenceEngine)
 # ─── vLLM's ───
 
 
-def test_page_of_backends_has_each_field_of_its_sampling_params(python: str) -> None:
+def test_page_of_backends_has_each_field_of_its_sampling_params(python):
     program = "from vllm import SamplingParams; print(*SamplingParams.__struct_fields__)"
     fields = {name for name in ran(python, "-c", program).split() if not name.startswith("_")}
     assert vllm_fields().keys() == fields - {"output_text_buffer_length"}  # its own
 
 
 @VLLM_ONLY
-def test_server_offers_all_that_a_server_can(remote: InferenceEngine) -> None:
+def test_server_offers_all_that_a_server_can(remote):
     lacking = {"update_weights", "sleep", "logits", "beams", "sampling_mask", "routed_experts"}
     lacking |= {"thinking_token_budget"}  # this one knows no marks of thoughts
     assert not remote.supports & lacking
@@ -297,9 +285,7 @@ def test_server_offers_all_that_a_server_can(remote: InferenceEngine) -> None:
         remote.update_weights({})
 
 
-def test_rows_with_adapters_are_those_of_transformers(
-    python: str, model: Path, tmp_path: Path, local: InferenceEngine, figures: Figures
-) -> None:
+def test_rows_with_adapters_are_those_of_transformers(python, model, tmp_path, local, figures):
     names = [None, "first", "second", "first"]
     prompts = [max(IDS, key=str)] * len(names)
     options = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "4")  # docs/adapters.md
@@ -323,12 +309,8 @@ def test_rows_with_adapters_are_those_of_transformers(
 
 
 def test_budgets_and_log_probs_of_all_tokens_mean_the_same(
-    python: str,
-    model: Path,
-    tmp_path: Path,
-    local: InferenceEngine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    python, model, tmp_path, local, monkeypatch
+):
     marks = {"start": "<", "end": ">>"}
     strings = {f"reasoning_{name}_str": mark for name, mark in marks.items()}
     options = ("--reasoning-config", json.dumps(strings), "--max-logprobs", "-1")
@@ -346,7 +328,7 @@ def test_budgets_and_log_probs_of_all_tokens_mean_the_same(
 
 
 @VLLM_ONLY
-def test_scores_are_those_of_transformers(remote: InferenceEngine, local: InferenceEngine) -> None:
+def test_scores_are_those_of_transformers(remote, local):
     answers = [ids[: 1 + 5 * row] for row, ids in enumerate(reversed(PROMPTS))]
     answers[4], answers[5] = [], local.generate(as_ids(PROMPTS[5:6]), **GREEDY).token_ids[0]
     ours, theirs = (engine.score(IDS, answers, top_logprobs=3) for engine in (remote, local))
@@ -362,7 +344,7 @@ def test_scores_are_those_of_transformers(remote: InferenceEngine, local: Infere
 
 
 @VLLM_ONLY
-def test_log_probs_that_the_server_does_not_give_are_refused(remote: InferenceEngine) -> None:
+def test_log_probs_that_the_server_does_not_give_are_refused(remote):
     [row] = remote.generate("Hi", prompt_logprobs=True, max_tokens=1)
     assert row.top_prompt_logprobs is None and row.prompt_logprobs
     for wrong, says in (
@@ -374,9 +356,7 @@ def test_log_probs_that_the_server_does_not_give_are_refused(remote: InferenceEn
             remote.generate("Hi", **wrong)
 
 
-def test_log_probs_after_filters_are_ours_where_there_are_none(
-    python: str, model: Path, local: InferenceEngine, tmp_path: Path
-) -> None:
+def test_log_probs_after_filters_are_ours_where_there_are_none(python, model, local, tmp_path):
     with started(python, model, tmp_path, "--logprobs-mode", "processed_logprobs") as engine:
         assert sampled_row(engine, local, {"temperature": 0.7}).logprobs is not None
         for filters in ({"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}):
@@ -386,17 +366,15 @@ def test_log_probs_after_filters_are_ours_where_there_are_none(
         assert near(engine.score("a", "b")[0].logprobs, local.score("a", "b")[0].logprobs)
 
 
-def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(
-    python: str, model: Path, tmp_path: Path
-) -> None:
+def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(python, model, tmp_path):
     with refused(ConfigError, "do not come from a softmax", key="base_url"):
         with started(python, model, tmp_path, "--logprobs-mode", "raw_logits"):
             pass
 
 
 @VLLM_ONLY
-def test_seed_gives_the_same_row_alone_and_in_any_batch(remote: InferenceEngine) -> None:
-    params: dict[str, Any] = {"temperature": 0.9, "max_tokens": 24, "ignore_eos": True}
+def test_seed_gives_the_same_row_alone_and_in_any_batch(remote):
+    params = {"temperature": 0.9, "max_tokens": 24, "ignore_eos": True}
     together, again = (
         remote.generate(IDS, seed=list(range(8)), **params).token_ids for _ in range(2)
     )
@@ -407,7 +385,7 @@ def test_seed_gives_the_same_row_alone_and_in_any_batch(remote: InferenceEngine)
 
 
 @VLLM_ONLY
-def test_server_is_paused_and_goes_on(remote: InferenceEngine) -> None:
+def test_server_is_paused_and_goes_on(remote):
     assert "pause" in remote.supports and not remote.paused
     prompts, long = IDS[:2], {"temperature": 0, "max_tokens": 850, "ignore_eos": True}
     expected = remote.generate(prompts, **long).token_ids
@@ -428,9 +406,7 @@ def test_server_is_paused_and_goes_on(remote: InferenceEngine) -> None:
     assert later.result(60) == expected
 
 
-def test_model_that_transformers_here_does_not_know_is_exact_through_vllm(
-    python: str, model: Path, tmp_path: Path
-) -> None:
+def test_model_that_transformers_here_does_not_know_is_exact_through_vllm(python, model, tmp_path):
     folder, prompts = tmp_path / "newer", tmp_path / "prompts.json"
     prompts.write_text(json.dumps(PROMPTS))
     script = ROOT / "tests" / "vllm" / "newer_model.py"

@@ -19,7 +19,6 @@ from hypothesis.strategies import booleans, floats, sampled_from
 from _inf.runtime.extras import has_verl
 from inf import EngineDeadError, GenerationRow, InferenceEngine
 from tests.support.engines import engine_fixture
-from tests.support.figures import Figures
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.running import begun, running
 from tests.support.tiny import tiny_model
@@ -30,9 +29,9 @@ pytestmark = pytest.mark.soak
 PARTS, SEQUENCES, STEPS = 5, 40, 12  # sequences of each part
 PROMPTS = as_ids(token_prompts(6, longest=60, seed=52))
 TOKENS = 60
-SAMPLED: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True}
-GREEDY: dict[str, Any] = {"temperature": 0, **SAMPLED}
-SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 11, **SAMPLED}
+SAMPLED = {"max_tokens": TOKENS, "ignore_eos": True}
+GREEDY = {"temperature": 0, **SAMPLED}
+SEEDED = {"temperature": 1.0, "seed": 11, **SAMPLED}
 SEEDED |= {"stop_token_ids": [*range(40, 48)]}  # so that rows end at different tokens
 END_SECONDS = 60
 MODES = ("wait", "abort", "keep")
@@ -43,7 +42,7 @@ served = engine_fixture(lambda: tiny_model(layers=4), response_length=200, **SLE
 
 
 @pytest.fixture(scope="module")
-def model(served: InferenceEngine) -> Any:
+def model(served):
     return trained(served, 300)
 
 
@@ -186,9 +185,7 @@ class Pauses(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_random_sequences_lose_no_row(
-    served: InferenceEngine, model: Any, figures: Figures, part: int
-) -> None:
+def test_random_sequences_lose_no_row(served, model, figures, part):
     served.update_weights(model)
     Pauses.engine, Pauses.model, Pauses.counts = served, model, Counter()
     Pauses.expected = {
@@ -213,9 +210,7 @@ def test_random_sequences_lose_no_row(
 
 
 @pytest.mark.verl
-def test_engine_that_is_killed_in_a_resume_fails_all_that_wait_and_starts_again(
-    served: InferenceEngine, model: Any
-) -> None:
+def test_engine_that_is_killed_in_a_resume_fails_all_that_wait_and_starts_again(served, model):
     served.update_weights(model)
     [expected] = served.generate(PROMPTS[:1], **GREEDY)
     rows = running(served, PROMPTS[:3], 3, **{**GREEDY, "max_tokens": 200})

@@ -6,7 +6,6 @@ import json
 import re
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from _inf.apps.cli import main
 from _inf.apps.code_version import version_of
 from _inf.apps.eval import reasoning_tasks
 from _inf.apps.eval.reasoning_tasks import SOURCE, ScoreAnswer
-from inf import ConfigError, InferenceEngine, InferenceError
+from inf import ConfigError, InferenceError
 from tests.support.installed import installed
 from tests.support.json_lines import read
 from tests.support.pages import ROOT, blocks
@@ -33,7 +32,7 @@ SIZE = 2
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _package() -> Iterator[None]:
+def _package():
     """reasoning-gym after our own packages; the folder is kept for the next run."""
     folder = installed("reasoning_gym", INSTALL_SECONDS)
     [packages] = folder.glob("lib/python3*/site-packages")
@@ -43,7 +42,7 @@ def _package() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[dict[str, Any]]:
+def rows():
     """The first questions of all tasks."""
     from reasoning_gym.factory import DATASETS
 
@@ -59,9 +58,7 @@ def scored(row: dict[str, Any], said: str) -> dict[str, Any]:
     return ScoreAnswer("0")(row["data_source"], said, truth, row["extra_info"])
 
 
-def test_right_answer_of_each_task_scores_1_and_any_other_text_has_a_score(
-    rows: list[dict[str, Any]],
-) -> None:
+def test_right_answer_of_each_task_scores_1_and_any_other_text_has_a_score(rows):
     for row in map(json.loads, map(json.dumps, rows)):  # as a process gets them
         truth, task = row["reward_model"]["ground_truth"], row["data_source"]
         assert (truth is None) == (task.removeprefix(SOURCE) in WITHOUT_ANSWER)
@@ -75,7 +72,7 @@ def test_right_answer_of_each_task_scores_1_and_any_other_text_has_a_score(
             json.dumps(found)
 
 
-def test_questions_of_each_task_are_the_same_after_each_start(rows: list[dict[str, Any]]) -> None:
+def test_questions_of_each_task_are_the_same_after_each_start(rows):
     names = ",".join(row["data_source"].removeprefix(SOURCE) for row in rows[::SIZE])
     again, _ = reasoning_tasks.load_tasks(f"rg:{names}", SIZE, 7)
     assert again == rows
@@ -89,15 +86,13 @@ def test_questions_of_each_task_are_the_same_after_each_start(rows: list[dict[st
     assert {row["prompt"][0]["content"] for row in found} == {SYSTEM_PROMPTS["default"]}
 
 
-def test_score_that_raises_is_0_and_says_why(rows: list[dict[str, Any]]) -> None:
+def test_score_that_raises_is_0_and_says_why(rows):
     [row, *_] = (row for row in rows if row["data_source"] == f"{SOURCE}prime_factorization")
     found = scored(row, "<answer>wrong</answer>")
     assert found["score"] == 0 and "ValueError" in found["raised"]
 
 
-def test_wrong_names_and_what_the_package_cannot_make_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_names_and_what_the_package_cannot_make_are_refused(monkeypatch):
     for source, said in (
         ("rg:chain_sums", "no task 'chain_sums'; did you mean 'chain_sum'?"),
         ("rg:composite", "no task 'composite'. It has ab, acre"),
@@ -112,7 +107,7 @@ def test_wrong_names_and_what_the_package_cannot_make_are_refused(
         reasoning_tasks.load_tasks("rg:gcd", 1, 1)
 
 
-def test_another_release_scores_stored_answers_again() -> None:
+def test_another_release_scores_stored_answers_again():
     first, other = version_of(ScoreAnswer("0.1.25")), version_of(ScoreAnswer("0.1.26"))
     assert first == version_of(ScoreAnswer("0.1.25")) and first.digest != other.digest
     assert not first.unknown
@@ -126,9 +121,7 @@ class Sums(StubEngine):
         return f"<answer>{eval(terms)}</answer>" if number % 2 else "I do not know."
 
 
-def test_command_scores_resumes_and_the_file_alone_repeats_the_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_command_scores_resumes_and_the_file_alone_repeats_the_scores(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(inf, "InferenceEngine", Sums)
     monkeypatch.setattr(Sums, "starts", 0)
     monkeypatch.chdir(tmp_path)
@@ -153,7 +146,7 @@ def test_command_scores_resumes_and_the_file_alone_repeats_the_scores(
     assert "data" in capfd.readouterr().err
 
 
-def test_example_trains_on_the_tasks_own_score(mortal: InferenceEngine) -> None:
+def test_example_trains_on_the_tasks_own_score(mortal):
     example = runpy.run_path(str(ROOT / "examples" / "grpo_sums.py"))
     task = example["sums"](3, 2)
     right = [f"<answer>{entry['answer']}</answer>" for entry in task]

@@ -4,16 +4,11 @@
 run, and after a crash. SECURITY.md lists the advisories on installed packages.
 """
 
-from __future__ import annotations
-
 import ipaddress
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.figures import Figures
 from tests.support.scripts import script
 
 pytestmark = pytest.mark.soak
@@ -89,7 +84,7 @@ say("left", open_to_others())
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def served(tmp_path_factory):
     """What a script with a home of its own says of its engine, and what it printed."""
     folder = tmp_path_factory.mktemp("served")
     home = folder / "home"
@@ -103,23 +98,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         yield report
 
 
-def test_nothing_is_reachable_from_beyond_the_machine(
-    served: dict[str, Any], figures: Figures
-) -> None:
+def test_nothing_is_reachable_from_beyond_the_machine(served, figures):
     assert all(ipaddress.ip_address(address).is_loopback for address in served["inet"])
     figures("addresses listened on", ", ".join(served["inet"]) or "none")
 
 
-def test_sockets_of_the_engine_lie_in_a_private_folder(
-    served: dict[str, Any], figures: Figures
-) -> None:
+def test_sockets_of_the_engine_lie_in_a_private_folder(served, figures):
     ours = [path for path in served["unix"] if path.startswith(served["temp"])]
     assert ours, served["unix"]  # the engine talks through them
     assert all("/inf-engine-" in path for path in ours)
     figures("sockets, all in a folder of mode 0700", len(ours))
 
 
-def test_files_are_the_users_alone(served: dict[str, Any], figures: Figures) -> None:
+def test_files_are_the_users_alone(served, figures):
     for moment in ("files", "left"):
         count, exposed = served[moment]
         assert not exposed, moment
@@ -127,18 +118,18 @@ def test_files_are_the_users_alone(served: dict[str, Any], figures: Figures) -> 
 
 
 @pytest.mark.parametrize("where", ["log", "err", "said"])
-def test_no_log_and_no_exception_shows_a_prompt(where: str, served: dict[str, Any]) -> None:
+def test_no_log_and_no_exception_shows_a_prompt(where, served):
     told = "\n".join(served[where]) if isinstance(served[where], list) else served[where]
     numbers = ", ".join(map(str, served["ids"][:6]))
     for shown in ("4711", "cactus", numbers, numbers.replace(" ", "")):
         assert shown not in told, where
 
 
-def test_crash_left_a_traceback_in_the_log(served: dict[str, Any]) -> None:
+def test_crash_left_a_traceback_in_the_log(served):
     assert "Traceback" in served["log"] and "engine's process died" in served["said"][-1]
 
 
-def test_no_file_holds_a_prompt(served: dict[str, Any]) -> None:
+def test_no_file_holds_a_prompt(served):
     for top in (served["home"], served["tmp"]):
         for file in (each for each in Path(top).rglob("*") if each.is_file()):
             assert b"cactus" not in file.read_bytes(), file

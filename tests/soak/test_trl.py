@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inf import InferenceEngine
-from tests.support.figures import Figures
 from tests.support.installed import installed, ran
 from tests.support.pages import ROOT, blocks
 from tests.support.tool_calling import TOOL_MODEL
@@ -68,14 +65,8 @@ GAMES = [{"prompt": asked("Hello."), "number": number} for number in (1, 3)]
     ids=["page", "example", "one", "several"],
 )
 def test_trl_gives_the_same_calls_messages_and_rewards(
-    source: str,
-    names: list[str],
-    rows: list[dict[str, Any]],
-    rewards: list[float],
-    caller: InferenceEngine,
-    tmp_path: Path,
-    figures: Figures,
-) -> None:
+    source, names, rows, rewards, caller, tmp_path, figures
+):
     file, out = tmp_path / "kinds.py", tmp_path / "out.json"
     file.write_text(source)
     python, train = installed("trl") / "bin" / "python", ROOT / "tests" / "trl" / "train.py"
@@ -84,9 +75,9 @@ def test_trl_gives_the_same_calls_messages_and_rewards(
     theirs = json.loads(out.read_text())
     assert theirs["version"] == "1.10.0" and len(theirs["steps"]) == 2
 
-    scope: dict[str, Any] = {"__name__": "kinds"}
+    scope = {"__name__": "kinds"}
     exec(compile(source, file, "exec"), scope)
-    made: list[Any] = []
+    made = []
 
     def factory(name: str) -> Any:
         return lambda: made.append(scope[name]()) or made[-1]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from _inf.apps.serve.server import InferenceServer
-from inf import InferenceEngine
 from tests.support.engines import engine_fixture
-from tests.support.figures import Figures
 from tests.support.installed import installed, ran
 from tests.support.pages import ROOT, blocks
 from tests.support.tool_calling import (
@@ -35,7 +31,7 @@ engine_with_tools = engine_fixture(TOOL_MODEL, prompt_length=1024, response_leng
 
 
 @pytest.fixture(scope="module")
-def server(engine_with_tools: InferenceEngine) -> Iterator[InferenceServer]:
+def server(engine_with_tools):
     with engine_with_tools.serve() as server:
         yield server
 
@@ -47,11 +43,11 @@ def run(*arguments: str, folder: Path = ROOT) -> str:
 
 
 @pytest.fixture(scope="module")
-def rows(server: InferenceServer, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def rows(server, tmp_path_factory):
     """The rows that the loops of verl 0.9.1 gave, as `tests/verl09/run_loops.py` writes them."""
     out = tmp_path_factory.mktemp("verl09") / "rows.json"
     run(str(VERL09 / "run_loops.py"), server.base_url, str(TOOL_MODEL), str(out))
-    found: list[dict[str, Any]] = json.loads(out.read_text())
+    found = json.loads(out.read_text())
     return found
 
 
@@ -61,9 +57,7 @@ def greedy(rows: list[dict[str, Any]], loop: str, prompt: str) -> list[dict[str,
     ]
 
 
-def test_rows_of_verls_loops_are_the_traces_of_their_request_ids(
-    rows: list[dict[str, Any]], server: InferenceServer, figures: Figures
-) -> None:
+def test_rows_of_verls_loops_are_the_traces_of_their_request_ids(rows, server, figures):
     assert len({row["request_id"] for row in rows}) == len(rows)
     cut = 0
     for row in rows:
@@ -80,16 +74,14 @@ def test_rows_of_verls_loops_are_the_traces_of_their_request_ids(
     figures("rows equal to their traces", len(rows))
 
 
-def test_greedy_rows_are_those_on_record(rows: list[dict[str, Any]]) -> None:
+def test_greedy_rows_are_those_on_record(rows):
     """The record is for tests that have no verl 0.9.1."""
     record = json.loads((VERL09 / "greedy_rows.json").read_text())
     kept = [{name: row[name] for name in record[0]} for row in rows if row["greedy"]]
     assert kept == record
 
 
-def test_greedy_rows_are_what_the_engine_answers(
-    rows: list[dict[str, Any]], engine_with_tools: InferenceEngine
-) -> None:
+def test_greedy_rows_are_what_the_engine_answers(rows, engine_with_tools):
     [single] = greedy(rows, "single_turn_agent", GREETING)
     output = engine_with_tools.generate(GREETING, temperature=0)
     assert single["response_ids"] == output.token_ids[0]
@@ -104,9 +96,7 @@ def test_greedy_rows_are_what_the_engine_answers(
     assert sum(called["response_mask"]) == sum(about["response_mask"])
 
 
-def test_a_loop_of_ones_own_plays_its_turns_and_its_reward_is_the_rows(
-    rows: list[dict[str, Any]], engine_with_tools: InferenceEngine
-) -> None:
+def test_a_loop_of_ones_own_plays_its_turns_and_its_reward_is_the_rows(rows, engine_with_tools):
     played = greedy(rows, "guessing_agent", "Guess the number.")
     assert [row["reward"] for row in played] == [1.0, 1.0, 0.0]
     assert [row["num_turns"] for row in played] == [4, 2, 4]
@@ -114,14 +104,14 @@ def test_a_loop_of_ones_own_plays_its_turns_and_its_reward_is_the_rows(
     assert text.startswith(GUESSES[0]) and text.endswith(f"{GUESSES[1]}<|im_end|>")
 
 
-def test_the_example_runs_prompts_and_prints_their_traces(server: InferenceServer) -> None:
+def test_the_example_runs_prompts_and_prints_their_traces(server):
     before = server.sessions()
     said = run(str(EXAMPLE), server.base_url, str(TOOL_MODEL), GREETING)
     assert "Hello there.<|im_end|>\n{'token_ids': [" in said
     assert server.sessions() == before  # it has taken them
 
 
-def test_programs_of_the_page_run(server: InferenceServer, tmp_path: Path) -> None:
+def test_programs_of_the_page_run(server, tmp_path):
     for block in blocks("docs/agent_loops_verl09.md", "python"):
         here = block.replace("http://127.0.0.1:8000", server.base_url)
         here = here.replace("tests/tool_model", str(TOOL_MODEL))

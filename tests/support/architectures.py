@@ -14,7 +14,7 @@ from tests.support.shrunk_configs import ALTERNATING, CONTEXT, PLAIN
 from tests.support.tiny import built_once, save_tiny
 
 WINDOW = 24
-EXPERTS: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 4.0,
@@ -29,7 +29,7 @@ LONGROPE = {
     "long_factor": [2.0 + 0.5 * i for i in range(8)],
 }
 
-GPT: dict[str, Any] = {
+GPT = {
     "n_embd": 64,
     "n_layer": 4,
     "n_head": 4,
@@ -39,7 +39,7 @@ GPT: dict[str, Any] = {
 TIED = {"tie_word_embeddings": True}
 
 # By name, which begins with the model's type: what differs from `PLAIN`.
-MODELS: dict[str, dict[str, Any]] = {
+MODELS = {
     "llama": {},
     "llama-tied": TIED,
     "llama-rope-llama3": {"rope_scaling": LLAMA3},

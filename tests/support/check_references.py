@@ -10,7 +10,7 @@ import torch
 import inf
 from inf import InferenceEngine
 
-FEW: dict[str, Any] = {"batch": 8, "max_tokens": 12}
+FEW = {"batch": 8, "max_tokens": 12}
 
 
 def trainers_batch(

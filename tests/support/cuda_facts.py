@@ -133,7 +133,7 @@ def kernels() -> list[dict[str, Any]]:
     from sglang.srt.server_args import get_global_server_args
     from triton.runtime.jit import JITFunction
 
-    made_kernels: list[dict[str, Any]] = []
+    made_kernels = []
     start = JITFunction.run
 
     def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -176,7 +176,7 @@ def kernels() -> list[dict[str, Any]]:
         )  # fmt: skip
 
     JITFunction.run = compiled
-    case: dict[str, Any] = {}
+    case = {}
     os.environ["TRITON_F32_DEFAULT"] = "ieee"
     for capability, compiled_cases in COMPILED.items():
         case["capability"] = triton_driver.capability = capability  # noqa: F821  of FAKE
@@ -188,7 +188,7 @@ def kernels() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    facts: dict[str, Any] = {"imports": imports()}
+    facts = {"imports": imports()}
     import sgl_kernel
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 

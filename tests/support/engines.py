@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def engine_fixture(folder: Folder = tiny_model, scope: Any = "module", **how: An
     """A fixture with such an engine."""
 
     @pytest.fixture(scope=scope)
-    def engine() -> Iterator[InferenceEngine]:
+    def engine():
         with started(folder, **how) as engine:
             yield engine
 

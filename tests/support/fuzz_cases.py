@@ -25,9 +25,9 @@ Cases = st.SearchStrategy[Any]
 
 
 HUGE = 10**5000  # more digits than Python prints, and no float
-ITSELF: list[Any] = []
+ITSELF = []
 ITSELF.append(ITSELF)
-VALUES: list[Any] = [0, -1, 1, 2, 7, 2**31, 2**63, HUGE, -HUGE, -0.0, 0.5, 1.0, -2.5, True, False]
+VALUES = [0, -1, 1, 2, 7, 2**31, 2**63, HUGE, -HUGE, -0.0, 0.5, 1.0, -2.5, True, False]
 VALUES += [*map(float, "5e-324 1e39 1e308 nan inf -inf".split()), None, 1j, Decimal("nan")]
 VALUES += [np.float32(0.5), np.int64(3), np.bool_(True), np.array([1, 2]), torch.tensor([1, 2])]
 VALUES += [torch.ones(1, device="meta"), b"\xff", [], (), {}, {1}, [None], ITSELF, object(), int]
@@ -87,7 +87,7 @@ def mapping(right: dict[str, Cases], /, **optional: Cases) -> Cases:
 
 def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Every key and its default, by dotted path."""
-    found: dict[str, Any] = {}
+    found = {}
     for key, value in tree.items():
         found[f"{path}{key}"] = value
         if isinstance(value, dict):
@@ -128,7 +128,7 @@ KWARGS: Cases = st.dictionaries(
     st.sampled_from(["self", "messages", "chat_template", "documents", "x"]), ANYTHING, max_size=2
 )
 WRONG = KWARGS | st.lists(ATOMS) | ANYTHING
-RIGHT: dict[str, list[Any]] = {**VALUES_OF_PROMPTS, **OF_CALLS, "json_schema": [{"enum": ["a", 1]}]}
+RIGHT = {**VALUES_OF_PROMPTS, **OF_CALLS, "json_schema": [{"enum": ["a", 1]}]}
 KEYWORDS: Cases = st.lists(
     st.sampled_from([*ROWS, "temprature", "max_new_tokens", "", "self_"]), max_size=4, unique=True
 ).flatmap(
@@ -174,7 +174,7 @@ BODIES: Cases = st.dictionaries(
 )
 ROW_KEYS = st.sampled_from("prompt messages body custom_id url metadata id completion".split())
 ROWS_OF_FILES: Cases = st.dictionaries(ROW_KEYS, VALUE | BODIES, max_size=4)
-FORMS: list[Any] = [{"prompt": "hi"}, {"messages": TALK, "metadata": {"a": 1}}]
+FORMS = [{"prompt": "hi"}, {"messages": TALK, "metadata": {"a": 1}}]
 FORMS.append({"custom_id": "a", "body": {"messages": TALK, "n": 1}})
 WRITTEN: Cases = mostly(FORMS, ROWS_OF_FILES).map(
     lambda row: json.dumps(row).replace("1e+308", "1e400").encode()
@@ -192,7 +192,7 @@ TOOL_LISTS: Cases = mostly(st.lists(SCHEMAS | WRAPPED | ANYTHING, max_size=3), A
 
 # ─── Grammars, and what a model says ───
 
-BY_WORD: dict[str, list[Any]] = {
+BY_WORD = {
     "type": ["object", "array", "string", "integer", "number", "null", "boolean"],
     "pattern": ["a+", "^\\d{3}$", "(", "[^\\W]", "\\b", "(a|b)*", "\\u0000"],
     "$ref": ["#", "#/$defs/a", "#/properties/a", "#/no", "http://x", "#a", "#/-1"],

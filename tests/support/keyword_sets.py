@@ -8,7 +8,7 @@ from typing import Any
 from _inf.types import ThoughtMarks
 
 MARKS = ThoughtMarks([7], [300, 301], unopened=True)  # so any answer begins with a thought
-VALUES: dict[str, list[Any]] = {
+VALUES = {
     "temperature": [0.0, 0.7, 1.3],
     "top_k": [5, 40],
     "top_p": [0.8],
@@ -28,7 +28,7 @@ VALUES: dict[str, list[Any]] = {
     "repetition_detection": [{"max_pattern_size": 3, "min_count": 2}],
     "regex": ["[a-f]{2,9}"],
 }
-OF_CALLS: dict[str, list[Any]] = {
+OF_CALLS = {
     "include_stop_str_in_output": [True],
     "skip_special_tokens": [False],
     "prompt_logprobs": [True, 2],
@@ -41,7 +41,7 @@ def drawn(number: int, prompts: int) -> dict[str, Any]:
     """The keywords of call `number`: a list with a value, or None, for each prompt, and some for
     the whole call. Each prompt has a seed."""
     random_ = random.Random(number)
-    of_each: list[dict[str, Any]] = []
+    of_each = []
     for _ in range(prompts):
         names = random_.sample(list(VALUES), random_.randint(1, 6))
         own = {name: random_.choice(VALUES[name]) for name in names}
@@ -50,7 +50,7 @@ def drawn(number: int, prompts: int) -> dict[str, Any]:
                 own.pop(other, None)
         of_each.append(own)
     names = [name for name in VALUES if any(name in own for own in of_each)]
-    keywords: dict[str, Any] = {name: [own.get(name) for own in of_each] for name in names}
+    keywords = {name: [own.get(name) for own in of_each] for name in names}
     for name in random_.sample(list(OF_CALLS), random_.randint(0, 2)):
         keywords[name] = random_.choice(OF_CALLS[name])
     return {"max_tokens": 12, "seed": list(range(number, number + prompts)), **keywords}

@@ -40,7 +40,7 @@ class Transformers:
     @classmethod
     def of(cls, folder: Any) -> Transformers:
         """In eager mode: all of its attention is the model's own code."""
-        how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager"}
+        how = {"dtype": torch.float32, "attn_implementation": "eager"}
         model = AutoModelForCausalLM.from_pretrained(folder, **how).eval()
         return cls(model, ends_of(model.generation_config))
 

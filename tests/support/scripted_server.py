@@ -164,9 +164,9 @@ def echo(path: str, body: Any) -> Reply:
 
 def streamed(text: str, *, finish: str | None = "stop", done: bool = True) -> Reply:
     """`text` letter by letter, as /chat/completions streams it."""
-    deltas: list[Any] = [{"role": "assistant", "content": ""}]
+    deltas = [{"role": "assistant", "content": ""}]
     deltas += [{"content": letter} for letter in text]
-    events: list[Any] = [{"choices": [{"delta": each, "finish_reason": None}]} for each in deltas]
+    events = [{"choices": [{"delta": each, "finish_reason": None}]} for each in deltas]
     if finish:
         events.append({"choices": [{"delta": {}, "finish_reason": finish}]})
         events.append({"choices": [], "usage": USAGE})

@@ -94,7 +94,7 @@ class Vllm:
             choice["prompt_logprobs"] = [None, *(self.entry(i, scored) for i in read[1:])]
         if not body.get("stream"):
             return Reply({"choices": [choice], "usage": USAGE})
-        events: list[Any] = [
+        events = [
             {"choices": [{"token_ids": [each], "logprobs": self._logprobs([each], body)}]}
             for each in ids
         ]
@@ -152,7 +152,7 @@ class Sglang:
             return Reply({"output_ids": [], "meta_info": ended})
 
         def state(count: int) -> dict[str, Any]:
-            about: dict[str, Any] = {"finish_reason": None, "cached_tokens": 4}
+            about = {"finish_reason": None, "cached_tokens": 4}
             about["prompt_tokens"] = len(self.tokenizer(body.get("text", ""))["input_ids"])
             about |= {"weight_version": self.version}
             about["output_token_logprobs"] = [[-0.5, each, None] for each in ids[:count]]

@@ -29,11 +29,11 @@ from tests.support.tiny import tiny_model
 START_SECONDS = 300.0  # for one engine, on a machine that does other things too
 GONE_SECONDS = 10.0
 HANG_SECONDS = 5.0  # the `mortal` engine's hang_timeout
-TINY: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
+TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
 TINY |= {"enforce_eager": True, "max_num_seqs": 64}
 SETTINGS = TINY | {"max_model_len": 4096}  # the tiny model's whole context
-LONG: dict[str, Any] = {"max_tokens": 3900, "ignore_eos": True}
-QUESTION: dict[str, Any] = {
+LONG = {"max_tokens": 3900, "ignore_eos": True}
+QUESTION = {
     "prompts": "What is the capital of France?",
     "temperature": 0,
     "max_tokens": 8,
@@ -183,7 +183,7 @@ class Script:
 
         until(lambda: line() or self._popen.poll() is not None, seconds)
         assert line(), f"it did not say {name!r}:\n{self.out}\n{self.err}"
-        heard: dict[str, Any] = json.loads(line())
+        heard = json.loads(line())
         assert list(heard) == [name], f"it said {heard}, not {name!r}"
         self._spoken += 1
         return heard[name]

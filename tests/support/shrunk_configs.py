@@ -15,7 +15,7 @@ from tests.support.tiny import VOCABULARY
 
 CONTEXT = 1024
 LAYERS = 4
-PLAIN: dict[str, Any] = {
+PLAIN = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -26,7 +26,7 @@ PLAIN: dict[str, Any] = {
     "tie_word_embeddings": False,
     "initializer_range": 0.2,
 }
-SMALL: dict[str, Any] = PLAIN | {
+SMALL = PLAIN | {
     "head_dim": 16,
     "sliding_window": 24,
     "num_experts": 4,
@@ -90,7 +90,7 @@ DRAFT = PLAIN | {
     "num_kv_shared_layers": LAYERS,
 }
 # By model type, what its fields of other names need, so that it is small and computes.
-OWN: dict[str, dict[str, Any]] = {
+OWN = {
     **dict.fromkeys(["olmo_hybrid", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"], DELTA),
     **dict.fromkeys(["lfm2", "lfm2_moe"], CONV),
     **dict.fromkeys("deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite".split(), MLA),

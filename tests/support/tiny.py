@@ -58,7 +58,7 @@ def tiny_model(
     a token of its own, or the tokenizer's EOS; `bos`: plain text gets a BOS token before it;
     `tied`: the head is the embeddings.
     """
-    spec: dict[str, Any] = dict(
+    spec = dict(
         kind=kind, pad=pad, eos=eos, bos=bos, range=initializer_range, context=context, seed=seed
     )
     spec |= {"layers": layers} if layers != 2 else {}

@@ -44,7 +44,7 @@ def save_as_verl_does(model: Any, tokenizer: Any, folder: Path, fsdp: int) -> No
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
     if fsdp == 1:
-        sharded: Any = FullyShardedDataParallel(
+        sharded = FullyShardedDataParallel(
             model, device_mesh=mesh, device_id=torch.device("cpu"), use_orig_params=True
         )
     else:
@@ -65,7 +65,7 @@ def adapter(
 ) -> Path:
     """Write a LoRA adapter with nonzero weights, of that standard deviation. save: keywords of
     `save_pretrained`."""
-    settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
+    settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
     from peft import LoraConfig, get_peft_model
 
     model = get_peft_model(loaded(base), LoraConfig(**settings | how))

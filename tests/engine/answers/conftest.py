@@ -10,18 +10,18 @@ BACKENDS = {"sglang": "tiny", "hf": "hf", "openai": "remote"}
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> InferenceEngine:
+def backend(request):
     engine: InferenceEngine = request.getfixturevalue(BACKENDS[request.param])
     return engine
 
 
 @pytest.fixture(params=["sglang", "hf"])
-def local(request: pytest.FixtureRequest) -> InferenceEngine:
+def local(request):
     engine: InferenceEngine = request.getfixturevalue(BACKENDS[request.param])
     return engine
 
 
 @pytest.fixture(params=["hf", "openai"])
-def other(request: pytest.FixtureRequest) -> InferenceEngine:
+def other(request):
     engine: InferenceEngine = request.getfixturevalue(BACKENDS[request.param])
     return engine

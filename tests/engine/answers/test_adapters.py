@@ -10,7 +10,6 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from tests.support.tiny import tiny_model
 from tests.support.trained import adapter, loaded
 
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 4}
-SGLANG: dict[str, Any] = {
+SGLANG = {
     "max_num_seqs": 64,
     "enforce_eager": True,
     "engine_kwargs": {"sglang": LORA},
@@ -46,7 +45,7 @@ SGLANG: dict[str, Any] = {
 WITHIN = {"hf": 1e-4, "openai": 1e-4, "sglang": 1e-3}
 ALL = ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "o_proj", "down_proj"]
 # SGLang alone would compute the second wrongly, or die of it.
-HOW: dict[str, dict[str, Any]] = {
+HOW = {
     "first": {"target_modules": ALL},
     "second": {
         "target_modules": ["k_proj", "up_proj"],
@@ -60,12 +59,12 @@ HOW: dict[str, dict[str, Any]] = {
 PROMPTS = token_prompts(11, longest=100, seed=61)
 PROMPTS += [PROMPTS[0]] * 2  # equal prompts are computed once, but not for different adapters
 MIXED = ["first", "second", None] * 4 + ["second"]
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+GREEDY = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
 Models = dict[str | None, Transformers]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapters")
     return {name: adapter(tiny_model(), folder / name, **how) for name, how in HOW.items()}
 
@@ -76,7 +75,7 @@ own = engine_fixture(scope="function", name="hf", config={"generation_cache": 64
 
 
 @pytest.fixture(scope="module")
-def openai(folders: dict[str, Path]) -> Iterator[InferenceEngine]:
+def openai(folders):
     """An engine on the server of another one."""
     model, folder = tiny_model(), folders["first"].parent
     with started(name="hf") as other, other.serve(adapter_folder=folder) as server:
@@ -85,7 +84,7 @@ def openai(folders: dict[str, Path]) -> Iterator[InferenceEngine]:
 
 
 @pytest.fixture(params=WITHIN)
-def backend(request: pytest.FixtureRequest, folders: dict[str, Path]) -> InferenceEngine:
+def backend(request, folders):
     return ready(request.getfixturevalue(request.param), folders)
 
 
@@ -100,7 +99,7 @@ def ready(engine: InferenceEngine, folders: dict[str, Path]) -> InferenceEngine:
 
 
 @pytest.fixture(scope="module")
-def models(folders: dict[str, Path]) -> Models:
+def models(folders):
     """By adapter, the model with it merged; None: without one."""
     return {name: with_merged(tiny_model(), folders.get(name or "")) for name in (*HOW, None)}
 
@@ -132,9 +131,7 @@ def assert_exact(engine: InferenceEngine, models: Models) -> None:
         assert engine.generate(as_ids(own), adapter=name, **GREEDY).token_ids == answers
 
 
-def test_rows_of_one_batch_are_those_of_their_own_merged_models(
-    backend: InferenceEngine, models: Models
-) -> None:
+def test_rows_of_one_batch_are_those_of_their_own_merged_models(backend, models):
     assert_exact(backend, models)
     each = [backend.generate(as_ids(PROMPTS[:1]), adapter=name, **GREEDY) for name in models]
     assert len({tuple(output.token_ids[0]) for output in each}) == len(models)
@@ -150,9 +147,7 @@ def assert_answers(engine: InferenceEngine, model: Transformers, version: int) -
     assert {row.weight_version for row in output} == {version}
 
 
-def test_adapters_are_loaded_replaced_and_unloaded(
-    backend: InferenceEngine, folders: dict[str, Path], models: Models
-) -> None:
+def test_adapters_are_loaded_replaced_and_unloaded(backend, folders, models):
     names, load = backend.adapters, backend.load_adapter
     assert load(NAME, folders["first"]) == 0
     assert sorted(backend.adapters) == sorted([*names, NAME]) and backend.weight_version == 0
@@ -178,8 +173,8 @@ def test_adapters_are_loaded_replaced_and_unloaded(
 
 @pytest.mark.parametrize("name", ["own", "sglang"])
 def test_tensors_replace_an_adapter_and_new_weights_of_the_model_are_those_of_its_adapters(
-    name: str, folders: dict[str, Path], models: Models, request: pytest.FixtureRequest
-) -> None:
+    name, folders, models, request
+):
     engine: InferenceEngine = request.getfixturevalue(name)
     load, tensors = engine.load_adapter, load_peft_weights(str(folders["second"]), device="cpu")
     config = json.loads((folders["second"] / "adapter_config.json").read_text())
@@ -202,7 +197,7 @@ def test_tensors_replace_an_adapter_and_new_weights_of_the_model_are_those_of_it
 
 
 @pytest.fixture(scope="module")
-def merged(folders: dict[str, Path]) -> Iterator[dict[str | None, InferenceEngine]]:
+def merged(folders):
     """By adapter, an engine whose weights it was merged into; one without for None."""
     engines: dict[str | None, InferenceEngine] = {None: started(name="hf")}
     for name, folder in folders.items():
@@ -213,7 +208,7 @@ def merged(folders: dict[str, Path]) -> Iterator[dict[str | None, InferenceEngin
 
 
 @pytest.fixture
-def two(hf: InferenceEngine, folders: dict[str, Path]) -> InferenceEngine:
+def two(hf, folders):
     """With two adapters."""
     return ready(hf, folders)
 
@@ -222,11 +217,9 @@ def close(values: Any) -> Any:
     return pytest.approx(values, abs=WITHIN["hf"])
 
 
-def test_seeds_scores_logits_and_log_probs_of_prompts_are_those_of_merged_models(
-    two: InferenceEngine, merged: dict[str | None, InferenceEngine]
-) -> None:
+def test_seeds_scores_logits_and_log_probs_of_prompts_are_those_of_merged_models(two, merged):
     prompts, answers = as_ids(PROMPTS), [[5, 6, 7, 8]] * len(PROMPTS)
-    how: dict[str, Any] = {"temperature": 0.9, "seed": 4, "top_p": 0.9, "max_tokens": 30}
+    how = {"temperature": 0.9, "seed": 4, "top_p": 0.9, "max_tokens": 30}
     asked = two.generate(prompts, adapter=MIXED, prompt_logprobs=2, **how)
     for name, engine in merged.items():
         mine, theirs = two.score(prompts, answers, adapter=name), engine.score(prompts, answers)
@@ -240,11 +233,9 @@ def test_seeds_scores_logits_and_log_probs_of_prompts_are_those_of_merged_models
             assert asked[i].prompt_logprobs == close(theirs[i].prompt_logprobs)
 
 
-def test_beams_are_searched_with_the_adapter_beside_rows_without_one(
-    two: InferenceEngine, merged: dict[str | None, InferenceEngine]
-) -> None:
+def test_beams_are_searched_with_the_adapter_beside_rows_without_one(two, merged):
     """Each on a thread of its own, with the same layers."""
-    beams: dict[str, Any] = {"num_beams": 3, "n": 2, "max_tokens": 12}
+    beams = {"num_beams": 3, "n": 2, "max_tokens": 12}
     plain = as_ids(PROMPTS[:1])
     rows = begun(lambda: [two.generate(plain, **GREEDY).token_ids for _ in range(6)])
     for name, engine in merged.items():
@@ -254,9 +245,7 @@ def test_beams_are_searched_with_the_adapter_beside_rows_without_one(
 
 
 @pytest.mark.parametrize("how", [{}, {"save_embedding_layers": True}])
-def test_adapters_of_head_and_embeddings_are_loaded_as_peft_saves_them(
-    how: dict[str, Any], tmp_path: Path
-) -> None:
+def test_adapters_of_head_and_embeddings_are_loaded_as_peft_saves_them(how, tmp_path):
     modules = ["q_proj"] if how else ["q_proj", "lm_head", "embed_tokens"]
     folder = adapter(tiny_model(), tmp_path / "ends", save=how, target_modules=modules)
     saved = load_peft_weights(str(folder), device="cpu")
@@ -279,9 +268,7 @@ def now() -> str:
 
 
 @pytest.mark.verl
-def test_streams_conversations_batches_and_agent_loops_have_adapters(
-    two: InferenceEngine, merged: dict[str | None, InferenceEngine]
-) -> None:
+def test_streams_conversations_batches_and_agent_loops_have_adapters(two, merged):
     theirs = merged["second"].generate(as_ids(PROMPTS[:2]), **GREEDY)
     chunks = list(two.stream(as_ids(PROMPTS)[0], adapter="second", **GREEDY))
     assert [token for chunk in chunks for token in chunk.token_ids] == theirs.token_ids[0]
@@ -296,15 +283,13 @@ def test_streams_conversations_batches_and_agent_loops_have_adapters(
         assert row.token_ids == own.token_ids and row.metadata["adapter"] == "second"
 
 
-def test_running_rows_end_with_the_old_adapter_and_later_ones_wait(
-    two: InferenceEngine, merged: dict[str | None, InferenceEngine], folders: dict[str, Path]
-) -> None:
+def test_running_rows_end_with_the_old_adapter_and_later_ones_wait(two, merged, folders):
     two.load_adapter("a", folders["first"])
-    long: dict[str, Any] = {"temperature": 0, "max_tokens": 500, "ignore_eos": True}
+    long = {"temperature": 0, "max_tokens": 500, "ignore_eos": True}
     chunks = two.stream(as_ids(PROMPTS)[0], adapter="a", **long)
     streamed = list(next(chunks).token_ids)
     update = begun(lambda: two.load_adapter("a", folders["second"]))
-    host: Any = vars(two)["_backend"].host
+    host = vars(two)["_backend"].host
     assert until(lambda: not host.lock._no_writer.is_set(), 30)
     late = begun(lambda: two.generate(as_ids(PROMPTS)[0], adapter="a", **GREEDY).token_ids)
     streamed += [token for chunk in chunks for token in chunk.token_ids]
@@ -314,10 +299,8 @@ def test_running_rows_end_with_the_old_adapter_and_later_ones_wait(
     assert late.result(60) == second
 
 
-def test_pass_that_fails_lets_the_next_one_run(
-    two: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, Any] = {"prompts": as_ids(PROMPTS)[:2], "adapter": "first", **GREEDY}
+def test_pass_that_fails_lets_the_next_one_run(two, monkeypatch):
+    asked = {"prompts": as_ids(PROMPTS)[:2], "adapter": "first", **GREEDY}
     before = two.generate(**asked).token_ids
     with monkeypatch.context() as patch:
         patch.setattr(vars(two)["_backend"].forward.model, "forward", None)
@@ -326,7 +309,7 @@ def test_pass_that_fails_lets_the_next_one_run(
     assert two.generate(**asked).token_ids == before
 
 
-def test_names_that_are_not_loaded_are_refused(two: InferenceEngine) -> None:
+def test_names_that_are_not_loaded_are_refused(two):
     prompts, model = as_ids(PROMPTS[:2]), two.config.model_name
     for call, says, key in (
         (lambda: two.generate(prompts, adapter="frist"), "did you mean 'first'", "adapter"),
@@ -343,18 +326,12 @@ def test_names_that_are_not_loaded_are_refused(two: InferenceEngine) -> None:
 
 
 @pytest.mark.verl
-def test_python_of_the_page_on_adapters_runs(
-    own: InferenceEngine,
-    folders: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_python_of_the_page_on_adapters_runs(own, folders, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folders["first"], "adapters/french")
     shutil.copytree(folders["second"], "checkpoints/global_step_40/actor/lora_adapter")
     monkeypatch.setattr("inf.InferenceEngine", lambda **_: contextlib.nullcontext(own))
-    here: dict[str, Any] = {"engine": own, "prompts": ["Hi"]}
+    here = {"engine": own, "prompts": ["Hi"]}
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(target_modules="all-linear")
@@ -369,14 +346,12 @@ def test_python_of_the_page_on_adapters_runs(
 
 
 @pytest.fixture
-def served(sglang: InferenceEngine, folders: dict[str, Path]) -> InferenceEngine:
+def served(sglang, folders):
     return ready(sglang, folders)
 
 
 @pytest.mark.verl
-def test_cached_prefixes_are_those_of_the_adapter_itself(
-    served: InferenceEngine, folders: dict[str, Path]
-) -> None:
+def test_cached_prefixes_are_those_of_the_adapter_itself(served, folders):
     [prompt] = token_prompts(1, longest=100, shortest=100, seed=4)
 
     def cached(name: str | None) -> int:
@@ -390,9 +365,7 @@ def test_cached_prefixes_are_those_of_the_adapter_itself(
 
 
 @pytest.mark.verl
-def test_adapter_that_sglang_cannot_serve_is_refused(
-    served: InferenceEngine, folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_adapter_that_sglang_cannot_serve_is_refused(served, folders, tmp_path):
     head = adapter(tiny_model(), tmp_path / "head", target_modules=["lm_head"])
     large = adapter(tiny_model(), tmp_path / "large", r=9)
     served.load_adapter("third", folders["first"])
@@ -407,7 +380,7 @@ def test_adapter_that_sglang_cannot_serve_is_refused(
 
 
 @pytest.mark.verl
-def test_adapter_of_aborted_rows_is_unloaded(served: InferenceEngine) -> None:
+def test_adapter_of_aborted_rows_is_unloaded(served):
     """SGLang's own unloading waits without end for rows that were aborted while they waited."""
     prompts = as_ids(token_prompts(200, longest=200, seed=5))
     with pytest.raises(GenerationTimeout):
@@ -417,9 +390,7 @@ def test_adapter_of_aborted_rows_is_unloaded(served: InferenceEngine) -> None:
 
 
 @pytest.mark.verl
-def test_sglang_says_by_name_that_it_merges_an_adapter(
-    tiny: InferenceEngine, folders: dict[str, Path]
-) -> None:
+def test_sglang_says_by_name_that_it_merges_an_adapter(tiny, folders):
     words = "the backend sglang does not offer it; .*: sglang with enable_lora or hf.*adapter_path"
     with refused(ConfigError, words, key="load_adapter()"):
         tiny.load_adapter("first", folders["first"])
@@ -438,9 +409,7 @@ def test_sglang_says_by_name_that_it_merges_an_adapter(
         ("qwen3-moe", {}, "enable_lora: .*adapters of Qwen3MoeForCausalLM"),
     ],
 )
-def test_config_with_which_adapters_would_be_wrong_is_refused(
-    model: str, more: dict[str, Any], reason: str
-) -> None:
+def test_config_with_which_adapters_would_be_wrong_is_refused(model, more, reason):
     folder = architecture(model) if model else tiny_model()
     with pytest.raises(ConfigError, match=reason):
         started(folder, **{**SGLANG, **more})
@@ -451,9 +420,7 @@ def test_config_with_which_adapters_would_be_wrong_is_refused(
 @pytest.mark.parametrize(
     "name", ["llama", pytest.param("qwen2", marks=pytest.mark.every_run), "qwen3", "mistral"]
 )
-def test_adapters_of_an_architecture_are_exact_before_and_after_an_update(
-    name: str, tmp_path: Path
-) -> None:
+def test_adapters_of_an_architecture_are_exact_before_and_after_an_update(name, tmp_path):
     """Qwen 2 has biases, for which SGLang's update has no place beside adapters."""
     base = architecture(name)
     folders = {each: adapter(base, tmp_path / each, **how) for each, how in HOW.items()}

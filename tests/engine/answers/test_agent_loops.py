@@ -9,7 +9,6 @@ import json
 import re
 import threading
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 
 from _inf.config import load_config
 from _inf.conversation.agent_loops.loading import KnownLoops
-from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
+from inf import ConfigError, GenerationTimeout, PromptError
 from tests.support import agent_loops as loops
 from tests.support.agent_loop_guessing import GuessingLoop
 from tests.support.engines import started
@@ -32,17 +31,15 @@ pytestmark = pytest.mark.verl
 
 ROOT = Path(__file__).parents[3]
 PROMPTS = ["One", "Two two", "Three three three", "Four"]
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
-SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3, "n": 2, "max_tokens": 12}
+GREEDY = {"temperature": 0, "max_tokens": 12}
+SAMPLED = {"temperature": 1.0, "seed": 3, "n": 2, "max_tokens": 12}
 
 
 # ─── The same on every backend ───
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_verls_single_turn_gives_the_rows_of_generate(
-    backend: InferenceEngine, params: dict[str, Any]
-) -> None:
+def test_verls_single_turn_gives_the_rows_of_generate(backend, params):
     plain = backend.generate(PROMPTS, **params)
     looped = backend.generate(PROMPTS, agent_loop="single_turn_agent", **params)
     assert_same_rows(looped, plain, within=1e-4)
@@ -54,7 +51,7 @@ def test_verls_single_turn_gives_the_rows_of_generate(
         assert (about["agent_loop"], about["unsampled_ids"]) == ("single_turn_agent", 0)
 
 
-def test_exact_loop_of_two_turns_is_found_exact(backend: InferenceEngine) -> None:
+def test_exact_loop_of_two_turns_is_found_exact(backend):
     for row in backend.generate(PROMPTS, agent_loop=loops.Exact, **GREEDY):
         ids, mask, logprobs = row.response
         about = row.metadata
@@ -71,7 +68,7 @@ def test_exact_loop_of_two_turns_is_found_exact(backend: InferenceEngine) -> Non
         assert again.logprobs == pytest.approx(logprobs[last:], abs=1e-3)
 
 
-def test_one_call_has_several_loops_and_each_row_its_columns(backend: InferenceEngine) -> None:
+def test_one_call_has_several_loops_and_each_row_its_columns(backend):
     named = {"_target_": "tests.support.agent_loops.Columns", "name": "counter", "limit": 7}
     output = backend.generate(
         PROMPTS[:2],
@@ -100,9 +97,7 @@ def test_one_call_has_several_loops_and_each_row_its_columns(backend: InferenceE
         (loops.LosesMask, "was sampled there and has mask 0", [0]),
     ],
 )
-def test_loop_whose_mask_lies_is_named_with_the_first_place(
-    kind: type, first: str, places: list[int], tiny: InferenceEngine
-) -> None:
+def test_loop_whose_mask_lies_is_named_with_the_first_place(kind, first, places, tiny):
     with pytest.warns(UserWarning, match=f"agent loop {kind.__name__}: in 4 of 4 .*{first}") as on:
         output = tiny.generate(PROMPTS, agent_loop=kind, **GREEDY)
     assert on[0].filename == __file__
@@ -117,7 +112,7 @@ def test_loop_whose_mask_lies_is_named_with_the_first_place(
 # ─── A trainer's batch ───
 
 
-def test_rollout_batch_has_the_loops_rows(backend: InferenceEngine) -> None:
+def test_rollout_batch_has_the_loops_rows(backend):
     call = {"agent_loop": loops.Columns, "agent_kwargs": {"index": 1}, **SAMPLED}
     batch, output = backend.rollout_batch(PROMPTS, **call), backend.generate(PROMPTS, **call)
     tensors, columns = batch.batch, batch.non_tensor_batch
@@ -150,7 +145,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_row_of_a_loop_that_fails_is_aborted_alone(how: str, hf: InferenceEngine) -> None:
+def test_row_of_a_loop_that_fails_is_aborted_alone(how, hf):
     rows = [{"how": how}, {}]
     says = f"rows: 1 of 2 failed; the first is row 0 \\(agent loop Wrong\\): .*{WRONG[how]}"
     with pytest.warns(UserWarning, match=f"(?s){says}"):
@@ -162,7 +157,7 @@ def test_row_of_a_loop_that_fails_is_aborted_alone(how: str, hf: InferenceEngine
     assert "error" not in right.metadata and right.completion_tokens > 0
 
 
-def test_sampling_parameters_of_a_request_may_be_the_loops_own(tiny: InferenceEngine) -> None:
+def test_sampling_parameters_of_a_request_may_be_the_loops_own(tiny):
     def answered(**params: Any) -> list[int]:
         keywords = {"agent_kwargs": {"params": params}, "temperature": 0, "max_tokens": 9}
         return tiny.generate("One", agent_loop=loops.Sampling, **keywords).token_ids[0]
@@ -180,7 +175,7 @@ def test_sampling_parameters_of_a_request_may_be_the_loops_own(tiny: InferenceEn
 # ─── Threads, time and cancellation ───
 
 
-def test_loop_that_blocks_its_thread_does_not_block_the_engine(tiny: InferenceEngine) -> None:
+def test_loop_that_blocks_its_thread_does_not_block_the_engine(tiny):
     with ThreadPoolExecutor() as threads:
         call = {"agent_loop": loops.Blocks, "timeout": 60, **GREEDY}
         blocked = threads.submit(tiny.generate, PROMPTS[0], **call)
@@ -191,9 +186,7 @@ def test_loop_that_blocks_its_thread_does_not_block_the_engine(tiny: InferenceEn
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancelled"])
-def test_timeout_and_cancelling_cancel_loops_that_catch_everything(
-    tiny: InferenceEngine, how: str
-) -> None:
+def test_timeout_and_cancelling_cancel_loops_that_catch_everything(tiny, how):
     rows = {"agent_loop": loops.CatchesAll, "agent_kwargs": [{"index": 1}, {"index": 2}]}
     loops.CatchesAll.cancelled.clear()
     loops.CatchesAll.begun.clear()
@@ -212,16 +205,14 @@ def test_timeout_and_cancelling_cancel_loops_that_catch_everything(
     assert tiny.generate("One", **GREEDY).token_ids  # nothing is in its way
 
 
-def test_loop_that_ends_its_event_loop_does_not_hold_up_itself_or_others(
-    tiny: InferenceEngine,
-) -> None:
+def test_loop_that_ends_its_event_loop_does_not_hold_up_itself_or_others(tiny):
     """The other one checks that its server manager is verl's."""
     two = [loops.LeavesExit, loops.GivesItsClient]
     output = tiny.generate(PROMPTS[:2], agent_loop=two, timeout=30, **GREEDY)
     assert output.token_ids == tiny.generate(PROMPTS[:2], **GREEDY).token_ids
 
 
-def test_request_that_a_loop_leaves_behind_ends_with_its_row(tiny: InferenceEngine) -> None:
+def test_request_that_a_loop_leaves_behind_ends_with_its_row(tiny):
     loops.Late.left.clear()
     tiny.generate(PROMPTS[:2], agent_loop=loops.Late, temperature=0, max_tokens=128)
     assert until(lambda: all(each.done() for each in loops.Late.left), 30)
@@ -232,14 +223,12 @@ def test_request_that_a_loop_leaves_behind_ends_with_its_row(tiny: InferenceEngi
 # ─── Names, files and refusals ───
 
 
-def test_call_that_cannot_run_its_loop_is_refused_before_anything_is_sent(
-    hf: InferenceEngine,
-) -> None:
+def test_call_that_cannot_run_its_loop_is_refused_before_anything_is_sent(hf):
     def says(sentence: str, key: str = "agent_loop", **call: Any) -> None:
         with refused(ConfigError, sentence, key=key):
             hf.generate("One", **call)
 
-    exact: dict[str, Any] = {"agent_loop": loops.Exact}
+    exact = {"agent_loop": loops.Exact}
     before = hf.stats()["requests"]
     says(
         "no agent loop has the name 'tool_agnt'; did you mean 'tool_agent'", agent_loop="tool_agnt"
@@ -262,9 +251,7 @@ def test_call_that_cannot_run_its_loop_is_refused_before_anything_is_sent(
     assert hf.stats()["requests"] == before
 
 
-def test_generate_inside_a_loop_is_refused_where_it_would_wait_for_itself(
-    hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generate_inside_a_loop_is_refused_where_it_would_wait_for_itself(hf, monkeypatch):
     monkeypatch.setattr(loops.Calls, "engine", hf, raising=False)
     with pytest.warns(UserWarning, match="rows: 1 of 1 failed"):
         [row] = hf.generate("One", agent_loop=loops.Calls, timeout=60, **GREEDY)
@@ -292,7 +279,7 @@ class Mine(Columns):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """With a module, which is imported once."""
     folder = tmp_path_factory.mktemp("loops")
     (folder / "my_loops.py").write_text(MODULE)
@@ -309,7 +296,7 @@ def loop_threads() -> int:
     return sum(thread.name == "inf-agent-loops" for thread in threading.enumerate())
 
 
-def test_default_loop_of_a_config_runs_unless_a_call_has_tools(folder: Path) -> None:
+def test_default_loop_of_a_config_runs_unless_a_call_has_tools(folder):
     before, rollout = loop_threads(), config_of_file(folder, FILE, default_agent_loop="mine")
     with started(**rollout) as engine:
         [row] = engine.generate("One", agent_kwargs={"index": 2}, **GREEDY)
@@ -350,7 +337,7 @@ def test_default_loop_of_a_config_runs_unless_a_call_has_tools(folder: Path) -> 
         (FILE, "did you mean 'mine'"),
     ],
 )
-def test_file_of_loops_is_refused_by_its_entry(text: str, says: str, folder: Path) -> None:
+def test_file_of_loops_is_refused_by_its_entry(text, says, folder):
     default = {"default_agent_loop": "mien"} if text == FILE else {}
     config = load_config({"rollout": config_of_file(folder, text, **default)}, {})
     key = "default_agent_loop" if default else "agent_loop_config_path"
@@ -362,7 +349,7 @@ def test_file_of_loops_is_refused_by_its_entry(text: str, says: str, folder: Pat
 
 
 @pytest.fixture(scope="module")
-def callers() -> Iterator[list[InferenceEngine]]:
+def callers():
     """Two engines on the model that calls tools; the second one's loop has other limits."""
     turns = {"enable": True, "tool_config_path": str(ROOT / "tools.yaml")}
     rollout = {"name": "hf", "do_sample": False, "prompt_length": 1024, "multi_turn": turns}
@@ -372,9 +359,7 @@ def callers() -> Iterator[list[InferenceEngine]]:
         engine.shutdown()
 
 
-def test_verls_tool_loop_runs_the_configs_tools_and_renders_as_it_does_in_a_trainer(
-    callers: list[InferenceEngine],
-) -> None:
+def test_verls_tool_loop_runs_the_configs_tools_and_renders_as_it_does_in_a_trainer(callers):
     """verl 0.6.1 cuts a system prompt that this template does not have off each later message, and
     with it the `<|im_start|>user` of a tool's result (docs/agent_loops.md)."""
     prompts, engine = [question("12 * 7"), GREETING], callers[0]
@@ -389,20 +374,16 @@ def test_verls_tool_loop_runs_the_configs_tools_and_renders_as_it_does_in_a_trai
     assert about["extra_fields"] == {"turn_scores": [], "tool_rewards": [0.0]}
 
 
-def test_two_engines_do_not_share_a_loops_limits_and_nothing_is_on_stdout(
-    callers: list[InferenceEngine], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_two_engines_do_not_share_a_loops_limits_and_nothing_is_on_stdout(callers, capfd):
     callers[1].generate(GREETING, agent_loop=loops.WithTools)
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("my own class")
-    asked: dict[str, Any] = {"prompts": question("12 * 7"), "agent_loop": "tool_agent"}
+    asked = {"prompts": question("12 * 7"), "agent_loop": "tool_agent"}
     lengths = [len(engine.generate(**asked)[0].response[0]) for engine in callers]
     assert lengths[0] > 24 >= lengths[1]
 
 
-def test_unchanged_loop_gives_the_greedy_ids_that_it_gives_under_verl_0_9_1(
-    callers: list[InferenceEngine],
-) -> None:
+def test_unchanged_loop_gives_the_greedy_ids_that_it_gives_under_verl_0_9_1(callers):
     """What they are there: `tests/soak/test_verl09.py`, which holds the record against the real
     one."""
     record = json.loads((ROOT / "tests/verl09/greedy_rows.json").read_text())

@@ -22,7 +22,7 @@ from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import Transformers, assert_greedy
 from tests.support.tiny import tiny_model
 
-SETTINGS: dict[str, Any] = {
+SETTINGS = {
     "dtype": "float32",
     "prompt_length": 800,
     "response_length": 64,
@@ -34,7 +34,7 @@ WITHIN = 1e-4
 # CPU, and together as many as run at once.
 [LONG, OTHER] = token_prompts(2, longest=550, seed=3, shortest=550)
 PROMPTS = token_prompts(7, longest=20, seed=1) + token_prompts(8, longest=200, seed=2) + [LONG]
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32, "ignore_eos": True}
+GREEDY = {"temperature": 0, "max_tokens": 32, "ignore_eos": True}
 # Soft caps, windows, experts, learned positions; a plain llama is in `test_finish_reasons.py`.
 EVERY_RUN = {
     "sglang": ("gemma2", "qwen3-moe"),
@@ -76,9 +76,7 @@ def marked(backend: str, name: str) -> Any:
     ("backend", "name"),
     [marked(backend, n) for backend in EVERY_RUN for n in MODELS if n not in INEXACT[backend]],
 )
-def test_architecture_equals_transformers_before_and_after_an_update(
-    backend: str, name: str
-) -> None:
+def test_architecture_equals_transformers_before_and_after_an_update(backend, name):
     folder = architecture(name)
     model = dataclasses.replace(Transformers.of(folder), ends=frozenset())  # as `ignore_eos`
     with InferenceEngine(model_path=str(folder), rollout={"name": backend, **SETTINGS}) as engine:
@@ -93,13 +91,13 @@ def refused(reason: str, model: Path, **rollout: Any) -> None:
 
 
 @pytest.mark.architectures
-def test_model_with_a_weight_that_sglang_has_no_place_for_is_refused() -> None:
+def test_model_with_a_weight_that_sglang_has_no_place_for_is_refused():
     """SGLang's GPT-2 always takes the embeddings as its head."""
     refused("no place for lm_head.weight", architecture("gpt2-untied"))
 
 
 @pytest.mark.verl
-def test_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
     folder = shutil.copytree(tiny_model("llama"), tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.self_attn.k_proj.weight"]
@@ -108,7 +106,7 @@ def test_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.verl
-def test_windowed_model_on_sglangs_own_cpu_attention_is_refused() -> None:
+def test_windowed_model_on_sglangs_own_cpu_attention_is_refused():
     own = {"engine_kwargs": {"sglang": {"attention_backend": "torch_native"}}}
     too_long = f"max_model_len: 864 tokens are more than {architectures.WINDOW}"
     refused(too_long, architecture("olmo3"), **own)
@@ -117,7 +115,7 @@ def test_windowed_model_on_sglangs_own_cpu_attention_is_refused() -> None:
 
 
 @pytest.mark.verl
-def test_bad_config_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_bad_config_is_refused_before_anything_starts(tmp_path):
     """A config without a context, as state space models have."""
     folder = shutil.copytree(tiny_model("llama"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())

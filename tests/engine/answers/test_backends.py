@@ -22,7 +22,7 @@ import inf
 from _inf.backends.hf import decoding
 from _inf.errors import RequestFailure
 from _inf.types import ThoughtMarks
-from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
+from inf import ConfigError, EngineDeadError, GenerationTimeout, PromptError
 from tests.support.architectures import architecture
 from tests.support.engines import started
 from tests.support.keyword_sets import MARKS as ALWAYS
@@ -41,15 +41,13 @@ from tests.support.tiny import VOCABULARY, tiny_model
 from tests.support.tool_calling import CALCULATOR
 
 PROMPTS = token_prompts(12, 200, seed=41)
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
+GREEDY = {"temperature": 0, "max_tokens": 32}
 CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
 
 
-def test_python_of_the_readme_runs_on_all_but_for_what_one_refuses_by_name(
-    backend: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_of_the_readme_runs_on_all_but_for_what_one_refuses_by_name(backend, monkeypatch):
     monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(backend))
-    names: dict[str, Any] = {"engine": backend}
+    names = {"engine": backend}
     refused = []
     for statement in ast.parse("\n".join(blocks("README.md", "python"))).body:
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -69,12 +67,8 @@ def test_python_of_the_readme_runs_on_all_but_for_what_one_refuses_by_name(
 
 @pytest.mark.parametrize("number", range(4))
 def test_any_keywords_together_give_the_rows_of_hf_in_a_batch_alone_and_streamed(
-    number: int,
-    backend: InferenceEngine,
-    tiny: InferenceEngine,
-    hf: InferenceEngine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    number, backend, tiny, hf, monkeypatch
+):
     for engine in (tiny, hf, backend):  # the server's too
         model = dataclasses.replace(engine.model, thought_marks=ALWAYS)
         monkeypatch.setattr(engine, "model", model)
@@ -94,9 +88,7 @@ def test_any_keywords_together_give_the_rows_of_hf_in_a_batch_alone_and_streamed
         assert chunks[-1].finish_reason == row.finish_reason
 
 
-def test_of_several_stop_strings_the_first_to_come_wins_and_an_emoji_is_one(
-    backend: InferenceEngine,
-) -> None:
+def test_of_several_stop_strings_the_first_to_come_wins_and_an_emoji_is_one(backend):
     said = "Hello 😀 there"  # a regex makes the model say it
     for stops, matched in ((["there", "llo", "never this"], "llo"), ("😀", "😀")):
         [row] = backend.generate("Repeat", regex=said, stop=stops, max_tokens=40)
@@ -104,9 +96,7 @@ def test_of_several_stop_strings_the_first_to_come_wins_and_an_emoji_is_one(
         assert row.metadata["matched_stop"] == matched
 
 
-def test_likeliest_tokens_of_prompts_and_answers_are_transformers(
-    backend: InferenceEngine, transformers: Transformers
-) -> None:
+def test_likeliest_tokens_of_prompts_and_answers_are_transformers(backend, transformers):
     """Prompts from the cache too; SGLang names the last id of a vocabulary 0 in its answers."""
     prompts = [[*ids, VOCABULARY - 1, 7] for ids in token_prompts(4, 60, seed=87)]
     temperatures = [0.7, 0.0, 1.3, 0.0]
@@ -132,14 +122,12 @@ def test_likeliest_tokens_of_prompts_and_answers_are_transformers(
         backend.generate("a", logprobs=VOCABULARY + 1)
 
 
-def test_row_without_a_token_left_fails_by_the_name_of_what_rules_them_out(
-    local: InferenceEngine,
-) -> None:
+def test_row_without_a_token_left_fails_by_the_name_of_what_rules_them_out(local):
     ids = local.tokenizer("aa", add_special_tokens=False)["input_ids"]
     assert len(ids) == 2 and ids[0] == ids[1]
     with refused(RequestFailure, "no token left for token 1: allowed_token_ids, bad_words"):
         local.generate("x", allowed_token_ids=ids[:1], bad_words=["aa"], max_tokens=5)
-    asked: dict[str, Any] = {"max_tokens": 5, "prompt_logprobs": 2, "logprobs": 2}
+    asked = {"max_tokens": 5, "prompt_logprobs": 2, "logprobs": 2}
     words = {"allowed_token_ids": [ids[:1], None], "bad_words": [["aa"], None]}
     with pytest.warns(UserWarning, match="rows: 1 of 2 failed; the first is row 0: .* left"):
         failed, other = local.generate(["x", "y"], on_error="row", **words, **asked)
@@ -150,11 +138,9 @@ def test_row_without_a_token_left_fails_by_the_name_of_what_rules_them_out(
     assert other.logprobs == pytest.approx(alone.logprobs, abs=WITHIN)
 
 
-def test_refused_prompts_are_rows_and_the_others_are_as_without_them(
-    backend: InferenceEngine,
-) -> None:
+def test_refused_prompts_are_rows_and_the_others_are_as_without_them(backend):
     good, wrong = as_ids(PROMPTS[:2]), {"prompt_token_ids": [VOCABULARY]}
-    how: dict[str, Any] = {"max_tokens": 6, "n": 2, "temperature": 1.0}
+    how = {"max_tokens": 6, "n": 2, "temperature": 1.0}
     for prompt in (wrong, {"prompt_token_ids": [5] * 600}):
         with refused(PromptError, "^prompt 1", index=1):
             backend.generate([good[0], prompt], **how)
@@ -176,14 +162,14 @@ def test_refused_prompts_are_rows_and_the_others_are_as_without_them(
 
 
 OPENED = ThoughtMarks([7], [300, 301], unopened=False)
-BUDGETED: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True, "max_tokens": 8, "logprobs": 2}
+BUDGETED = {"temperature": 1.0, "ignore_eos": True, "max_tokens": 8, "logprobs": 2}
 
 
 def test_end_of_a_thought_is_forced_after_its_budget_and_no_token_of_it_counts_as_sampled(
-    local: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    local, monkeypatch
+):
     prompts, seeds = as_ids([[20, 7], [20, 7, 9], [20], [21, 7]]), {"seed": [1, 2, 3, 4]}
-    asked: dict[str, Any] = {"thinking_token_budget": [3, 1, 2, None], **seeds, **BUDGETED}
+    asked = {"thinking_token_budget": [3, 1, 2, None], **seeds, **BUDGETED}
     with refused(ConfigError, "thinking_token_budget: .* set reasoning_parser"):
         local.generate(prompts, **asked)
     monkeypatch.setattr(local, "model", dataclasses.replace(local.model, thought_marks=OPENED))
@@ -205,7 +191,7 @@ def test_end_of_a_thought_is_forced_after_its_budget_and_no_token_of_it_counts_a
     assert last.metadata["forced_at"] == [3, 4]
 
 
-def test_row_that_repeats_itself_ends_there_and_others_do_not(backend: InferenceEngine) -> None:
+def test_row_that_repeats_itself_ends_there_and_others_do_not(backend):
     prompts, how = as_ids(PROMPTS[:4]), {"max_tokens": 12, "ignore_eos": True}
     detection = [
         {"max_pattern_size": 1, "min_count": 3},
@@ -231,9 +217,7 @@ def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any, log
         assert list(top.values()) == pytest.approx(row[expected].tolist(), abs=WITHIN)
 
 
-def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
-    backend: InferenceEngine, transformers: Transformers
-) -> None:
+def test_likeliest_tokens_of_a_score_are_those_of_its_logits(backend, transformers):
     asked, prompts = [*PROMPTS[:5], PROMPTS[4]], as_ids([*PROMPTS[:5], PROMPTS[4]])
     [greedy] = transformers.greedy(PROMPTS[4:5], 32)
     left = [*greedy[:5], 7]  # once the greedy path
@@ -260,7 +244,7 @@ def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
 # Each of them keeps the contract.
 
 
-def test_answers_follow_their_grammar_beside_free_rows(backend: InferenceEngine) -> None:
+def test_answers_follow_their_grammar_beside_free_rows(backend):
     output = backend.generate(
         ["a", "b", "c"], json_schema=[CITY, None, CITY], temperature=1.0, seed=5, max_tokens=60
     )
@@ -268,24 +252,24 @@ def test_answers_follow_their_grammar_beside_free_rows(backend: InferenceEngine)
         assert json.loads(row.completion)["city"] in ("Rome", "Oslo")
         assert row.metadata["finish_reason"] == "stop"
     wrong = backend.tokenizer.encode("z", add_special_tokens=False)[0]
-    how: dict[str, Any] = {"ignore_eos": True, "logit_bias": {wrong: 100}, "max_tokens": 30}
+    how = {"ignore_eos": True, "logit_bias": {wrong: 100}, "max_tokens": 30}
     regex = backend.generate(["a", "b"], regex="[a-c]{4}", **how)
     for text in regex.completions:
         assert len(text) == 4 and set(text) <= set("abc")
 
 
-def test_empty_batch_is_an_empty_output(backend: InferenceEngine) -> None:
+def test_empty_batch_is_an_empty_output(backend):
     assert len(backend.generate([])) == 0
     assert "score" not in backend.supports or backend.score([], []) == []
 
 
-def test_timeout_ends_a_call_and_the_engine_goes_on(backend: InferenceEngine) -> None:
+def test_timeout_ends_a_call_and_the_engine_goes_on(backend):
     with pytest.raises(GenerationTimeout):
         backend.generate(as_ids(PROMPTS * 4), max_tokens=128, ignore_eos=True, timeout=0.05)
     assert len(backend.generate("Hi", **GREEDY)) == 1
 
 
-def test_async_calls_run_together_and_can_be_cancelled(backend: InferenceEngine) -> None:
+def test_async_calls_run_together_and_can_be_cancelled(backend):
     """In one event loop after another, which they leave to others while they wait."""
     alone = [backend.generate(prompt, **GREEDY).token_ids[0] for prompt in as_ids(PROMPTS[:4])]
     turns = 0
@@ -320,9 +304,7 @@ def test_async_calls_run_together_and_can_be_cancelled(backend: InferenceEngine)
 # On Transformers alone.
 
 
-def test_greedy_answers_are_those_of_transformers_generate(
-    hf: InferenceEngine, transformers: Transformers
-) -> None:
+def test_greedy_answers_are_those_of_transformers_generate(hf, transformers):
     """What other tests compare engines with; all architectures are in `test_architectures.py`."""
     ids = token_prompts(16, 400, seed=1)
     output = hf.generate(as_ids(ids), **GREEDY)
@@ -330,9 +312,7 @@ def test_greedy_answers_are_those_of_transformers_generate(
     assert_greedy(transformers, ids, output, 32)
 
 
-def test_logits_are_those_of_the_model_padded_with_nan(
-    hf: InferenceEngine, transformers: Transformers
-) -> None:
+def test_logits_are_those_of_the_model_padded_with_nan(hf, transformers):
     answers = [PROMPTS[0][:3], [], PROMPTS[1][:7]]
     logits = hf.get_logits(as_ids(PROMPTS[:3]), answers)
     assert logits.shape == (3, 7, VOCABULARY) and logits.dtype == torch.float32
@@ -346,7 +326,7 @@ def test_logits_are_those_of_the_model_padded_with_nan(
     assert logprobs == pytest.approx(table.tolist(), abs=1e-5)
 
 
-def test_new_weights_are_served_whole_or_not_at_all() -> None:
+def test_new_weights_are_served_whole_or_not_at_all():
     """That new ones are exact: `test_architectures.py`, `test_running_updates.py`."""
     with started(name="hf") as engine:
         before = engine.generate(as_ids(PROMPTS), **GREEDY).token_ids
@@ -369,9 +349,7 @@ class Unreadable(torch.Tensor):
         raise RuntimeError("out of memory")
 
 
-def test_failure_of_one_step_is_an_error_of_its_calls_only(
-    hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_of_one_step_is_an_error_of_its_calls_only(hf, monkeypatch):
     model = hf._backend.forward.model  # type: ignore
     with monkeypatch.context() as patch:
         patch.setattr(model, "forward", lambda **_: (_ for _ in ()).throw(MemoryError("full")))
@@ -380,9 +358,7 @@ def test_failure_of_one_step_is_an_error_of_its_calls_only(
     assert len(hf.generate("a", **GREEDY)) == 1
 
 
-def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(monkeypatch):
     def full(*_: object) -> None:
         raise MemoryError("full")
 
@@ -399,13 +375,13 @@ def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(
         assert len(engine.generate("a", **GREEDY)) == 1
 
 
-def test_longer_rows_than_the_models_context_are_refused() -> None:
+def test_longer_rows_than_the_models_context_are_refused():
     for model, most in ((tiny_model(), 4096), (architecture("llama-rope-llama3"), 1024)):
         with refused(ConfigError, str(most), key="rollout.max_model_len"):
             started(model, name="hf", max_model_len=most + 1)
 
 
-def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it() -> None:
+def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it():
     """Transformers' own factors stay those of the longest row that there ever was."""
     short, long = (token_prompts(1, size, size, shortest=size)[0] for size in (1100, 1500))
     with started(architecture("llama-rope-dynamic"), name="hf", max_model_len=2048) as engine:
@@ -416,7 +392,7 @@ def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it()
     assert again == pytest.approx(alone, abs=1e-4)
 
 
-def test_mixed_rows_in_one_call_share_their_passes_through_the_model(hf: InferenceEngine) -> None:
+def test_mixed_rows_in_one_call_share_their_passes_through_the_model(hf):
     prompts = as_ids(token_prompts(24, 480, seed=17))
     limits = [4 + 5 * row for row in range(24)]
     passes: list[int] = []

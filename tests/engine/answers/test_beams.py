@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ import torch
 from inf import ConfigError, InferenceEngine
 from tests.support.engines import started
 from tests.support.prompts import as_ids, token_prompts
-from tests.support.reference import WITHIN, Transformers, logprobs
+from tests.support.reference import WITHIN, logprobs
 from tests.support.refusals import refused
 from tests.support.scripts import until
 from tests.support.tiny import VOCABULARY, save_tiny
@@ -23,9 +22,7 @@ TOKENS = 18
 
 
 @pytest.mark.parametrize(("beams", "n"), [(2, 1), (7, 7)])
-def test_rows_are_the_best_beams_of_transformers_in_their_order(
-    hf: InferenceEngine, transformers: Transformers, beams: int, n: int
-) -> None:
+def test_rows_are_the_best_beams_of_transformers_in_their_order(hf, transformers, beams, n):
     output = hf.generate(as_ids(PROMPTS), num_beams=beams, n=n, max_tokens=TOKENS)
     own = {"num_beams": beams, "num_return_sequences": n}
     assert output.token_ids == transformers.greedy(PROMPTS, TOKENS, **own)
@@ -40,12 +37,10 @@ def test_rows_are_the_best_beams_of_transformers_in_their_order(
     assert output.token_ids[::n] != greedy.token_ids
 
 
-def test_stop_ids_min_tokens_and_repetition_penalty_are_those_of_transformers(
-    hf: InferenceEngine, transformers: Transformers
-) -> None:
+def test_stop_ids_min_tokens_and_repetition_penalty_are_those_of_transformers(hf, transformers):
     free = hf.generate(as_ids(PROMPTS), num_beams=3, max_tokens=TOKENS, ignore_eos=True)
     stops = [ids[12] for ids in free.token_ids[:3]]
-    params: dict[str, Any] = {"min_tokens": 8, "repetition_penalty": 1.2}
+    params = {"min_tokens": 8, "repetition_penalty": 1.2}
     output = hf.generate(
         as_ids(PROMPTS), num_beams=3, n=2, max_tokens=TOKENS, stop_token_ids=stops, **params
     )
@@ -67,7 +62,7 @@ def test_stop_ids_min_tokens_and_repetition_penalty_are_those_of_transformers(
         assert row.metadata["matched_stop"] == (row.token_ids[-1] if ended else None)
 
 
-def test_beams_are_the_same_alone_beside_others_and_with_other_limits(hf: InferenceEngine) -> None:
+def test_beams_are_the_same_alone_beside_others_and_with_other_limits(hf):
     limits = [3, 9, 18, 1, 18, 18]
     together = hf.generate(as_ids(PROMPTS), num_beams=4, n=2, max_tokens=limits)
     for row in (0, 2, 3):
@@ -75,10 +70,8 @@ def test_beams_are_the_same_alone_beside_others_and_with_other_limits(hf: Infere
         assert alone.token_ids[0] == together.token_ids[2 * row]
 
 
-def test_top_and_prompt_logprobs_are_given_for_beams_too(
-    hf: InferenceEngine, transformers: Transformers
-) -> None:
-    params: dict[str, Any] = {"max_tokens": 6, "logprobs": 2, "prompt_logprobs": True}
+def test_top_and_prompt_logprobs_are_given_for_beams_too(hf, transformers):
+    params = {"max_tokens": 6, "logprobs": 2, "prompt_logprobs": True}
     output = hf.generate(as_ids(PROMPTS[:2]), num_beams=3, n=2, **params)
     plain = hf.generate(as_ids(PROMPTS[:2]), temperature=0, n=1, **params)
     for index, (row, tops) in enumerate(zip(output, output.top_logprobs, strict=True)):
@@ -89,7 +82,7 @@ def test_top_and_prompt_logprobs_are_given_for_beams_too(
         assert output.prompt_logprobs[index] == plain.prompt_logprobs[index // 2]  # type: ignore
 
 
-def test_what_beams_cannot_have_is_refused_by_name(hf: InferenceEngine, tmp_path: Any) -> None:
+def test_what_beams_cannot_have_is_refused_by_name(hf, tmp_path):
     def now() -> str:
         """Tells the time."""
         return "noon"
@@ -109,10 +102,8 @@ def test_what_beams_cannot_have_is_refused_by_name(hf: InferenceEngine, tmp_path
                 call()
 
 
-def test_other_calls_are_answered_during_a_search_which_cancelling_ends(
-    hf: InferenceEngine,
-) -> None:
-    many: dict[str, Any] = {"num_beams": 16, "max_tokens": 128, "ignore_eos": True}
+def test_other_calls_are_answered_during_a_search_which_cancelling_ends(hf):
+    many = {"num_beams": 16, "max_tokens": 128, "ignore_eos": True}
 
     async def calls() -> None:
         search = asyncio.ensure_future(hf.agenerate(as_ids(PROMPTS * 5), **many))

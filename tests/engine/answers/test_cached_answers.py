@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from inf import InferenceEngine
 from tests.support.engines import LONGER, engine_fixture, started
 from tests.support.prompts import as_ids, token_prompts
@@ -13,7 +11,7 @@ from tests.support.trained import loaded
 
 SETTINGS = {"name": "hf", "config": {"generation_cache": 50}}
 IDS = as_ids(token_prompts(4, 60, seed=61))
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "logprobs": 2}
+GREEDY = {"temperature": 0, "max_tokens": 12, "logprobs": 2}
 
 
 def hits(engine: InferenceEngine) -> float:
@@ -23,7 +21,7 @@ def hits(engine: InferenceEngine) -> float:
 hf = engine_fixture(**SETTINGS)
 
 
-def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf: InferenceEngine) -> None:
+def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf):
     for params in (GREEDY, {**GREEDY, "temperature": 0.8, "seed": 5, "n": 2}):
         before = hits(hf)
         first = hf.generate(IDS, **params)
@@ -32,7 +30,7 @@ def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf: InferenceEng
         assert hits(hf) == before + len(first)
 
 
-def test_new_weights_restart_and_clear_cache_empty_it(hf: InferenceEngine) -> None:
+def test_new_weights_restart_and_clear_cache_empty_it(hf):
     def asked_again() -> float:
         """How many of the first answers come from memory."""
         before = hits(hf)
@@ -51,7 +49,7 @@ def test_new_weights_restart_and_clear_cache_empty_it(hf: InferenceEngine) -> No
     assert [asked_again(), asked_again()] == [0, len(IDS)]
 
 
-def test_turns_of_a_conversation_are_kept_and_tools_run_each_time() -> None:
+def test_turns_of_a_conversation_are_kept_and_tools_run_each_time():
     runs: list[str] = []
 
     def result(expression: str) -> str:
@@ -59,7 +57,7 @@ def test_turns_of_a_conversation_are_kept_and_tools_run_each_time() -> None:
         return str(eval(expression, {"__builtins__": {}}))
 
     with started(TOOL_MODEL, **LONGER, **SETTINGS) as engine:
-        asked: dict[str, Any] = {"tools": [calculator(result)], "temperature": 0}
+        asked = {"tools": [calculator(result)], "temperature": 0}
         prompts = [question("12 * 7"), question("30 - 41")]
         first = engine.generate(prompts, **asked)
         assert hits(engine) == 0 and len(runs) == 2

@@ -6,7 +6,6 @@ import gc
 import pickle
 import re
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ from tests.support.tool_calling import FAILED, GREETED, GREETING, TOOL_MODEL, an
 PRODUCT, BOTH = question("12 * 7"), question("12 * 7", "3 + 4")
 
 
-def test_methods_are_the_tools_and_the_reward_is_the_environments(caller: InferenceEngine) -> None:
+def test_methods_are_the_tools_and_the_reward_is_the_environments(caller):
     output = caller.generate([PRODUCT, BOTH, GREETING], environment_factory=kinds.Sums)
     assert output.completions == [answer("84"), answer("84", "7"), GREETED]
     assert [row.metadata["reward_scores"]["environment"] for row in output] == [1.0, 2.0, 0.0]
@@ -55,9 +54,7 @@ def with_tool_timeout(engine: InferenceEngine, patch: pytest.MonkeyPatch, second
     patch.setattr(engine, "config", config)
 
 
-def test_methods_run_on_one_thread_which_ends_with_its_row_and_properties_are_not_read(
-    caller: InferenceEngine,
-) -> None:
+def test_methods_run_on_one_thread_which_ends_with_its_row_and_properties_are_not_read(caller):
     [row] = caller.generate(BOTH, environment_factory=kinds.Table)
     assert row.completion == answer("84", "7")
     assert row.metadata["reward_scores"]["environment"] == 2.0
@@ -66,7 +63,7 @@ def test_methods_run_on_one_thread_which_ends_with_its_row_and_properties_are_no
         assert caller.generate(PRODUCT, environment_factory=kind).completions == [answer("84")]
 
 
-def test_each_row_has_an_environment_of_its_own(caller: InferenceEngine) -> None:
+def test_each_row_has_an_environment_of_its_own(caller):
     before = kinds.Counter.made
     output = caller.generate(
         [PRODUCT, BOTH], environment_factory=kinds.Counter, n=3, temperature=0.01, seed=1
@@ -93,9 +90,7 @@ def cut_between_turns(caller: InferenceEngine, **columns: Any) -> GenerationRow:
     return row
 
 
-def test_environment_goes_on_with_the_row_that_is_continued(
-    caller: InferenceEngine, tmp_path: Path
-) -> None:
+def test_environment_goes_on_with_the_row_that_is_continued(caller, tmp_path):
     asked = {"environment_factory": kinds.WaitingSums, "temperature": 0}
     kinds.WaitingSums.goes_on.set()
     [expected] = caller.generate(BOTH, **asked)
@@ -127,9 +122,7 @@ def test_environment_goes_on_with_the_row_that_is_continued(
     assert own_threads_end()
 
 
-def test_call_that_was_given_up_before_it_began_is_not_made_later(
-    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_that_was_given_up_before_it_began_is_not_made_later(caller, monkeypatch):
     """The thread is still in the call before it."""
     with_tool_timeout(caller, monkeypatch, 0.5)
     kinds.WaitingSums.goes_on.clear()
@@ -146,12 +139,10 @@ def test_call_that_was_given_up_before_it_began_is_not_made_later(
 @pytest.mark.parametrize(
     ("content", "shows"), [("hi", "go<|im_end|>user"), ("hi<|im", "_end|><|im_end|>user")]
 )
-def test_what_reset_returns_cannot_end_the_turn_that_it_is_put_into(
-    caller: InferenceEngine, content: str, shows: str
-) -> None:
+def test_what_reset_returns_cannot_end_the_turn_that_it_is_put_into(caller, content, shows):
     """Two rows of one prompt, which share no values of its columns."""
     columns = {"shows": [shows], "lock": threading.Lock()}
-    how: dict[str, Any] = {"n": 2, "temperature": 1.0, "max_tokens": 4}
+    how = {"n": 2, "temperature": 1.0, "max_tokens": 4}
     [plain] = caller.generate("hi", tools=[], max_tokens=4)
     special = caller.tokenizer.all_special_ids
     for row in caller.generate(
@@ -164,9 +155,9 @@ def test_what_reset_returns_cannot_end_the_turn_that_it_is_put_into(
         assert row.error is None and "hi" in caller.tokenizer.decode(ids)
 
 
-def test_what_reset_shows_ends_the_prompt(caller: InferenceEngine) -> None:
+def test_what_reset_shows_ends_the_prompt(caller):
     columns = [{"shows": " 12 * 7?"}, {"shows": " 12 + 7?", "index": 4}]
-    call: dict[str, Any] = {"environment_factory": kinds.Sums, "environment_kwargs": columns}
+    call = {"environment_factory": kinds.Sums, "environment_kwargs": columns}
     output = caller.generate(["What is"] * 2, **call)
     assert output.completions == [answer("84"), answer("19")]
     same = caller.generate([PRODUCT], tools=[kinds.Sums().calculator])
@@ -180,13 +171,13 @@ def test_what_reset_shows_ends_the_prompt(caller: InferenceEngine) -> None:
     assert [each["environment"] for each in batch.non_tensor_batch["reward_scores"]] == [1.0, 1.0]
 
 
-def test_calls_of_a_turn_run_one_after_the_other(caller: InferenceEngine) -> None:
+def test_calls_of_a_turn_run_one_after_the_other(caller):
     [row] = caller.generate(BOTH, environment_factory=kinds.AsyncSums)
     assert len(row.metadata["tool_calls"]) == 2
     assert row.metadata["reward_scores"]["environment"] == 1.0  # the most at once
 
 
-def test_reset_gets_the_row_with_its_prompt(caller: InferenceEngine) -> None:
+def test_reset_gets_the_row_with_its_prompt(caller):
     made: list[kinds.Sums] = []
 
     def factory() -> kinds.Sums:
@@ -211,12 +202,10 @@ def test_reset_gets_the_row_with_its_prompt(caller: InferenceEngine) -> None:
         ("long", r"the prompt has \d+ tokens; at most 1024 fit \(rollout.prompt_length\)"),
     ],
 )
-def test_environment_that_does_not_begin_ends_its_row_alone(
-    how: str, error: str, caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_that_does_not_begin_ends_its_row_alone(how, error, caller, monkeypatch):
     with_tool_timeout(caller, monkeypatch, 0.5 if how == "hangs" else 20)
     rows = [{"how": how, "error": EngineDeadError("the judge is gone")}, {"how": "well"}]
-    call: dict[str, Any] = {"environment_factory": kinds.Wrong, "environment_kwargs": rows}
+    call = {"environment_factory": kinds.Wrong, "environment_kwargs": rows}
     with pytest.warns(UserWarning, match=f"1 of 2 failed; the first is row 0: .*{error}"):
         output = caller.generate([PRODUCT] * 2, **call)
     failed, right = output
@@ -233,9 +222,7 @@ def test_environment_that_does_not_begin_ends_its_row_alone(
         ("reward nan", answer("84"), "get_reward: .* not a finite number"),
     ],
 )
-def test_fault_after_the_beginning_keeps_the_row(
-    how: str, completion: str, error: str | None, caller: InferenceEngine
-) -> None:
+def test_fault_after_the_beginning_keeps_the_row(how, completion, error, caller):
     [row] = caller.generate(
         PRODUCT, environment_factory=kinds.Wrong, environment_kwargs={"how": how}
     )
@@ -245,9 +232,7 @@ def test_fault_after_the_beginning_keeps_the_row(
     assert ("environment" in row.metadata["reward_scores"]) == (error is None)
 
 
-def test_call_that_cannot_have_its_environment_is_refused(
-    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_that_cannot_have_its_environment_is_refused(caller, monkeypatch):
     with_tool_timeout(caller, monkeypatch, 1)
     hangs = threading.Event()
     name, columns = "environment_factory", "environment_kwargs"
@@ -280,7 +265,7 @@ def test_call_that_cannot_have_its_environment_is_refused(
     hangs.set()
 
 
-def test_environment_on_a_server_of_texts(caller: InferenceEngine) -> None:
+def test_environment_on_a_server_of_texts(caller):
     with caller.serve() as server:
         with connected(server.base_url, TOOL_MODEL) as remote:
             [row] = remote.generate(

@@ -13,7 +13,7 @@ from tests.support.prompts import as_ids
 from tests.support.tiny import VOCABULARY
 
 PROMPTS, SAMPLES = 12, 8  # more rows than run at once
-DRAWN: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
+DRAWN = {"temperature": 1.0, "ignore_eos": True}
 
 
 def new_prompts(count: int) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def once(engine: InferenceEngine, prompts: Sequence[dict[str, Any]]) -> int:
 
 
 @pytest.mark.parametrize("n", [1, SAMPLES])
-def test_rows_of_a_prompt_compute_it_once(tiny: InferenceEngine, n: int) -> None:
+def test_rows_of_a_prompt_compute_it_once(tiny, n):
     """Whether it is repeated or sampled."""
     prompts = new_prompts(PROMPTS)
     asked = [each for each in prompts for _ in range(SAMPLES // n)]
@@ -39,7 +39,7 @@ def test_rows_of_a_prompt_compute_it_once(tiny: InferenceEngine, n: int) -> None
     assert 0 <= cached - once(tiny, prompts) <= 3 * PROMPTS  # first ids of another, by chance
 
 
-def test_rows_of_equal_prompts_are_what_they_are_alone(tiny: InferenceEngine) -> None:
+def test_rows_of_equal_prompts_are_what_they_are_alone(tiny):
     """Also their ends: the others go on."""
     first, second = new_prompts(2)
     batch, lengths = [first, second, first, first, second], [1, 30, 2, 17, 12]
@@ -51,7 +51,7 @@ def test_rows_of_equal_prompts_are_what_they_are_alone(tiny: InferenceEngine) ->
     assert len({tuple(row.token_ids) for row in together}) == 5
 
 
-def test_log_probs_of_equal_prompts_are_those_of_a_score(tiny: InferenceEngine) -> None:
+def test_log_probs_of_equal_prompts_are_those_of_a_score(tiny):
     [prompt] = new_prompts(1)
     output = tiny.generate(prompt, n=3, max_tokens=4, prompt_logprobs=True, **DRAWN)
     ids = prompt["prompt_token_ids"]

@@ -18,7 +18,7 @@ import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from inf import GenerationOutput, InferenceEngine
+from inf import GenerationOutput
 from tests.support.prompts import PROMPTS, as_ids, token_prompts
 from tests.support.reference import (
     WITHIN,
@@ -31,7 +31,7 @@ from tests.support.reference import (
 )
 
 TOKENS = 16
-SAMPLING: list[dict[str, Any]] = [
+SAMPLING = [
     {"temperature": 0.7, "top_p": 0.8},
     {"temperature": 0.7, "top_k": 5},
     {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.05},
@@ -40,7 +40,7 @@ SAMPLING: list[dict[str, Any]] = [
 PENALTIES = [(1.5, 0.0), (0.0, 0.8), (0.7, 0.4), (-0.5, -0.2)]
 ROWS = 20
 _chance = random.Random(11)
-BIASES: list[Any] = [
+BIASES = [
     *({token: _chance.uniform(-20, 20) for token in _chance.sample(range(384), 30)}, None),
     *({"77": 100}, {token: -100 for token in range(200)}, None),
 ] * 4
@@ -49,9 +49,7 @@ BIASES: list[Any] = [
 # (a) Greedy picks.
 
 
-def test_greedy_answers_and_their_logprobs_are_those_of_transformers(
-    engine: InferenceEngine,
-) -> None:
+def test_greedy_answers_and_their_logprobs_are_those_of_transformers(engine):
     """As text: the library renders and tokenizes."""
     texts = [*PROMPTS[:-4:3], PROMPTS[-1]]  # a third of them, and the longest
     answers = engine.generate(texts, temperature=0.0, max_tokens=TOKENS)
@@ -59,9 +57,7 @@ def test_greedy_answers_and_their_logprobs_are_those_of_transformers(
     assert_greedy(Transformers.of(engine.model_folder), ids, answers, TOKENS)
 
 
-def test_greedy_answers_of_the_tiny_model_are_those_of_transformers(
-    tiny: InferenceEngine, transformers: Transformers
-) -> None:
+def test_greedy_answers_of_the_tiny_model_are_those_of_transformers(tiny, transformers):
     ids = token_prompts(100, 400, seed=1)
     assert_greedy(transformers, ids, tiny.generate(as_ids(ids), temperature=0.0), 128)
 
@@ -134,9 +130,7 @@ def assert_computed(
     ],
     ids=lambda asked: " ".join(f"{k} {v}" for k, v in asked.items() if k != "logit_bias"),
 )
-def test_tokens_and_logprobs_are_those_that_the_keywords_define(
-    tiny: InferenceEngine, transformers: Transformers, asked: dict[str, Any]
-) -> None:
+def test_tokens_and_logprobs_are_those_that_the_keywords_define(tiny, transformers, asked):
     ids = token_prompts(ROWS, 100, seed=2)
     output = tiny.generate(as_ids(ids), max_tokens=48, ignore_eos=True, **asked)
     assert_computed(transformers, ids, output, asked)
@@ -168,9 +162,7 @@ def assert_follows(output: GenerationOutput, probabilities: torch.Tensor) -> Non
     "sampling",
     [*({"temperature": t} for t in (1.0, 2.0)), {"temperature": 1.0, "seed": 3}, *SAMPLING],
 )
-def test_tokens_come_as_often_as_temperature_and_filters_say(
-    tiny: InferenceEngine, transformers: Transformers, sampling: dict[str, Any]
-) -> None:
+def test_tokens_come_as_often_as_temperature_and_filters_say(tiny, transformers, sampling):
     [ids] = token_prompts(1, 40, seed=5)
     output = tiny.generate({"prompt_token_ids": ids}, n=800, max_tokens=1, **sampling)
     logits = transformers.logits(ids, [0]) / sampling["temperature"]
@@ -180,7 +172,7 @@ def test_tokens_come_as_often_as_temperature_and_filters_say(
 # (d) Company.
 
 
-def test_an_answer_does_not_depend_on_its_place_or_company(tiny: InferenceEngine) -> None:
+def test_an_answer_does_not_depend_on_its_place_or_company(tiny):
     ids = as_ids(token_prompts(40, 300, seed=7))
     together = tiny.generate(ids, temperature=0.0, max_tokens=48)
     shuffled = random.Random(0).sample(range(40), 40)
@@ -193,9 +185,9 @@ def test_an_answer_does_not_depend_on_its_place_or_company(tiny: InferenceEngine
 
 
 @pytest.mark.verl
-def test_a_cached_prefix_changes_nothing(tiny: InferenceEngine, transformers: Transformers) -> None:
+def test_a_cached_prefix_changes_nothing(tiny, transformers):
     ids = token_prompts(30, 300, seed=8, shortest=50)
-    asked: dict[str, Any] = {"temperature": 0.0, "max_tokens": 32, "ignore_eos": True}
+    asked = {"temperature": 0.0, "max_tokens": 32, "ignore_eos": True}
     cold, warm = (tiny.generate(as_ids(ids), **asked) for _ in range(2))
     assert all(row["cached_tokens"] < 3 for row in cold.metadata)
     assert all(row["cached_tokens"] == row["prompt_tokens"] - 1 for row in warm.metadata)
@@ -214,9 +206,7 @@ OWN = [dict.fromkeys(range(row, 384, 7), 8.0) if row % 2 else None for row in ra
     [{"logit_bias": OWN}, {"presence_penalty": 1.5, "frequency_penalty": 0.5}],
     ids=["bias or none", "penalties"],
 )
-def test_rows_retracted_from_a_full_cache_keep_their_keywords(
-    tiny: InferenceEngine, transformers: Transformers, asked: dict[str, Any]
-) -> None:
+def test_rows_retracted_from_a_full_cache_keep_their_keywords(tiny, transformers, asked):
     """48 x 600 tokens do not fit: SGLang takes rows back while they are answered and begins anew
     with what they had said."""
     ids = token_prompts(48, 480, seed=10, shortest=460)
@@ -225,14 +215,14 @@ def test_rows_retracted_from_a_full_cache_keep_their_keywords(
 
 
 @pytest.mark.verl
-def test_decoding_steps_of_the_embedded_model_are_recorded(engine: InferenceEngine) -> None:
+def test_decoding_steps_of_the_embedded_model_are_recorded(engine):
     engine.generate(PROMPTS[:2], max_tokens=3, ignore_eos=True)
     log = engine.rollout.host.log.read_text()
     assert "Decoding steps of up to" in log and "are not recorded" not in log
 
 
 @pytest.mark.verl
-def test_weights_are_in_large_pages(engine: InferenceEngine) -> None:
+def test_weights_are_in_large_pages(engine):
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting.exists() or "[never]" in setting.read_text():
         pytest.skip("this machine gives no process large pages")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -16,10 +14,10 @@ from tests.support.scripts import until
 
 ROWS = 400
 # Long enough that a busy machine's caller sees an answer before the next rows have ended.
-BATCH: dict[str, Any] = {"prompts": ["One"] * ROWS, "max_tokens": 480, "ignore_eos": True}
+BATCH = {"prompts": ["One"] * ROWS, "max_tokens": 480, "ignore_eos": True}
 
 
-TINY: dict[str, Any] = {"max_tokens": 2, "ignore_eos": True}
+TINY = {"max_tokens": 2, "ignore_eos": True}
 
 
 async def chat(engine: InferenceEngine) -> object:
@@ -35,9 +33,7 @@ async def score(engine: InferenceEngine) -> object:
 
 
 @pytest.mark.parametrize("ask", [chat, stream, score])
-def test_call_after_a_batch_does_not_wait_for_it(
-    tiny: InferenceEngine, ask: Callable[[InferenceEngine], Awaitable[object]]
-) -> None:
+def test_call_after_a_batch_does_not_wait_for_it(tiny, ask):
     """One row of the batch must end first; with it may end all that run beside it."""
 
     async def ask_after_a_batch() -> int:
@@ -54,7 +50,7 @@ def test_call_after_a_batch_does_not_wait_for_it(
     assert until(lambda: not in_flight(tiny), 10)
 
 
-def test_batch_goes_on_beside_a_chat_that_never_pauses(tiny: InferenceEngine) -> None:
+def test_batch_goes_on_beside_a_chat_that_never_pauses(tiny):
     async def talk() -> None:
         while True:
             await chat(tiny)
@@ -71,7 +67,7 @@ def test_batch_goes_on_beside_a_chat_that_never_pauses(tiny: InferenceEngine) ->
     assert until(lambda: not in_flight(tiny), 10)
 
 
-def test_no_more_rows_run_at_once_than_max_num_seqs(tiny: InferenceEngine) -> None:
+def test_no_more_rows_run_at_once_than_max_num_seqs(tiny):
     at_once, seen = tiny.config.rollout.max_num_seqs, []
     batch = begun(lambda: tiny.generate(**BATCH | {"max_tokens": 40}))
     while not batch.done():
@@ -80,9 +76,7 @@ def test_no_more_rows_run_at_once_than_max_num_seqs(tiny: InferenceEngine) -> No
     assert max(running for running, _ in seen) == at_once < max(waiting for _, waiting in seen)
 
 
-def test_rows_that_wait_start_at_once_when_all_that_run_end_together(
-    tiny: InferenceEngine,
-) -> None:
+def test_rows_that_wait_start_at_once_when_all_that_run_end_together(tiny):
     """SGLang 0.5.9 would sleep for a second between two groups of rows."""
     at_once, groups = tiny.config.rollout.max_num_seqs, 6
 

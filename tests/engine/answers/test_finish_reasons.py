@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ ROLLOUT = {
 # Beside their EOS and pad, the variants differ in what must not change an answer either.
 UNCACHED = {"enable_prefix_caching": False} if has_verl() else {}
 UNCHUNKED = {"enable_chunked_prefill": False} if has_verl() else {}
-VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+VARIANTS = {
     "pad is EOS": (
         {"pad": "eos"},
         {**ROLLOUT, "max_num_batched_tokens": 128, **UNCACHED},
@@ -71,7 +71,7 @@ def spread(engine: InferenceEngine) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module", params=["pad and EOS apart", *VARIANTS])
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+def served(request):
     """One engine after the other; the first is everybody's."""
     if request.param not in VARIANTS:
         yield listen(request.getfixturevalue("tiny"), (IM_END,))
@@ -143,7 +143,7 @@ def assert_true(
 # How rows end.
 
 
-def test_eos_ids_answers_and_logprobs_are_those_of_transformers(served: Served) -> None:
+def test_eos_ids_answers_and_logprobs_are_those_of_transformers(served):
     assert served.engine._backend.model.eos_token_ids == served.eos
     assert_greedy(served.reference, served.prompts, served.free, TOKENS)
 
@@ -151,9 +151,7 @@ def test_eos_ids_answers_and_logprobs_are_those_of_transformers(served: Served) 
 @pytest.mark.parametrize("ignore_eos", [False, True])
 @pytest.mark.parametrize("most", [1, TOKENS, None])
 @pytest.mark.parametrize("stops", ["none", "two", "an EOS"])
-def test_row_is_the_free_answer_up_to_what_ends_it(
-    served: Served, stops: str, most: int | None, ignore_eos: bool
-) -> None:
+def test_row_is_the_free_answer_up_to_what_ends_it(served, stops, most, ignore_eos):
     """most: None is for each row the place at which it stops by itself."""
     two = [served.token(seen=8), served.token(seen=15)]
     ids = {"none": [], "two": two, "an EOS": [max(served.eos)]}[stops]
@@ -173,7 +171,7 @@ def test_row_is_the_free_answer_up_to_what_ends_it(
 # Samples, tensors.
 
 
-def test_samples_of_a_prompt_stand_together_and_each_ends_for_itself(served: Served) -> None:
+def test_samples_of_a_prompt_stand_together_and_each_ends_for_itself(served):
     prompts = served.prompts[:12]
     output = served.engine.generate(as_ids(prompts), n=5, temperature=1.0, max_tokens=64)
     assert_true(served.engine, output, [len(prompt) for prompt in prompts], n=5)
@@ -196,7 +194,7 @@ def raw_batch(engine: InferenceEngine, prompts: list[list[int]], **params: Any) 
 
 
 @pytest.mark.verl
-def test_tensors_of_a_trainers_own_call_are_right(served: Served) -> None:
+def test_tensors_of_a_trainers_own_call_are_right(served):
     """Without parameters of each row, and with the columns of verl's `RLHFDataset`."""
     engine, prompts, n = served.engine, served.prompts[:20], 2
     batch = raw_batch(engine, prompts, n=n)
@@ -222,7 +220,7 @@ def test_tensors_of_a_trainers_own_call_are_right(served: Served) -> None:
 
 
 @pytest.mark.verl
-def test_trainers_validation_samples_as_val_kwargs_say(served: Served) -> None:
+def test_trainers_validation_samples_as_val_kwargs_say(served):
     engine = served.engine
     for validate in (True, False):
         batch = raw_batch(engine, served.prompts[:5])
@@ -238,7 +236,7 @@ def test_trainers_validation_samples_as_val_kwargs_say(served: Served) -> None:
 # Limits.
 
 
-def test_a_prompt_that_fills_the_limit_gets_its_whole_answer(served: Served) -> None:
+def test_a_prompt_that_fills_the_limit_gets_its_whole_answer(served):
     sizes = [(PROMPT, RESPONSE), (PROMPT - 1, RESPONSE), (10, PROMPT + RESPONSE - 10)]
     for seed, (length, max_tokens) in enumerate(sizes):
         prompts = token_prompts(2, length, seed=30 + seed, shortest=length)

@@ -4,16 +4,10 @@ Here are the keywords whose grammars, filters and samples make steps differ; `te
 the others, drawn. `pytest --overlap` runs all other tests with overlapped steps.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from inf import InferenceEngine
 from tests.support.engines import started
 from tests.support.keyword_sets import MARKS, drawn
 from tests.support.prompts import as_ids, token_prompts
@@ -35,10 +29,10 @@ JSON = {
     "required": ["n", "ok"],
     "additionalProperties": False,
 }
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 40}
-SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 40}
+GREEDY = {"temperature": 0, "max_tokens": 40}
+SEEDED = {"temperature": 1.0, "seed": 5, "max_tokens": 40}
 MASK = {"sampling_mask": True, "prompt_logprobs": 2}
-KEYWORDS: dict[str, dict[str, Any]] = {
+KEYWORDS = {
     "regex of rows that end together": {**SEEDED, "regex": "[a-f]{3}"},
     "json_schema": {**SEEDED, "json_schema": JSON},
     "min_tokens beyond a grammar's end": {**SEEDED, "regex": "a{1,6}|b", "min_tokens": 4},
@@ -49,8 +43,8 @@ KEYWORDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def overlapped() -> Iterator[InferenceEngine]:
-    rollout: dict[str, Any] = {"prompt_length": 256, "response_length": 64}
+def overlapped():
+    rollout = {"prompt_length": 256, "response_length": 64}
     rollout |= {"max_model_len": 2000, "enforce_eager": True, "free_cache_engine": True}
     rollout["max_num_seqs"] = 6  # fewer than the prompts: rows begin beside rows that run
     rollout["engine_kwargs"] = {"sglang": {**LORA, "disable_overlap_schedule": False}}
@@ -60,12 +54,7 @@ def overlapped() -> Iterator[InferenceEngine]:
 
 
 @pytest.mark.parametrize("keywords", KEYWORDS)
-def test_overlapped_answers_are_those_of_hf(
-    overlapped: InferenceEngine,
-    hf: InferenceEngine,
-    keywords: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_overlapped_answers_are_those_of_hf(overlapped, hf, keywords, monkeypatch):
     for engine in (overlapped, hf):
         model = dataclasses.replace(engine.model, thought_marks=MARKS)
         monkeypatch.setattr(engine, "model", model)
@@ -73,15 +62,13 @@ def test_overlapped_answers_are_those_of_hf(
     assert_same_rows(ours, expected, within=1e-4)
 
 
-def test_overlapped_samples_of_a_prompt_compute_it_once(overlapped: InferenceEngine) -> None:
+def test_overlapped_samples_of_a_prompt_compute_it_once(overlapped):
     prompts = as_ids([[*range(first, first + 48)] for first in (40, 120, 200, 280)])
     output = overlapped.generate(prompts, n=8, temperature=1.0, max_tokens=5, ignore_eos=True)
     assert sum(about["cached_tokens"] for about in output.metadata) == 4 * 7 * 47
 
 
-def test_overlapped_rows_have_their_adapters(
-    overlapped: InferenceEngine, hf: InferenceEngine, tmp_path: Path
-) -> None:
+def test_overlapped_rows_have_their_adapters(overlapped, hf, tmp_path):
     folder = adapter(tiny_model(), tmp_path / "adapter", scale=0.4)
     plain = hf.generate(PROMPTS, **GREEDY).token_ids
     names = ["one", None] * 4 + ["one"]
@@ -98,8 +85,8 @@ def test_overlapped_rows_have_their_adapters(
 
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_overlapped_stream_that_its_reader_leaves_ends_and_disturbs_no_row_beside_it(
-    overlapped: InferenceEngine, hf: InferenceEngine, penalty: float
-) -> None:
+    overlapped, hf, penalty
+):
     rows = {**SEEDED, "max_tokens": 64, "repetition_penalty": penalty}
     expected = hf.generate(PROMPTS, **rows).token_ids
     left = overlapped.stream("Hi", max_tokens=1700, ignore_eos=True, repetition_penalty=penalty)
@@ -111,9 +98,7 @@ def test_overlapped_stream_that_its_reader_leaves_ends_and_disturbs_no_row_besid
     assert until(lambda: not in_flight(overlapped), 60)
 
 
-def test_overlapped_rows_stand_still_and_go_on(
-    overlapped: InferenceEngine, hf: InferenceEngine
-) -> None:
+def test_overlapped_rows_stand_still_and_go_on(overlapped, hf):
     """Between any two steps; and recomputed, here by the weights that they had."""
     weights = loaded(tiny_model()).state_dict()
     expected = hf.generate(PROMPTS, **SEEDED).token_ids
@@ -129,9 +114,7 @@ def test_overlapped_rows_stand_still_and_go_on(
         assert call.result() == expected
 
 
-def test_overlapped_engine_takes_new_weights_and_sleeps(
-    overlapped: InferenceEngine, hf: InferenceEngine
-) -> None:
+def test_overlapped_engine_takes_new_weights_and_sleeps(overlapped, hf):
     trained = Transformers.of(tiny_model())
     train(trained.model, seed=3)
     overlapped.update_weights(trained.model)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from inf import InferenceEngine
 
-
-def test_special_token_in_a_users_text_is_one_unless_it_is_escaped(tiny: InferenceEngine) -> None:
+def test_special_token_in_a_users_text_is_one_unless_it_is_escaped(tiny):
     def special(text: str) -> int:
         ids = tiny.generate(text, max_tokens=1)[0].prompt_token_ids
         return sum(token in tiny.tokenizer.added_tokens_decoder for token in ids)

@@ -13,10 +13,10 @@ import torch
 
 import inf
 from _inf.apps.cli import main
-from inf import ConfigError, InferenceEngine, load_rollouts, rollouts_to_data_proto
+from inf import ConfigError, load_rollouts, rollouts_to_data_proto
 from tests.support.json_lines import write
 
-SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_tokens": 20}
+SAMPLED = {"temperature": 1.0, "seed": 3, "max_tokens": 20}
 SAMPLED["stop_token_ids"] = list(range(99))  # so that rows end at several lengths
 PROMPTS = ["Hi", [{"role": "user", "content": "What is it, and why?"}]]
 
@@ -39,9 +39,7 @@ def again(rows: Any, path: Path, tokenizer: Any = None) -> Any:
 
 
 @pytest.mark.verl
-def test_batch_is_read_back_with_its_own_tensors_and_columns(
-    tiny: InferenceEngine, tmp_path: Path
-) -> None:
+def test_batch_is_read_back_with_its_own_tensors_and_columns(tiny, tmp_path):
     batch = tiny.rollout_batch(PROMPTS, n=3, **SAMPLED)
     assert len(set(batch.batch["response_mask"].sum(1).tolist())) > 2
     assert_same(batch, again(batch, tmp_path / "a.jsonl", tiny.tokenizer))
@@ -60,9 +58,7 @@ def test_batch_is_read_back_with_its_own_tensors_and_columns(
 
 
 @pytest.mark.verl
-def test_trainers_own_columns_are_keys_of_the_row_as_far_as_json_can_hold_them(
-    tiny: InferenceEngine, tmp_path: Path
-) -> None:
+def test_trainers_own_columns_are_keys_of_the_row_as_far_as_json_can_hold_them(tiny, tmp_path):
     from verl import DataProto
 
     extra = {
@@ -90,7 +86,7 @@ def test_trainers_own_columns_are_keys_of_the_row_as_far_as_json_can_hold_them(
 
 
 @pytest.mark.verl
-def test_rows_that_do_not_make_one_batch_are_refused(tiny: InferenceEngine) -> None:
+def test_rows_that_do_not_make_one_batch_are_refused(tiny):
     first, second = inf.as_rollouts(tiny.generate(["a", "bc"], max_tokens=3), tiny.tokenizer)
 
     def refused(says: str, *rows: Any, **changes: Any) -> None:
@@ -103,11 +99,8 @@ def test_rows_that_do_not_make_one_batch_are_refused(tiny: InferenceEngine) -> N
 
 
 def test_batch_writes_rollouts_if_asked_to_and_does_not_mix_them_with_its_own_rows(
-    tiny: InferenceEngine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    tiny, tmp_path, monkeypatch, capfd
+):
     monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
     monkeypatch.chdir(tmp_path)
     body = {"messages": PROMPTS[1], "temperature": 0, "max_tokens": 5}

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
-from inf import ConfigError, InferenceEngine
+from inf import ConfigError
 from tests.support.architectures import architecture
 from tests.support.engines import started
 from tests.support.refusals import refused
 from tests.support.trained import loaded
 
 PROMPTS = ["What is the capital of France?", "Count to ten."]
-FILTERS: dict[str, dict[str, Any]] = {
+FILTERS = {
     "top_k": {"top_k": 5},
     "top_p": {"top_p": 0.6},
     "min_p": {"min_p": 0.2},
@@ -33,9 +31,7 @@ def left(logits: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float 
 @pytest.mark.parametrize(
     ("name", "temperature"), [("top_k", 1.0), ("top_p", 0.7), ("min_p", 1.0), ("all", 0.7)]
 )
-def test_mask_and_log_probs_are_those_of_the_definitions(
-    local: InferenceEngine, hf: InferenceEngine, name: str, temperature: float
-) -> None:
+def test_mask_and_log_probs_are_those_of_the_definitions(local, hf, name, temperature):
     how = {"temperature": temperature, "n": 2, "max_tokens": 12, "seed": 3, **FILTERS[name]}
     output = local.generate(PROMPTS, sampling_mask=True, **how)
     sizes = set()
@@ -59,8 +55,8 @@ def test_mask_and_log_probs_are_those_of_the_definitions(
     assert max(sizes) > 1
 
 
-def test_rows_without_a_mask_beside_it_and_seeds_stay_as_they_are(tiny: InferenceEngine) -> None:
-    how: dict[str, Any] = {"temperature": 1.0, "top_p": 0.7, "seed": 3, "max_tokens": 12}
+def test_rows_without_a_mask_beside_it_and_seeds_stay_as_they_are(tiny):
+    how = {"temperature": 1.0, "top_p": 0.7, "seed": 3, "max_tokens": 12}
     plain = tiny.generate(PROMPTS, **how)
     masked = tiny.generate(PROMPTS, sampling_mask=True, **how)
     assert plain.sampling_mask is None and plain.sampling_logprobs is None
@@ -77,11 +73,11 @@ def test_rows_without_a_mask_beside_it_and_seeds_stay_as_they_are(tiny: Inferenc
 
 
 @pytest.mark.slow
-def test_experts_are_transformers_with_cached_prompts_too() -> None:
+def test_experts_are_transformers_with_cached_prompts_too():
     folder, cached = architecture("qwen3-moe"), 0
     model = loaded(folder, dtype=torch.float32)
     captures = {"sglang": {"enable_return_routed_experts": True}}
-    how: dict[str, Any] = {"n": 2, "temperature": 1.0, "seed": 3, "max_tokens": 8}
+    how = {"n": 2, "temperature": 1.0, "seed": 3, "max_tokens": 8}
     with started(folder, engine_kwargs=captures) as engine:
         assert engine.generate(PROMPTS, max_tokens=2).routed_experts is None
         for row in [*engine.generate(PROMPTS * 2, return_routed_experts=True, **how)]:
@@ -96,6 +92,6 @@ def test_experts_are_transformers_with_cached_prompts_too() -> None:
     assert cached > 0
 
 
-def test_engine_that_does_not_capture_them_refuses_by_the_key(tiny: InferenceEngine) -> None:
+def test_engine_that_does_not_capture_them_refuses_by_the_key(tiny):
     with pytest.raises(ConfigError, match="^return_routed_experts: .*enable_return_routed_exp"):
         tiny.generate("Hi", return_routed_experts=True)

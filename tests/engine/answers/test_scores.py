@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from inf import ConfigError, InferenceEngine, PromptError, Score
+from inf import ConfigError, PromptError, Score
 from tests.support.prompts import PROMPTS
-from tests.support.reference import Transformers, ids_of, logprobs
+from tests.support.reference import ids_of, logprobs
 from tests.support.refusals import refused
 from tests.support.tiny import VOCABULARY
 
 
-def test_scores_of_text_equal_transformers(
-    tiny: InferenceEngine, transformers: Transformers
-) -> None:
+def test_scores_of_text_equal_transformers(tiny, transformers):
     answers = ["Paris.", "I do not know, sorry!", "数 and 😀\n"]
     scores = tiny.get_logprobs(PROMPTS[:3], answers)
     for prompt, answer, score in zip(PROMPTS, answers, scores, strict=False):
@@ -28,7 +26,7 @@ def test_scores_of_text_equal_transformers(
         assert score == pytest.approx(expected, abs=1e-3)
 
 
-def test_scores_among_generated_rows_are_the_same(tiny: InferenceEngine) -> None:
+def test_scores_among_generated_rows_are_the_same(tiny):
     answered = tiny.generate(PROMPTS[:12], max_tokens=24, temperature=0)
     alone = tiny.score(PROMPTS[:12], answered.token_ids)
 
@@ -41,9 +39,7 @@ def test_scores_among_generated_rows_are_the_same(tiny: InferenceEngine) -> None
         assert score.is_greedy and score.logprobs == pytest.approx(other.logprobs, abs=1e-3)
 
 
-def test_only_prompt_and_response_together_have_a_limit(
-    tiny: InferenceEngine, transformers: Transformers
-) -> None:
+def test_only_prompt_and_response_together_have_a_limit(tiny, transformers):
     """`prompt_length` is 512: prompts that `generate` answers, not those that are scored."""
     for size in (600, 100):  # and an answer of any length
         ids = [5 + place % 300 for place in range(640)]
@@ -58,7 +54,7 @@ def test_only_prompt_and_response_together_have_a_limit(
     assert tiny.score(["a", "b"], [[5], []])[1] == Score([], [], True)
 
 
-def test_log_probs_that_memory_cannot_hold_are_refused(tiny: InferenceEngine) -> None:
+def test_log_probs_that_memory_cannot_hold_are_refused(tiny):
     prompts = [{"prompt_token_ids": [5, 6, 7]}] * 1000
     for name in ("logprobs", "prompt_logprobs"):
         with refused(ConfigError, "GiB of memory are free; ask for fewer", key=name):

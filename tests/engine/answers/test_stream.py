@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.support.scripts import until
 
 
 @pytest.fixture
-def slow(local: InferenceEngine) -> Iterator[InferenceEngine]:
+def slow(local):
     """With a tenth of a second for each token: no answer here ends before it is aborted."""
     slow_down(local, 0.1)
     yield local
@@ -29,7 +28,7 @@ def is_idle(engine: InferenceEngine) -> bool:
 
 
 @pytest.mark.parametrize("way", ["break", "exception", "garbage"])
-def test_an_abandoned_stream_is_aborted_in_the_engine(slow: InferenceEngine, way: str) -> None:
+def test_an_abandoned_stream_is_aborted_in_the_engine(slow, way):
     chunks = slow.stream("go on", max_tokens=128, ignore_eos=True)
     next(chunks)
     if way == "exception":
@@ -45,7 +44,7 @@ def test_an_abandoned_stream_is_aborted_in_the_engine(slow: InferenceEngine, way
     assert slow.generate("go on", max_tokens=4).metadata[0]["completion_tokens"] == 4
 
 
-def test_an_abandoned_astream_is_aborted(slow: InferenceEngine) -> None:
+def test_an_abandoned_astream_is_aborted(slow):
     async def first() -> None:
         async for _ in slow.astream("go on", max_tokens=128, ignore_eos=True):
             break
@@ -54,14 +53,14 @@ def test_an_abandoned_astream_is_aborted(slow: InferenceEngine) -> None:
     assert is_idle(slow)
 
 
-def test_a_stream_past_its_timeout_is_aborted(slow: InferenceEngine) -> None:
+def test_a_stream_past_its_timeout_is_aborted(slow):
     with pytest.raises(GenerationTimeout):
         for _ in slow.stream("go on", max_tokens=128, ignore_eos=True, timeout=0.3):
             pass
     assert is_idle(slow)
 
 
-def test_a_wrong_call_is_refused_before_the_first_chunk(tiny: InferenceEngine) -> None:
+def test_a_wrong_call_is_refused_before_the_first_chunk(tiny):
     for call in (tiny.stream, tiny.astream):
         for prompts in (["a", "b"], []):
             with pytest.raises(PromptError):

@@ -4,10 +4,7 @@ SGLang computes with several ranks on GPUs only, so here the first rank's engine
 group, the calls of both ranks, verl's rollout and the engine are the real ones.
 """
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
@@ -124,22 +121,20 @@ with open(sys.argv[2] + str(rank), "w") as file:
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ranks(tmp_path_factory):
     program = PROGRAM % {"seconds": START_SECONDS}
     asked = str(TOOL_MODEL), "said", json.dumps(question("12 * 7"))
     return two_ranks(program, tmp_path_factory.mktemp("ranks"), *asked)
 
 
-def test_after_each_failure_both_ranks_get_the_rows_of_their_next_call(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_after_each_failure_both_ranks_get_the_rows_of_their_next_call(ranks):
     first, second = ranks
     after = {name: rows for name, rows in first.items() if name.startswith("after ")}
     assert {name: second[name] for name in after} == after
     assert len({json.dumps(rows) for rows in after.values()}) == len(after) == 12
 
 
-def test_error_of_the_first_rank_is_that_of_all(ranks: list[dict[str, Any]]) -> None:
+def test_error_of_the_first_rank_is_that_of_all(ranks):
     for said in ranks:
         assert said["timeout"][0] == "GenerationTimeout"
         assert said["timeout of a conversation"][0] == "GenerationTimeout"
@@ -152,32 +147,30 @@ def test_error_of_the_first_rank_is_that_of_all(ranks: list[dict[str, Any]]) -> 
     assert ranks[1]["interrupt"][0] == "InferenceError"
 
 
-def test_start_that_fails_on_the_first_rank_fails_on_all(ranks: list[dict[str, Any]]) -> None:
+def test_start_that_fails_on_the_first_rank_fails_on_all(ranks):
     assert ranks[0]["start"][0] == "EngineDeadError"
     assert "Another rank of this tensor-parallel group failed" in ranks[1]["start"][1]
 
 
-def test_conversation_runs_once_also_where_its_tool_calls_the_engine(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_conversation_runs_once_also_where_its_tool_calls_the_engine(ranks):
     ids, [messages], once = ranks[0]["conversation"]
     assert "tool" in [message["role"] for message in messages] and once
     assert ranks[1]["conversation"] == [ids, [messages], True]
 
 
-def test_weights_that_one_rank_cannot_load_are_loaded_by_none(ranks: list[dict[str, Any]]) -> None:
+def test_weights_that_one_rank_cannot_load_are_loaded_by_none(ranks):
     for said in ranks:
         assert said["weights of one rank"][0] == "ConfigError"
         assert [said["weights"], said["large weights"], said["weights again"]] == [1, 2, 3]
         assert said["after weights"] != said["after wake up"]
 
 
-def test_calls_of_the_first_rank_alone_are_refused_elsewhere(ranks: list[dict[str, Any]]) -> None:
+def test_calls_of_the_first_rank_alone_are_refused_elsewhere(ranks):
     assert len(ranks[0]["stream"]) > 0 and ranks[0]["score"] == 1
     for call in ("stream", "score"):
         assert "not the first" in ranks[1][call][1]
 
 
-def test_rank_in_another_call_is_told_so(ranks: list[dict[str, Any]]) -> None:
+def test_rank_in_another_call_is_told_so(ranks):
     assert "the same calls in the same order" in ranks[1]["another call"][1]
     assert ranks[1]["the same call"] == ranks[0]["the same call"]

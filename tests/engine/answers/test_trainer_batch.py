@@ -15,7 +15,7 @@ from verl.utils.model import compute_position_id_with_mask
 from verl.workers.reward_manager import NaiveRewardManager
 
 from _inf.response.trainer_batch import NON_TENSORS, TENSORS, given_columns
-from inf import ConfigError, InferenceEngine, PromptError
+from inf import ConfigError, PromptError
 from tests.support.refusals import refused
 
 pytestmark = pytest.mark.verl
@@ -25,11 +25,11 @@ PROMPTS = ["Hi", "What is the capital of France, and why?", {"prompt_token_ids":
 
 
 @pytest.fixture(scope="module")
-def batch(tiny: InferenceEngine) -> Any:
+def batch(tiny):
     return tiny.rollout_batch(PROMPTS, n=4, max_tokens=20, seed=3, stop_token_ids=list(range(99)))
 
 
-def test_tensors_have_the_documented_shapes_and_sides(tiny: InferenceEngine, batch: Any) -> None:
+def test_tensors_have_the_documented_shapes_and_sides(tiny, batch):
     tensors, rows = batch.batch, 12
     assert {name: tuple(tensors[name].shape) for name in tensors.keys()} == {
         "prompts": (rows, P),
@@ -55,7 +55,7 @@ def test_tensors_have_the_documented_shapes_and_sides(tiny: InferenceEngine, bat
     assert len(both) == rows + 1 and len(set(both.non_tensor_batch["uid"])) == 4
 
 
-def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny: InferenceEngine) -> None:
+def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny):
     """`RayPPOTrainer.fit` of verl 0.6.1: repeat what was not popped, union, reward, advantage."""
     truths = ["a", "b", "c"]
     prompts = [[{"role": "user", "content": text}] for text in truths]
@@ -67,7 +67,7 @@ def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny: InferenceEn
         "extra_info": np.array([{"index": place} for place in range(3)]),
     }
     kept = DataProto.from_dict({"dummy": torch.arange(3)}, non_tensors={"uid": uid, **extra})
-    asked: dict[str, Any] = {"n": 4, "max_tokens": 20, "temperature": 1.0}
+    asked = {"n": 4, "max_tokens": 20, "temperature": 1.0}
     answered = tiny.rollout_batch(prompts, uid=uid, extra=extra, **asked)
     joined = kept.repeat(repeat_times=4, interleave=True).union(answered)
     groups = joined.non_tensor_batch["uid"]
@@ -88,7 +88,7 @@ def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny: InferenceEn
     assert advantage.any()
 
 
-def test_callers_columns_of_any_kind_are_kept_and_repeated() -> None:
+def test_callers_columns_of_any_kind_are_kept_and_repeated():
     """Lists and arrays, of objects of one length and of several."""
     extra = {
         "a": [[1, 2], [3, 4]],
@@ -120,15 +120,13 @@ def test_callers_columns_of_any_kind_are_kept_and_repeated() -> None:
         (None, {"responses": [1, 2]}, "extra.responses: the batch has a column of that name"),
     ],
 )
-def test_column_that_does_not_fit_is_refused_by_its_name(uid: Any, extra: Any, says: str) -> None:
+def test_column_that_does_not_fit_is_refused_by_its_name(uid, extra, says):
     with pytest.raises(ConfigError) as caught:
         given_columns(uid, extra, 2)
     assert str(caught.value).startswith(says)
 
 
-def test_rows_that_would_all_be_the_same_are_refused_and_by_generate_warned_of(
-    tiny: InferenceEngine,
-) -> None:
+def test_rows_that_would_all_be_the_same_are_refused_and_by_generate_warned_of(tiny):
     same = "n: the 4 samples of prompt 0 are all the same"
     with pytest.raises(ConfigError, match=same):
         tiny.rollout_batch(PROMPTS, n=4, max_tokens=3)

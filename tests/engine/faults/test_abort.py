@@ -9,8 +9,6 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +20,7 @@ from tests.support.schedulers import in_flight
 from tests.support.scripts import QUESTION, START_SECONDS, alive, command_line, ended, script, until
 
 # Ten seconds of work; most of its rows wait while others run.
-MANY: dict[str, Any] = {"prompts": ["One"] * 400, "max_tokens": 120, "ignore_eos": True}
+MANY = {"prompts": ["One"] * 400, "max_tokens": 120, "ignore_eos": True}
 
 # ─── Ctrl-C ───
 
@@ -62,7 +60,7 @@ sys.exit(3)
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def interrupted(tmp_path_factory):
     """A script that is interrupted as its engine starts, and three times in the middle of an
     answer; then it calls sys.exit."""
     with script(INTERRUPTED, tmp_path_factory.mktemp("ctrl_c")) as run:
@@ -72,7 +70,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
         assert until(starts, START_SECONDS)
         run.send_group(signal.SIGINT)
-        report: dict[str, Any] = {"failure": run.hear("started")}
+        report = {"failure": run.hear("started")}
         report["caught"] = []
         for send in (run.send, run.send_group, run.send_group):
             run.hear("generating")
@@ -83,17 +81,15 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 @pytest.mark.slow
 def test_ctrl_c_reaches_the_caller_whose_engine_forgets_the_requests_and_still_answers(
-    interrupted: dict[str, Any], answer: list[list[int]]
-) -> None:
+    interrupted, answer
+):
     assert interrupted["failure"] is None  # one that the caller ignored while its engine started
     assert interrupted["caught"] == [answer] * 3
     assert interrupted["left"] == 0
 
 
 @pytest.mark.slow
-def test_sys_exit_in_the_middle_keeps_its_code_and_leaves_no_child(
-    interrupted: dict[str, Any],
-) -> None:
+def test_sys_exit_in_the_middle_keeps_its_code_and_leaves_no_child(interrupted):
     end = interrupted["end"]
     assert (end.exit_code, end.err, end.survivors) == (3, "", [])
 
@@ -116,9 +112,7 @@ def goes_idle(engine: InferenceEngine) -> bool:
     return until(rests, 10)
 
 
-def test_call_over_its_timeout_is_aborted_in_the_engine(
-    tiny: InferenceEngine, answer: list[list[int]]
-) -> None:
+def test_call_over_its_timeout_is_aborted_in_the_engine(tiny, answer):
     started = time.monotonic()
     with pytest.raises(GenerationTimeout, match="^timeout: "):
         tiny.generate(**MANY, timeout=1)
@@ -127,9 +121,7 @@ def test_call_over_its_timeout_is_aborted_in_the_engine(
     assert tiny.generate(**QUESTION).token_ids == answer
 
 
-def test_cancelled_agenerate_is_aborted_in_the_engine(
-    tiny: InferenceEngine, answer: list[list[int]]
-) -> None:
+def test_cancelled_agenerate_is_aborted_in_the_engine(tiny, answer):
     async def cancel_in_the_middle() -> list[list[int]]:
         call = asyncio.ensure_future(tiny.agenerate(**MANY))
         while not in_flight(tiny):
@@ -143,8 +135,8 @@ def test_cancelled_agenerate_is_aborted_in_the_engine(
     assert goes_idle(tiny)
 
 
-def test_timed_out_call_leaves_another_one_alone(tiny: InferenceEngine) -> None:
-    wanted: dict[str, Any] = {"max_tokens": 600, "ignore_eos": True, "temperature": 0}
+def test_timed_out_call_leaves_another_one_alone(tiny):
+    wanted = {"max_tokens": 600, "ignore_eos": True, "temperature": 0}
     alone = tiny.generate("Three", **wanted).token_ids  # half a second's work
     other = begun(lambda: tiny.generate("Three", timeout=60, **wanted))
     with pytest.raises(GenerationTimeout):
@@ -153,9 +145,7 @@ def test_timed_out_call_leaves_another_one_alone(tiny: InferenceEngine) -> None:
 
 
 @pytest.mark.verl
-def test_flushes_of_calls_that_end_together_or_are_given_up_let_the_next_one_through(
-    tiny: InferenceEngine,
-) -> None:
+def test_flushes_of_calls_that_end_together_or_are_given_up_let_the_next_one_through(tiny):
     engine, chance = tiny.rollout._engine, random.Random(0)
 
     async def flush_often() -> None:

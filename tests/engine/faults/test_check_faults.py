@@ -24,7 +24,7 @@ from tests.support.tiny import tiny_model
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A copy of the tiny model, to be changed."""
     return Path(shutil.copytree(tiny_model(), tmp_path / "changed"))
 
@@ -52,7 +52,7 @@ def only(found: dict[str, str], metric: str) -> str:
     return found[metric]
 
 
-def test_two_layers_swapped_point_to_the_weights(tiny: InferenceEngine, folder: Path) -> None:
+def test_two_layers_swapped_point_to_the_weights(tiny, folder):
     file = folder / "model.safetensors"
     other = {"model.layers.0.": "model.layers.1.", "model.layers.1.": "model.layers.0."}
     swapped = {
@@ -64,9 +64,7 @@ def test_two_layers_swapped_point_to_the_weights(tiny: InferenceEngine, folder: 
 
 
 @pytest.mark.parametrize("scaling", ["linear", "llama3"])
-def test_rope_scaling_left_out_points_to_positions(
-    tiny: InferenceEngine, folder: Path, scaling: str
-) -> None:
+def test_rope_scaling_left_out_points_to_positions(tiny, folder, scaling):
     llama3 = {
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
@@ -79,9 +77,7 @@ def test_rope_scaling_left_out_points_to_positions(
     assert only(against(tiny, folder), "logprobs_diff_max").startswith("positions or attention")
 
 
-def test_half_precision_beside_float32_points_to_precision(
-    tiny: InferenceEngine, folder: Path
-) -> None:
+def test_half_precision_beside_float32_points_to_precision(tiny, folder):
     for dtype in ("bfloat16", "float16"):
         found = against(tiny, folder, dtype=dtype)
         assert only(found, "logprobs_diff_max").startswith("precision")
@@ -89,16 +85,14 @@ def test_half_precision_beside_float32_points_to_precision(
 
 @pytest.mark.verl
 @pytest.mark.parametrize("temperature", [0.7, 1.2])
-def test_other_temperature_is_named_with_its_size(
-    tiny: InferenceEngine, temperature: float
-) -> None:
+def test_other_temperature_is_named_with_its_size(tiny, temperature):
     with started(name="hf") as reference:
         batch = trainers_batch(tiny, reference, trainers_temperature=temperature)
     meaning = only(said(inf.check(tiny, against=batch, **FEW)), "logprobs_diff_max")
     assert meaning.startswith("temperature") and f"{temperature:.2f} times" in meaning
 
 
-def test_tokenizer_that_merges_otherwise_is_named(tiny: InferenceEngine, folder: Path) -> None:
+def test_tokenizer_that_merges_otherwise_is_named(tiny, folder):
     file = folder / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:20]
@@ -114,16 +108,14 @@ def dropping_thoughts(template: str) -> str:
     return template.replace(kept, "{{ message['content'].split('</think>')[-1] }}")
 
 
-def test_template_that_drops_thinking_is_named(tiny: InferenceEngine, folder: Path) -> None:
+def test_template_that_drops_thinking_is_named(tiny, folder):
     file = folder / "chat_template.jinja"
     file.write_text(dropping_thoughts(file.read_text()))
     assert only(against(tiny, folder), "prompts/text_differs").startswith("template")
 
 
 @pytest.mark.verl
-def test_prefixes_cached_before_an_update_are_named(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prefixes_cached_before_an_update_are_named(tiny, monkeypatch):
     own = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
     new = AutoModelForCausalLM.from_pretrained(tiny_model(seed=1), dtype=torch.float32)
 

@@ -50,9 +50,7 @@ def assert_dead(engine: InferenceEngine, said: str) -> None:
         engine.generate("Are you there?", timeout=60)
 
 
-def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
-    mortal: InferenceEngine, answer: list[list[int]]
-) -> None:
+def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(mortal, answer):
     host, restarts, killed = mortal.rollout.host, mortal.stats()["restarts"], scheduler(mortal)
     mortal.update_weights(loaded(tiny_model(seed=1)))
     assert mortal.generate(**QUESTION).token_ids != answer
@@ -77,8 +75,8 @@ def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
 
 @pytest.mark.slow
 def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_back(
-    mortal: InferenceEngine, answer: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    mortal, answer, monkeypatch
+):
     # The other engines of this process keep theirs.
     monkeypatch.setattr(launch_sglang.FORKS, "_newest", None)
     mortal.restart()
@@ -91,9 +89,7 @@ def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_ba
 
 
 @pytest.mark.slow
-def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(
-    mortal: InferenceEngine, answer: list[list[int]]
-) -> None:
+def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(mortal, answer):
     held = open_files_and_threads()
     slow_down(mortal, 2)
     mortal.generate("One", max_tokens=5, ignore_eos=True)  # ten seconds, each batch a sign of life
@@ -107,7 +103,7 @@ def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(
 
 
 @pytest.mark.slow
-def test_pause_longer_than_the_hang_timeout_is_no_hang(mortal: InferenceEngine) -> None:
+def test_pause_longer_than_the_hang_timeout_is_no_hang(mortal):
     [row] = running(mortal, ["One"], 3, **LONG)
     mortal.pause("keep")
     time.sleep(HANG_SECONDS + 2)
@@ -116,7 +112,7 @@ def test_pause_longer_than_the_hang_timeout_is_no_hang(mortal: InferenceEngine) 
     assert row.end().finish_reason == "length"
 
 
-def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal: InferenceEngine) -> None:
+def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal):
     child = scheduler(mortal)
     # Found by its state: silence has other words.
     said = rf"The engine hung: scheduler 0 \(pid {child.pid}\) was stopped by a signal"
@@ -126,9 +122,7 @@ def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal: InferenceEngin
     assert until(lambda: not alive({child}), GONE_SECONDS)
 
 
-def test_segmentation_fault_ends_the_scheduler_without_another_library_in_between(
-    mortal: InferenceEngine,
-) -> None:
+def test_segmentation_fault_ends_the_scheduler_without_another_library_in_between(mortal):
     """tvm-ffi's handler would print a title of its own, and could wait without end for memory."""
     log = mortal.rollout.host.log
     scheduler(mortal).send_signal(signal.SIGSEGV)
@@ -137,12 +131,10 @@ def test_segmentation_fault_ends_the_scheduler_without_another_library_in_betwee
     assert "Fatal Python error: Segmentation fault" in said and "Segfault encountered" not in said
 
 
-def test_death_reaches_the_caller_of_an_agent_loop_that_catches_everything(
-    mortal: InferenceEngine, answer: list[list[int]]
-) -> None:
+def test_death_reaches_the_caller_of_an_agent_loop_that_catches_everything(mortal, answer):
     from tests.support import agent_loops  # it imports verl's, which takes seconds
 
-    loop: Any = {"agent_loop": agent_loops.CatchesAll, "agent_kwargs": {"index": 1}}
+    loop = {"agent_loop": agent_loops.CatchesAll, "agent_kwargs": {"index": 1}}
     for failure in failures(mortal, scheduler(mortal).kill, "One", "Two", **loop):
         assert "exit code -9" in failure
     mortal.restart()

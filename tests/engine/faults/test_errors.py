@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from inf import ConfigError, InferenceEngine, PromptError
+from inf import ConfigError, PromptError
 from tests.support.refusals import refused
 from tests.support.tiny import VOCABULARY
 
 LONG = {"prompt_token_ids": [5] * 513}
 FULL = {"prompt_token_ids": [5] * 512}
 ROBOT = [{"role": "robot", "content": "hi"}]
-WRONG_PROMPTS: list[Any] = [None, ROBOT, "a\ud800", {"prompt_token_ids": [5, VOCABULARY]}, LONG]
+WRONG_PROMPTS = [None, ROBOT, "a\ud800", {"prompt_token_ids": [5, VOCABULARY]}, LONG]
 # The last four kill SGLang's scheduler or the caller where they arrive.
-WRONG_KEYWORDS: dict[str, Any] = {
+WRONG_KEYWORDS = {
     "max_tokens": 0,
     "temprature": 0.5,
     "stop_token_ids": [VOCABULARY],
@@ -39,7 +39,7 @@ class Reached(Exception):
 
 
 @pytest.fixture
-def guarded(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> InferenceEngine:
+def guarded(tiny, monkeypatch):
     """The tiny engine with its door shut: whatever is sent to it raises `Reached`."""
 
     async def shut(*args: Any, **kwargs: Any) -> None:
@@ -50,7 +50,7 @@ def guarded(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> Inference
 
 
 @pytest.mark.verl
-def test_wrong_call_is_refused_and_sends_nothing(guarded: InferenceEngine) -> None:
+def test_wrong_call_is_refused_and_sends_nothing(guarded):
     with pytest.raises(Reached):
         guarded.generate(["hi", FULL], top_p=[0.5, None], max_tokens=[600, 128])
     before = guarded.stats()
@@ -60,7 +60,7 @@ def test_wrong_call_is_refused_and_sends_nothing(guarded: InferenceEngine) -> No
             with refused(PromptError, index=2):
                 call(batch)
     for name, value in WRONG_KEYWORDS.items():
-        params: Any = {name: value}
+        params = {name: value}
         key = "stop_token_ids[0]" if name == "stop_token_ids" else name
         for prompts in (["hi", "hi"], []):  # an empty batch hides nothing
             with refused(ConfigError, key=key):
@@ -75,7 +75,7 @@ def test_wrong_call_is_refused_and_sends_nothing(guarded: InferenceEngine) -> No
     assert guarded.stats() == before
 
 
-def test_extreme_values_inside_the_ranges_are_answered(tiny: InferenceEngine) -> None:
+def test_extreme_values_inside_the_ranges_are_answered(tiny):
     greedy = tiny.generate("hi", max_tokens=4, temperature=0).token_ids
     for params in (
         {"temperature": 5e-324},

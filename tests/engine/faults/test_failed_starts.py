@@ -1,11 +1,7 @@
 """Starts that fail, and a scheduler that raises: the exceptions, and what is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -80,7 +76,7 @@ raise RuntimeError("an unhandled one")
 
 
 @pytest.fixture(scope="module")
-def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def troubled(tmp_path_factory):
     """Five starts that fail, what is left of them, and a sixth whose scheduler raises; it
     restarts, and ends by an exception of the script's own. Told as far as the script came."""
     names = ["in the child", "in the parent", "beside the child", "killed importing", "killed"]
@@ -98,7 +94,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         yield report
 
 
-def test_start_that_sglang_refuses_raises_ours_with_the_cause(troubled: dict[str, Any]) -> None:
+def test_start_that_sglang_refuses_raises_ours_with_the_cause(troubled):
     for place in ("in the child", "in the parent", "beside the child"):
         ours, message = troubled[place]
         assert ours and "nonsense" in message.lower(), place
@@ -110,30 +106,24 @@ def test_start_that_sglang_refuses_raises_ours_with_the_cause(troubled: dict[str
 @pytest.mark.parametrize(
     ("moment", "process"), [("killed importing", "fork server"), ("killed", "scheduler 0")]
 )
-def test_process_killed_while_it_starts_is_an_engine_dead_error(
-    troubled: dict[str, Any], moment: str, process: str
-) -> None:
+def test_process_killed_while_it_starts_is_an_engine_dead_error(troubled, moment, process):
     ours, message = troubled[moment]
     assert ours
     assert re.search(rf"while it started: {process} \(pid \d+, exit code -9\)", message)
 
 
-def test_failed_starts_leave_no_child_print_nothing_and_touch_no_other_process(
-    troubled: dict[str, Any],
-) -> None:
+def test_failed_starts_leave_no_child_print_nothing_and_touch_no_other_process(troubled):
     assert (troubled["children"], troubled["stranger"], troubled["stderr"]) == ([], None, "")
 
 
-def test_garbage_of_failed_starts_can_be_collected_and_the_next_start_works(
-    troubled: dict[str, Any], answer: list[list[int]]
-) -> None:
+def test_garbage_of_failed_starts_can_be_collected_and_the_next_start_works(troubled, answer):
     assert not troubled["hung"]  # a ZeroMQ context waits for ever for its unsent messages
     assert troubled["after all"] == answer
 
 
 def test_scheduler_that_raises_is_an_engine_dead_error_with_its_traceback_until_a_restart(
-    troubled: dict[str, Any], answer: list[list[int]]
-) -> None:
+    troubled, answer
+):
     log = str(troubled["tmp"])
     for said in ("scheduler 0", "exit code 1", "IndexError", log):
         assert said in troubled["crash"]
@@ -141,7 +131,7 @@ def test_scheduler_that_raises_is_an_engine_dead_error_with_its_traceback_until_
     assert troubled["restarted"] == answer
 
 
-def test_unhandled_exception_shows_itself_and_leaves_no_child(troubled: dict[str, Any]) -> None:
+def test_unhandled_exception_shows_itself_and_leaves_no_child(troubled):
     end = troubled["end"]
     assert end.exit_code == 1
     assert end.err.endswith("RuntimeError: an unhandled one\n")

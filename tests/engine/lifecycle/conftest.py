@@ -1,18 +1,13 @@
 """An engine that takes new weights: several tests end it, and the next one has it restarted."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from _inf.runtime.extras import has_verl
-from inf import InferenceEngine
 from tests.support.engines import engine_fixture
 from tests.support.scripts import HANG_SECONDS
 from tests.support.updates import trained, twelve_layers
 
-SETTINGS: dict[str, Any] = {"prompt_length": 1000, "response_length": 256}
+SETTINGS = {"prompt_length": 1000, "response_length": 256}
 SETTINGS |= {"max_model_len": 2000, "enforce_eager": True}
 if has_verl():  # several buckets; and prompts that are computed in part
     SETTINGS |= {"update_weights_bucket_megabytes": 1, "max_num_batched_tokens": 128}
@@ -23,13 +18,13 @@ _updated = engine_fixture(twelve_layers, scope="session", **SETTINGS)
 
 
 @pytest.fixture(scope="session")
-def models(_updated: InferenceEngine) -> list[Any]:
+def models(_updated):
     """Three of its shape."""
     return [trained(_updated, seed) for seed in (200, 201, 202)]
 
 
 @pytest.fixture
-def updated(_updated: InferenceEngine) -> InferenceEngine:
+def updated(_updated):
     """Alive, and not paused."""
     if _updated.dead:
         _updated.restart()
@@ -38,6 +33,6 @@ def updated(_updated: InferenceEngine) -> InferenceEngine:
 
 
 @pytest.fixture
-def old(updated: InferenceEngine, models: list[Any]) -> int:
+def old(updated, models):
     """The first model is served; its version."""
     return updated.update_weights(models[0])

@@ -1,7 +1,5 @@
 """The memory of a KV cache on a CPU, which is taken when it is written first."""
 
-from __future__ import annotations
-
 import pytest
 
 from _inf.backends.verl.kv_memory import token_bytes
@@ -13,7 +11,7 @@ pytestmark = pytest.mark.verl
 TOKENS = 1_500_000
 
 
-def test_start_sees_what_running_engines_have_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_sees_what_running_engines_have_reserved(monkeypatch):
     size = {"sglang": {"max_total_tokens": TOKENS}}
     with started(config={"device": "cpu"}, engine_kwargs=size) as engine:
         token = token_bytes(engine.model_config.hf_config, engine.config)

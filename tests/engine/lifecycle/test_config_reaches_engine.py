@@ -11,7 +11,6 @@ import dataclasses
 import math
 import socket
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -34,7 +33,7 @@ LONG = [5 + at % 300 for at in range(100)]  # token ids
 
 
 @pytest.fixture(autouse=True)
-def _h100(monkeypatch: pytest.MonkeyPatch) -> None:
+def _h100(monkeypatch):
     """What the arguments for a GPU depend on, where there is none."""
     if not torch.cuda.is_available():
         h100 = SimpleNamespace(total_memory=80 * 2**30)
@@ -43,7 +42,7 @@ def _h100(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def dummy() -> Iterator[InferenceEngine]:
+def dummy():
     """The shipped config with much laid over it: random weights, no caches, no chunks. Its ports
     are taken meanwhile: they are only names, nothing listens on one."""
     over = {
@@ -82,7 +81,7 @@ def dummy() -> Iterator[InferenceEngine]:
 
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[InferenceEngine]:
+def real():
     """A mapping with a flat key and an override over it: real weights, in small chunks."""
     config = {
         "model_path": str(tiny_model()),
@@ -129,7 +128,7 @@ def has(engine: InferenceEngine, **expected: Any) -> None:
 # ── server_args ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_key_reaches_the_running_engine(dummy: InferenceEngine) -> None:
+def test_every_key_reaches_the_running_engine(dummy):
     has(
         dummy,
         model_path=str(tiny_model()),
@@ -155,7 +154,7 @@ def test_every_key_reaches_the_running_engine(dummy: InferenceEngine) -> None:
         has(dummy, disable_cuda_graph=False)
 
 
-def test_every_key_reaches_the_other_running_engine(real: InferenceEngine) -> None:
+def test_every_key_reaches_the_other_running_engine(real):
     has(
         real,
         dtype="float32",
@@ -178,7 +177,7 @@ def sglang(**arguments: Any) -> dict[str, Any]:
 
 
 EXPERTS, OVERLAP = "enable_return_routed_experts", "disable_overlap_schedule"
-ARGUMENTS: list[tuple[Literal["cuda", "cpu"], dict[str, Any], dict[str, Any]]] = [
+ARGUMENTS = [
     ("cpu", {"free_cache_engine": True}, {"enable_memory_saver": False}),
     ("cuda", {"tensor_model_parallel_size": 2, "expert_parallel_size": 2}, {"ep_size": 2}),
     ("cuda", {"cudagraph_capture_sizes": [1, 8]}, {"cuda_graph_bs": [1, 8]}),
@@ -198,7 +197,7 @@ def given(device: Literal["cuda", "cpu"], config: dict[str, Any]) -> dict[str, A
     return server_arguments(load_config(config, {}), 1024, device, "warning")
 
 
-def test_keys_become_the_server_arguments_of_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_become_the_server_arguments_of_their_device(monkeypatch):
     monkeypatch.setattr("_inf.backends.verl.server_arguments.SERIAL_DEVICES", {"cpu"})
     for device, rollout, expected in ARGUMENTS:
         found = given(device, {"rollout": rollout})
@@ -216,9 +215,7 @@ def test_keys_become_the_server_arguments_of_their_device(monkeypatch: pytest.Mo
             given(device, config)  # type: ignore[arg-type]
 
 
-def test_weights_are_packed_and_layers_computed_in_c_unless_the_keys_say_no(
-    dummy: InferenceEngine, real: InferenceEngine
-) -> None:
+def test_weights_are_packed_and_layers_computed_in_c_unless_the_keys_say_no(dummy, real):
     assert not child_settings(dummy)["pack_weights"] and child_settings(real)["pack_weights"]
     assert child_settings(real)["kernel_library"] is None
     assert child_settings(dummy)["kernel_library"].name == "kernels.so"
@@ -233,7 +230,7 @@ def child_settings(engine: InferenceEngine) -> dict[str, Any]:
 # ── What the keys do ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_dummy_weights_are_not_the_models(dummy: InferenceEngine, real: InferenceEngine) -> None:
+def test_dummy_weights_are_not_the_models(dummy, real):
     """SGLang draws them within 1e-3, so every token is about as likely as every other."""
     prompt = {"prompt_token_ids": LONG[:40]}
     (flat,) = dummy.generate(prompt, max_tokens=8, ignore_eos=True).logprobs
@@ -242,20 +239,16 @@ def test_dummy_weights_are_not_the_models(dummy: InferenceEngine, real: Inferenc
     assert min(known) > -4.5
 
 
-def test_answers_do_not_depend_on_chunks_caches_kernels_or_the_loader(
-    tiny: InferenceEngine, real: InferenceEngine
-) -> None:
+def test_answers_do_not_depend_on_chunks_caches_kernels_or_the_loader(tiny, real):
     prompts = [{"prompt_token_ids": LONG[:size]} for size in (1, 31, 32, 33, 64, 90)]
-    params: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "n": 1, "ignore_eos": True}
+    params = {"max_tokens": 24, "temperature": 0, "n": 1, "ignore_eos": True}
     expected, answered = tiny.generate(prompts, **params), real.generate(prompts, **params)
     assert answered.token_ids == expected.token_ids
     for logprobs, reference in zip(answered.logprobs, expected.logprobs, strict=True):
         assert logprobs == pytest.approx(reference, abs=1e-3)
 
 
-def test_prefix_cache_serves_a_repeated_prompt_only_where_the_config_lets_it(
-    tiny: InferenceEngine, dummy: InferenceEngine, real: InferenceEngine
-) -> None:
+def test_prefix_cache_serves_a_repeated_prompt_only_where_the_config_lets_it(tiny, dummy, real):
     prompt = {"prompt_token_ids": [383, *LONG[:39]]}  # nobody else's
 
     def cached(engine: InferenceEngine) -> list[int]:
@@ -274,7 +267,7 @@ def test_prefix_cache_serves_a_repeated_prompt_only_where_the_config_lets_it(
         assert [about["cached_tokens"] for about in output.metadata] == [0, second]
 
 
-def test_lengths_of_the_config_are_the_limits(dummy: InferenceEngine) -> None:
+def test_lengths_of_the_config_are_the_limits(dummy):
     full = {"prompt_token_ids": LONG[:40]}
     answered = dummy.generate(full, ignore_eos=True)
     assert len(answered.token_ids[0]) == 24  # response_length
@@ -283,7 +276,7 @@ def test_lengths_of_the_config_are_the_limits(dummy: InferenceEngine) -> None:
         dummy.generate(full, max_tokens=61)
 
 
-def test_sampling_keys_of_the_config_are_the_calls_defaults(real: InferenceEngine) -> None:
+def test_sampling_keys_of_the_config_are_the_calls_defaults(real):
     answered = real.generate("Hello")
     assert [len(ids) for ids in answered.token_ids] == [30, 30]  # n, response_length, ignore_eos
     assert answered.token_ids[0] == answered.token_ids[1]  # temperature
@@ -294,16 +287,14 @@ def test_sampling_keys_of_the_config_are_the_calls_defaults(real: InferenceEngin
         real.stream("Hello", n=2)
 
 
-def test_truncation_is_reported_and_keeps_the_asked_side(
-    dummy: InferenceEngine, real: InferenceEngine
-) -> None:
+def test_truncation_is_reported_and_keeps_the_asked_side(dummy, real):
     """The call's own keyword wins."""
     for engine, side, kept in (
         (real, None, LONG[:90]),
         (dummy, None, LONG[-40:]),
         (dummy, "right", LONG[:40]),
     ):
-        asked: dict[str, Any] = {"n": 1, "max_tokens": 2, "truncate_prompt": side}
+        asked = {"n": 1, "max_tokens": 2, "truncate_prompt": side}
         [row] = engine.generate({"prompt_token_ids": LONG}, **asked)
         assert row.metadata["truncated_prompt_tokens"] == len(LONG) - len(kept)
         assert row.prompt_token_ids == kept
@@ -312,9 +303,7 @@ def test_truncation_is_reported_and_keeps_the_asked_side(
 # ── What can be known only when the engine starts ────────────────────────────────────────────────
 
 
-def test_config_that_this_engine_cannot_have_is_refused_before_it_starts(
-    tiny: InferenceEngine,
-) -> None:
+def test_config_that_this_engine_cannot_have_is_refused_before_it_starts(tiny):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     for key, value, says in (
         ("tensor_model_parallel_size", 2, "needs 2 processes.* torchrun --nproc-per-node"),
@@ -327,12 +316,12 @@ def test_config_that_this_engine_cannot_have_is_refused_before_it_starts(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_cuda_without_a_gpu_is_refused() -> None:
+def test_cuda_without_a_gpu_is_refused():
     with refused(ConfigError, key="device"):
         InferenceEngine(model_path=str(tiny_model()), device="cuda")
 
 
-def test_stats_add_up_what_the_rows_say(tiny: InferenceEngine) -> None:
+def test_stats_add_up_what_the_rows_say(tiny):
     """The sums themselves: `tests/response/test_stats.py`."""
     before = tiny.stats()
     output = tiny.generate(["one", "two", "three"], n=2, temperature=1.0, max_tokens=6)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import wait
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,8 +22,8 @@ from tests.support.running import begun, calculator_until_paused, under_way
 from tests.support.tool_calling import calculator, question
 
 PROMPTS = as_ids(token_prompts(3, longest=40, seed=51))
-LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
-SAMPLINGS: dict[str, dict[str, Any]] = {
+LONG = {"max_tokens": 200, "ignore_eos": True}
+SAMPLINGS = {
     "greedy": {"temperature": 0, **LONG},
     "seeded": {"temperature": 1.0, "seed": 7, "top_p": 0.9, "top_k": 40, **LONG},
     "penalties": {
@@ -36,7 +34,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def _goes_on(tiny: InferenceEngine) -> Iterator[None]:
+def _goes_on(tiny):
     yield
     tiny.resume()
 
@@ -57,7 +55,7 @@ def aborted(engine: InferenceEngine, ask: Callable[[], GenerationOutput]) -> Gen
 def ended_at_its_tool(engine: InferenceEngine) -> GenerationRow:
     """A conversation that ends while its tool runs."""
     tool, entered = calculator_until_paused(engine)
-    asked: dict[str, Any] = {"tools": [tool], "max_tokens": 200, "temperature": 0}
+    asked = {"tools": [tool], "max_tokens": 200, "temperature": 0}
     call = begun(lambda: engine.generate(question("12 * 7"), **asked))
     assert entered.wait(30)
     engine.pause("abort")
@@ -75,9 +73,7 @@ def assert_same(row: GenerationRow, expected: GenerationRow) -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_continued_rows_are_those_that_nothing_ended(
-    tiny: InferenceEngine, sampling: str, tmp_path: Path
-) -> None:
+def test_continued_rows_are_those_that_nothing_ended(tiny, sampling, tmp_path):
     """Also those of a file, which keep their seeds."""
     asked = SAMPLINGS[sampling]
     expected = tiny.generate(PROMPTS, **asked)
@@ -97,7 +93,7 @@ def test_continued_rows_are_those_that_nothing_ended(
     assert "".join(chunk.text for chunk in streamed) == expected[1].completion
 
 
-def test_stop_string_may_begin_in_the_first_part(tiny: InferenceEngine) -> None:
+def test_stop_string_may_begin_in_the_first_part(tiny):
     [whole] = tiny.generate(PROMPTS[0], temperature=0, **LONG)
     [row] = aborted(tiny, lambda: tiny.generate(PROMPTS[0], temperature=0, **LONG))
     cut = len(row.token_ids)
@@ -109,8 +105,8 @@ def test_stop_string_may_begin_in_the_first_part(tiny: InferenceEngine) -> None:
 
 
 @pytest.mark.parametrize("where", ["in an answer", "between turns"])
-def test_conversation_is_continued(caller: InferenceEngine, where: str, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"tools": [calculator("84")], "max_tokens": 200, "temperature": 0}
+def test_conversation_is_continued(caller, where, tmp_path):
+    asked = {"tools": [calculator("84")], "max_tokens": 200, "temperature": 0}
     [expected] = caller.generate(question("12 * 7"), **asked)
     assert expected.metadata["num_turns"] == 2
     if where == "between turns":
@@ -134,9 +130,7 @@ def test_conversation_is_continued(caller: InferenceEngine, where: str, tmp_path
         assert calls == [call["arguments"] for call in expected.metadata["tool_calls"]]
 
 
-def test_row_that_cannot_be_continued_is_refused_by_name(
-    tiny: InferenceEngine, caller: InferenceEngine
-) -> None:
+def test_row_that_cannot_be_continued_is_refused_by_name(tiny, caller):
     whole = tiny.generate(PROMPTS[0], temperature=0, max_tokens=5)
     [row] = aborted(tiny, lambda: tiny.generate(PROMPTS[0], temperature=0, **LONG))
     with refused(PromptError, "prompt 1 is a row that ended by 'length'"):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig
 
-from inf import InferenceEngine
 from tests.support.tiny import tiny_model
 from tests.support.trained import loaded
 
@@ -20,7 +18,7 @@ HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 
 
 @pytest.fixture(autouse=True)
-def sglang(tiny: InferenceEngine) -> None:
+def sglang(tiny):
     """Only after an engine's start can SGLang be imported on a CPU."""
 
 
@@ -45,7 +43,7 @@ class Model(torch.nn.Module):
         for name, weight in self.read(given):
             if (key := name.replace(".", "/")) in self.own:
                 parameter = self.own[key]
-                load: Any = getattr(parameter, "weight_loader", default_weight_loader)
+                load = getattr(parameter, "weight_loader", default_weight_loader)
                 load(parameter, weight)
 
 
@@ -61,7 +59,7 @@ WAYS: dict[str, Callable[[Weights], Weights]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str) -> None:
+def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way):
     from _inf.backends.verl.child.weight_loading import WeightsNotTaken
 
     whole, lossy = Model(WAYS[way]), Model(WAYS[way], {HEAD, EMBEDDINGS})
@@ -73,7 +71,7 @@ def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str
         lossy.load_weights(weights()[-1:])
 
 
-def test_model_that_loads_copies_is_left_to_the_check_of_unset_parameters() -> None:
+def test_model_that_loads_copies_is_left_to_the_check_of_unset_parameters():
     """SGLang's DeepSeek concatenates two weights, and a copy does not say of what."""
     fused = Model(lambda given: ((name, tensor.clone()) for name, tensor in given if name != HEAD))
     fused.load_weights(weights())

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from typing import Any
 
@@ -24,7 +23,7 @@ from tests.support.trained import loaded
 SECONDS = 60
 PROMPTS = as_ids(token_prompts(3, longest=40, seed=47))
 RESPONSES = token_prompts(3, longest=400, shortest=300, seed=5)
-LONG: dict[str, Any] = {"max_tokens": 150, "ignore_eos": True, "temperature": 1.0, "seed": 7}
+LONG = {"max_tokens": 150, "ignore_eos": True, "temperature": 1.0, "seed": 7}
 VERLS = [pytest.param(name, marks=pytest.mark.verl) for name in ("serial", "overlapped")]
 engines = pytest.mark.parametrize("served", ["hf", *VERLS], indirect=True)
 
@@ -35,7 +34,7 @@ def with_tools(engine: InferenceEngine) -> Any:
     return engine.generate(asked, tools=[tool], max_tokens=400, temperature=0)
 
 
-CALLS: dict[str, Callable[[InferenceEngine], Any]] = {
+CALLS = {
     "generate": lambda engine: engine.generate(PROMPTS, **LONG),
     "samples": lambda engine: engine.generate(PROMPTS, n=4, **LONG),
     "prompt_logprobs": lambda engine: engine.generate(PROMPTS, n=8, prompt_logprobs=2, **LONG),
@@ -48,7 +47,7 @@ CALLS: dict[str, Callable[[InferenceEngine], Any]] = {
 LOGITS, BATCHES = "get_logits", ("rollout_batch",)  # which hf alone has; which need verl
 OVERLAPPED = ("generate", "stream", "tools", "score")  # steps of each kind
 # Keywords whose fields a row has that was ended before it began.
-FIELDS: list[dict[str, Any]] = [
+FIELDS = [
     {"prompt_logprobs": True},
     {"prompt_logprobs": 2},
     {"logprobs": 2},
@@ -63,7 +62,7 @@ FIELDS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[InferenceEngine]:
+def served(request):
     schedule = {"sglang": {"disable_overlap_schedule": request.param == "serial"}}
     rollout = {"enforce_eager": True, "engine_kwargs": schedule}
     rollout = {"name": "hf"} if request.param == "hf" else rollout
@@ -72,7 +71,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[InferenceEngine]:
 
 
 @pytest.fixture(autouse=True)
-def _goes_on(served: InferenceEngine) -> Iterator[None]:
+def _goes_on(served):
     yield
     served.resume()
 
@@ -86,7 +85,7 @@ def _goes_on(served: InferenceEngine) -> Iterator[None]:
     ],
     indirect=["served"],
 )
-def test_call_has_returned_before_resume(served: InferenceEngine, kind: str) -> None:
+def test_call_has_returned_before_resume(served, kind):
     expected = CALLS[kind](served) if kind in ("generate", "samples", "score") else None
     for mode, seconds in [("abort", 0.0), ("abort", 0.1), ("wait", 0.0)]:
         call = under_way(served, lambda: CALLS[kind](served))
@@ -113,9 +112,7 @@ def test_call_has_returned_before_resume(served: InferenceEngine, kind: str) -> 
 
 @pytest.mark.parametrize("asked", FIELDS, ids=str)
 @engines
-def test_row_that_never_began_has_its_fields_without_values(
-    served: InferenceEngine, asked: dict[str, Any]
-) -> None:
+def test_row_that_never_began_has_its_fields_without_values(served, asked):
     with served._backend.ending():
         rows = served.generate(PROMPTS, **{**LONG, **asked})
     for row in rows:
@@ -127,9 +124,7 @@ def test_row_that_never_began_has_its_fields_without_values(
 
 
 @pytest.mark.parametrize("served", ["hf", *VERLS[:1]], indirect=True)
-def test_rows_of_ended_calls_are_not_lost_to_a_timeout_that_passes_during_the_pause(
-    served: InferenceEngine,
-) -> None:
+def test_rows_of_ended_calls_are_not_lost_to_a_timeout_that_passes_during_the_pause(served):
     call = under_way(served, lambda: served.generate(PROMPTS, timeout=2, **LONG))
     served.pause("abort")
     time.sleep(2)
@@ -138,9 +133,7 @@ def test_rows_of_ended_calls_are_not_lost_to_a_timeout_that_passes_during_the_pa
 
 @pytest.mark.parametrize("fails", [False, True], ids=["whole", "half way"])
 @pytest.mark.parametrize("served", VERLS[:1], indirect=True)
-def test_turn_that_begins_while_weights_are_sent_waits_for_all_of_them(
-    served: InferenceEngine, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+def test_turn_that_begins_while_weights_are_sent_waits_for_all_of_them(served, monkeypatch, fails):
     model = loaded(TOOL_MODEL)
     engine, entered, sending = served.rollout.engine(), threading.Event(), threading.Event()
     upstream = engine.update_weights_from_tensor
@@ -157,7 +150,7 @@ def test_turn_that_begins_while_weights_are_sent_waits_for_all_of_them(
         assert sending.wait(SECONDS)
         return "84"
 
-    asked: dict[str, Any] = {"tools": [calculator(result)], "max_tokens": 200, "temperature": 0}
+    asked = {"tools": [calculator(result)], "max_tokens": 200, "temperature": 0}
     call = begun(lambda: served.generate(question("12 * 7"), **asked))
     assert entered.wait(SECONDS)
     with monkeypatch.context() as patch:
@@ -176,13 +169,11 @@ def test_turn_that_begins_while_weights_are_sent_waits_for_all_of_them(
 
 
 @engines
-def test_program_of_the_docs_collects_the_rows_updates_and_goes_on(
-    served: InferenceEngine,
-) -> None:
+def test_program_of_the_docs_collects_the_rows_updates_and_goes_on(served):
     pages = blocks("docs/training.md", "python")
     [program] = [each for each in pages if "engine.generate(cut" in each]
     longer = LONG | {"max_tokens": 300}
-    scope: dict[str, Any] = {"engine": served, "prompts": PROMPTS, "sampling": longer}
+    scope = {"engine": served, "prompts": PROMPTS, "sampling": longer}
     scope["model"] = loaded(TOOL_MODEL)
     expected, version = served.generate(PROMPTS, **longer), served.weight_version
     ran = under_way(served, lambda: exec(program, scope))

@@ -3,15 +3,10 @@
 One script has an engine and forks in all the ways that its users do; another one spawns.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from inf import InferenceEngine
 from tests.support.scripts import QUESTION, ended, script
 
 pytestmark = [pytest.mark.slow, pytest.mark.verl]  # two scripts that start engines and forks
@@ -104,7 +99,7 @@ SAID = ("exit", "pid", "forks", "pool", "loader", "map", "pickle", "answer")
 
 
 @pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def forks(tmp_path_factory):
     """What a script with an engine heard in its forks, and how it ended."""
     folder = tmp_path_factory.mktemp("forks") / "spaces, 100% #1? é"
     with script(FORKS, folder, stdin=True) as run:
@@ -116,9 +111,7 @@ CALLS = """generate agenerate stream astream get_logprobs rollout_batch update_w
 restart rollout.generate_sequences""".split()
 
 
-def test_each_call_in_a_fork_says_at_once_which_process_has_the_engine(
-    forks: dict[str, Any],
-) -> None:
+def test_each_call_in_a_fork_says_at_once_which_process_has_the_engine(forks):
     for call in CALLS:
         kind, message = forks["forks"][call]
         here, home = re.findall(r"process (\d+)", message)[:2]
@@ -131,22 +124,18 @@ def test_each_call_in_a_fork_says_at_once_which_process_has_the_engine(
     assert kind == "InferenceError" and "another process" in message
 
 
-def test_engine_in_a_fork_of_a_process_that_has_one_is_refused(forks: dict[str, Any]) -> None:
+def test_engine_in_a_fork_of_a_process_that_has_one_is_refused(forks):
     kind, message = forks["forks"]["a new engine"]
     assert kind == "InferenceError" and '"spawn"' in message
 
 
-def test_shutdown_stats_and_exit_in_a_fork_do_no_harm(
-    forks: dict[str, Any], tiny: InferenceEngine
-) -> None:
+def test_shutdown_stats_and_exit_in_a_fork_do_no_harm(forks, tiny):
     assert forks["forks"]["shutdown"] is None and forks["forks"]["stats"] is None
     assert forks["exit"] == 0  # of a fork that leaves inside `with`
     assert forks["answer"] == tiny.generate(**QUESTION).token_ids
 
 
-def test_script_on_stdin_without_shutdown_ends_well_in_silence_and_leaves_nothing(
-    forks: dict[str, Any],
-) -> None:
+def test_script_on_stdin_without_shutdown_ends_well_in_silence_and_leaves_nothing(forks):
     end = forks["ended"]
     assert (end.exit_code, end.err) == (0, "")
     assert end.out.count("\n") == len(SAID)  # what it says itself, and nothing else
@@ -179,22 +168,20 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def spawns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def spawns(tmp_path_factory):
     """What the workers of a pool and of an executor, both spawned, got."""
     with script(SPAWNS, tmp_path_factory.mktemp("spawns")) as run:
         report = {name: run.hear(name) for name in ("pool", "executor", "pid")}
         yield report | {"ended": ended(run)}
 
 
-def test_daemonic_worker_gets_an_error_that_says_what_to_use(spawns: dict[str, Any]) -> None:
+def test_daemonic_worker_gets_an_error_that_says_what_to_use(spawns):
     kind, message, seconds = spawns["pool"]
     assert kind == "InferenceError" and seconds < 2
     assert "ProcessPoolExecutor" in message and "InferenceWorker" in message
 
 
-def test_engine_in_a_worker_of_the_advised_executor_answers(
-    spawns: dict[str, Any], tiny: InferenceEngine
-) -> None:
+def test_engine_in_a_worker_of_the_advised_executor_answers(spawns, tiny):
     pid, answer = spawns["executor"]
     assert pid != spawns["pid"]
     assert answer == tiny.generate(**QUESTION).token_ids

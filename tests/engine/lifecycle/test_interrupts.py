@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from tests.support.trained import adapter, loaded
 SECONDS = 30
 MOST_WAITS = 60
 PROMPTS = as_ids(token_prompts(1, longest=40, seed=47))
-GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+GREEDY = {"temperature": 0, "ignore_eos": True}
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 3}
 SGLANG = pytest.param("sglang", marks=pytest.mark.verl)
 CHANGES = ["pause keep", "pause abort", "pause wait", "resume", "update", "update keep"]
@@ -28,8 +27,8 @@ CHANGES += ["recompute", "reset", "sleep", "load"]
 
 
 @pytest.fixture(scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[InferenceEngine]:
-    rollout: dict[str, Any] = {"name": "hf"}
+def served(request):
+    rollout = {"name": "hf"}
     if request.param != "hf":
         rollout = {"enforce_eager": True, "free_cache_engine": True}
         rollout["engine_kwargs"] = {"sglang": LORA}
@@ -38,9 +37,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[InferenceEngine]:
 
 
 @pytest.fixture(scope="module")
-def changes(
-    served: InferenceEngine, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Callable[[], object]]:
+def changes(served, tmp_path_factory):
     """Weights are those that the engine has, so that all answers stay the same."""
     weights = dict(loaded(tiny_model()).state_dict())
     lora = adapter(tiny_model(), tmp_path_factory.mktemp("lora") / "adapter", scale=0.4)
@@ -55,7 +52,7 @@ def changes(
 
 
 @pytest.fixture(scope="module")
-def expected(served: InferenceEngine) -> list[int]:
+def expected(served):
     return served.generate(PROMPTS, max_tokens=20, **GREEDY).token_ids[0]
 
 
@@ -68,12 +65,8 @@ def assert_answers(engine: InferenceEngine, expected: list[int]) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("served", ["hf", SGLANG], indirect=True)
 def test_engine_answers_after_a_change_that_was_interrupted_at_any_await(
-    served: InferenceEngine,
-    changes: dict[str, Callable[[], object]],
-    expected: list[int],
-    change: str,
-    held: bool,
-) -> None:
+    served, changes, expected, change, held
+):
     if change == "sleep" and "sleep" not in served.supports:
         pytest.skip("the backend cannot sleep")
     for place in range(1, MOST_WAITS):
@@ -108,13 +101,8 @@ FAILS = {
 )
 @pytest.mark.parametrize("served", [SGLANG], indirect=True)
 def test_rows_are_held_by_a_known_pause_or_not_at_all_where_a_change_fails(
-    served: InferenceEngine,
-    changes: dict[str, Callable[[], object]],
-    expected: list[int],
-    change: str,
-    part: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    served, changes, expected, change, part, monkeypatch
+):
     [row] = running(served, PROMPTS, 1, max_tokens=120, **GREEDY)
     if change in ("pause wait", "resume"):
         served.pause("keep")

@@ -6,13 +6,9 @@ a fork (`test_forks.py`), `sys.exit` (`test_abort.py`), an exception (`test_deat
 (`test_batch.py`).
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import signal
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -120,7 +116,7 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def life(tmp_path_factory):
     """What a script saw of two engines at once and one more after them, until SIGTERM ended it.
 
     The second one is started in async code on a thread, and left by an exception.
@@ -134,31 +130,25 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         yield report | {"end": ended(run)}
 
 
-def test_engines_side_by_side_and_after_each_other_answer_alike(
-    life: dict[str, Any], answer: list[list[int]]
-) -> None:
+def test_engines_side_by_side_and_after_each_other_answer_alike(life, answer):
     """Also in async code on a thread, and beside one that was shut down."""
     assert life["two at once"] == [answer, answer]
     assert life["the other one"] == life["a second life"] == answer
 
 
-def test_signal_handlers_logging_event_loops_and_start_method_stay_the_callers(
-    life: dict[str, Any],
-) -> None:
+def test_signal_handlers_logging_event_loops_and_start_method_stay_the_callers(life):
     assert life["changed"] == []
 
 
-def test_nothing_listens_beyond_loopback(life: dict[str, Any]) -> None:
+def test_nothing_listens_beyond_loopback(life):
     assert all(ipaddress.ip_address(address).is_loopback for address in life["open to"])
 
 
-def test_exception_inside_with_passes_and_leaves_no_child(life: dict[str, Any]) -> None:
+def test_exception_inside_with_passes_and_leaves_no_child(life):
     assert life["raised"] == "ZeroDivisionError" and not life["its scheduler runs"]
 
 
-def test_call_after_shutdown_says_so_in_a_sentence_unless_it_is_wrong(
-    life: dict[str, Any],
-) -> None:
+def test_call_after_shutdown_says_so_in_a_sentence_unless_it_is_wrong(life):
     for *calls, (wrong, _), shutdown in life["after shutdown"]:
         assert wrong == "PromptError" and shutdown is None
         for kind, message in calls:
@@ -166,9 +156,7 @@ def test_call_after_shutdown_says_so_in_a_sentence_unless_it_is_wrong(
             assert re.fullmatch(r"[^\n]*was shut down; restart\(\)[^\n]*\.", message)
 
 
-def test_shutdown_twice_and_garbage_collection_leave_nothing_of_ours_and_all_of_others(
-    life: dict[str, Any],
-) -> None:
+def test_shutdown_twice_and_garbage_collection_leave_nothing_of_ours_and_all_of_others(life):
     # Multiprocessing's resource tracker is the interpreter's, and ends with it.
     ours = [line for line in life["children"] if "resource_tracker" not in " ".join(line)]
     assert ours == []
@@ -177,9 +165,7 @@ def test_shutdown_twice_and_garbage_collection_leave_nothing_of_ours_and_all_of_
     assert life["strangers"] == ["sleeping"] * 4
 
 
-def test_sigterm_ends_the_caller_and_its_children_and_nothing_was_printed(
-    life: dict[str, Any],
-) -> None:
+def test_sigterm_ends_the_caller_and_its_children_and_nothing_was_printed(life):
     end = life["end"]
     assert (end.exit_code, end.err) == (-signal.SIGTERM, "")
     assert end.family >= 2  # a scheduler and the resource tracker

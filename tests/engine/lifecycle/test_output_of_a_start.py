@@ -8,8 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,7 +21,7 @@ QUESTION = "What is the capital of France?"
 
 
 @pytest.fixture(scope="module")
-def newcomer() -> dict[str, Any]:
+def newcomer():
     """The README's command with its stderr on a terminal: exit code, stdout, stderr's bytes."""
     terminal, stderr = os.openpty()
     seen: list[bytes] = []
@@ -53,9 +51,7 @@ def newcomer() -> dict[str, Any]:
     return {"code": done.returncode, "out": done.stdout.decode(), "err": b"".join(seen).decode()}
 
 
-def test_newcomers_command_prints_the_answer_after_a_line_that_is_erased(
-    newcomer: dict[str, Any],
-) -> None:
+def test_newcomers_command_prints_the_answer_after_a_line_that_is_erased(newcomer):
     assert newcomer["code"] == 0
     assert re.fullmatch(r"[^\n]*Paris[^\n]*\n", newcomer["out"])
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", newcomer["err"])  # colours, cursor, erasing
@@ -66,7 +62,7 @@ def test_newcomers_command_prints_the_answer_after_a_line_that_is_erased(
 
 
 @pytest.mark.slow
-def test_inf_log_debug_shows_what_others_say_and_leaves_stdout_to_the_rows(tmp_path: Path) -> None:
+def test_inf_log_debug_shows_what_others_say_and_leaves_stdout_to_the_rows(tmp_path):
     config = {"model_path": str(tiny_model()), "rollout": {"response_length": 16}}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config))
     arguments = ["-c", "tiny.yaml", "--set", "rollout.response_length=7", "--json", "Hello"]
@@ -94,9 +90,7 @@ def test_inf_log_debug_shows_what_others_say_and_leaves_stdout_to_the_rows(tmp_p
         ("nonsense", r"inf: INF_LOG: 'nonsense' .*debug, info, warning.*\."),
     ],
 )
-def test_level_says_what_is_told_where_there_is_no_terminal(
-    level: str, says: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_level_says_what_is_told_where_there_is_no_terminal(level, says, monkeypatch, capfd):
     monkeypatch.setenv("INF_LOG", level)
     assert main(["--set", "model_path=/no/such/model", "Hello"]) == 2  # needs no engine
     out, err = capfd.readouterr()

@@ -5,11 +5,8 @@ it imports, of files that it enters and of lines that it runs does not grow unse
 bound here says in the change why it is worth it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import Any
 
 import pytest
 
@@ -28,17 +25,17 @@ UNUSED = (
 
 
 @pytest.fixture(scope="module")
-def path() -> dict[str, Any]:
+def path():
     said = ran(sys.executable, "benchmarks/path_of_a_call.py", "--json")
-    counted: dict[str, Any] = json.loads(said.splitlines()[-1])
+    counted = json.loads(said.splitlines()[-1])
     return counted
 
 
-def test_plain_call_imports_no_feature_that_it_does_not_use(path: dict[str, Any]) -> None:
+def test_plain_call_imports_no_feature_that_it_does_not_use(path):
     assert [name for name in path["modules"] if name.startswith(UNUSED)] == []
 
 
-def test_path_of_a_plain_call_does_not_grow_unseen(path: dict[str, Any]) -> None:
+def test_path_of_a_plain_call_does_not_grow_unseen(path):
     assert len(path["modules"]) <= MODULES, path["modules"]
     assert len(path["files"]) <= FILES, path["files"]
     assert path["lines"] <= LINES, path["files"]

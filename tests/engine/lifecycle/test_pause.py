@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any
 
@@ -24,13 +23,13 @@ from tests.support.scripts import until
 from tests.support.tool_calling import calculator, question
 
 PROMPTS = as_ids(token_prompts(4, longest=40, seed=47))
-LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
-GREEDY: dict[str, Any] = {"temperature": 0, **LONG}
-SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 7, **LONG}
+LONG = {"max_tokens": 200, "ignore_eos": True}
+GREEDY = {"temperature": 0, **LONG}
+SEEDED = {"temperature": 1.0, "seed": 7, **LONG}
 
 
 @pytest.fixture(autouse=True)
-def _goes_on(tiny: InferenceEngine) -> Any:
+def _goes_on(tiny):
     yield
     tiny.resume()
 
@@ -42,7 +41,7 @@ def whole(engine: InferenceEngine, place: int = 0, **keywords: Any) -> RunningRo
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-def test_kept_row_goes_on_bit_for_bit(tiny: InferenceEngine, sampling: dict[str, Any]) -> None:
+def test_kept_row_goes_on_bit_for_bit(tiny, sampling):
     expected = whole(tiny, **sampling)
     for tokens in (1, 20):
         [row] = running(tiny, PROMPTS[:1], tokens, **sampling)
@@ -56,7 +55,7 @@ def test_kept_row_goes_on_bit_for_bit(tiny: InferenceEngine, sampling: dict[str,
         assert row.logprobs == expected.logprobs
 
 
-def test_no_row_of_a_kept_batch_is_lost_or_changed(tiny: InferenceEngine) -> None:
+def test_no_row_of_a_kept_batch_is_lost_or_changed(tiny):
     expected = tiny.generate(PROMPTS, n=4, **SEEDED).token_ids
     call = begun(lambda: tiny.generate(PROMPTS, n=4, **SEEDED).token_ids)
     while not call.done():  # also before its first token, between two prompts and at its end
@@ -66,7 +65,7 @@ def test_no_row_of_a_kept_batch_is_lost_or_changed(tiny: InferenceEngine) -> Non
 
 
 # What ends a row at a place, given the greedy row's token there and its text.
-ENDS: dict[str, Callable[[int, int, str], Any]] = {
+ENDS = {
     "max_tokens": lambda place, token, text: place,
     "stop_token_ids": lambda place, token, text: [token],
     "stop": lambda place, token, text: text,
@@ -79,11 +78,9 @@ ENDS: dict[str, Callable[[int, int, str], Any]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_row_whose_last_token_comes_while_rows_are_ended_has_ended_by_itself(
-    tiny: InferenceEngine, end: str
-) -> None:
+def test_row_whose_last_token_comes_while_rows_are_ended_has_ended_by_itself(tiny, end):
     """Each row would end at another place, so wherever they are ended, one is at its last token."""
-    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 50}
+    asked = {"temperature": 0, "max_tokens": 50}
     [ids] = tiny.generate(PROMPTS[0], ignore_eos=True, **asked).token_ids
     texts = [tiny.tokenizer.decode([token]) for token in ids]
     places = range(1, len(ids) + 1)
@@ -107,7 +104,7 @@ def test_row_whose_last_token_comes_while_rows_are_ended_has_ended_by_itself(
 
 
 @pytest.mark.verl
-def test_rows_whose_grammars_are_being_compiled_are_ended_too(tiny: InferenceEngine) -> None:
+def test_rows_whose_grammars_are_being_compiled_are_ended_too(tiny):
     words = "|".join(f"{number:05}" for number in range(8000))
     slow = [f"({words}){{3,{most}}}" for most in range(4, 24)]
     call = begun(lambda: tiny.generate(PROMPTS[:1] * len(slow), regex=slow, **GREEDY))
@@ -118,9 +115,7 @@ def test_rows_whose_grammars_are_being_compiled_are_ended_too(tiny: InferenceEng
     assert not in_flight(tiny)
 
 
-def test_rows_end_before_a_wait_returns_and_later_calls_wait_with_their_own_timeouts(
-    tiny: InferenceEngine,
-) -> None:
+def test_rows_end_before_a_wait_returns_and_later_calls_wait_with_their_own_timeouts(tiny):
     expected = tiny.generate(PROMPTS[0], **GREEDY).token_ids
     [row] = running(tiny, PROMPTS[:1], 5, **GREEDY)
     tiny.pause()
@@ -136,7 +131,7 @@ def test_rows_end_before_a_wait_returns_and_later_calls_wait_with_their_own_time
     assert later.result(60) == expected
 
 
-def test_frozen_row_ends_at_once_by_its_timeout_and_another_goes_on(tiny: InferenceEngine) -> None:
+def test_frozen_row_ends_at_once_by_its_timeout_and_another_goes_on(tiny):
     expected = whole(tiny, 1, **GREEDY)
     [late] = running(tiny, PROMPTS[:1], 1, timeout=1, **{**GREEDY, "max_tokens": 600})
     [other] = running(tiny, PROMPTS[1:2], 1, **GREEDY)
@@ -149,7 +144,7 @@ def test_frozen_row_ends_at_once_by_its_timeout_and_another_goes_on(tiny: Infere
 
 
 @pytest.mark.parametrize("mode", ["wait", "abort"])
-def test_frozen_rows_end_when_another_pause_says_so(tiny: InferenceEngine, mode: str) -> None:
+def test_frozen_rows_end_when_another_pause_says_so(tiny, mode):
     expected = whole(tiny, **GREEDY)
     [row] = running(tiny, PROMPTS[:1], 5, **GREEDY)
     tiny.pause("keep")
@@ -159,7 +154,7 @@ def test_frozen_rows_end_when_another_pause_says_so(tiny: InferenceEngine, mode:
     assert ids == expected.token_ids[: len(ids)] and tiny.paused
 
 
-def test_tool_cannot_pause_the_engine_that_waits_for_it(caller: InferenceEngine) -> None:
+def test_tool_cannot_pause_the_engine_that_waits_for_it(caller):
     pauses = calculator(lambda expression: caller.pause())
     [row] = caller.generate(question("12 * 7"), tools=[pauses], max_tokens=100)
     assert "A tool cannot change the engine" in row.metadata["tool_calls"][0]["error"]
@@ -167,7 +162,7 @@ def test_tool_cannot_pause_the_engine_that_waits_for_it(caller: InferenceEngine)
 
 
 @pytest.mark.verl
-def test_paused_scheduler_does_not_burn_a_core(tiny: InferenceEngine) -> None:
+def test_paused_scheduler_does_not_burn_a_core(tiny):
     [row] = running(tiny, PROMPTS[:1], 1, **GREEDY)
     tiny.pause("keep")
     scheduler = psutil.Process(tiny.rollout.host.children[0].pid)
@@ -178,7 +173,7 @@ def test_paused_scheduler_does_not_burn_a_core(tiny: InferenceEngine) -> None:
     row.end()
 
 
-def test_reset_cache_is_not_used_by_later_rows(tiny: InferenceEngine) -> None:
+def test_reset_cache_is_not_used_by_later_rows(tiny):
     expected = whole(tiny, **GREEDY)
     [row] = running(tiny, PROMPTS[:1], 5, **GREEDY)
     tiny.reset_prefix_cache()
@@ -192,7 +187,7 @@ def test_reset_cache_is_not_used_by_later_rows(tiny: InferenceEngine) -> None:
     assert tiny.generate(PROMPTS[0], max_tokens=1)[0].cached_tokens == 0
 
 
-def test_wrong_modes_are_refused_by_name(tiny: InferenceEngine) -> None:
+def test_wrong_modes_are_refused_by_name(tiny):
     with refused(ConfigError, key="mode"):
         tiny.pause("later")
     for key, value in {"running": "abort", "recompute": True}.items():

@@ -19,17 +19,15 @@ from tests.support.updates import assert_by_hand, by_hand, sampled_by, twelve_la
 
 PROMPTS = token_prompts(4, longest=60, seed=48)
 IDS = as_ids(PROMPTS)
-LONG: dict[str, Any] = {"max_tokens": 120, "ignore_eos": True}
-GREEDY: dict[str, Any] = {"temperature": 0, **LONG}
-SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 7, **LONG}
+LONG = {"max_tokens": 120, "ignore_eos": True}
+GREEDY = {"temperature": 0, **LONG}
+SEEDED = {"temperature": 1.0, "seed": 7, **LONG}
 again = pytest.mark.parametrize("again", [False, True], ids=["kept", "computed again"])
 
 
 @again
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-def test_rows_go_on_as_a_loop_by_hand_does(
-    updated: InferenceEngine, models: list[Any], again: bool, sampling: dict[str, Any]
-) -> None:
+def test_rows_go_on_as_a_loop_by_hand_does(updated, models, again, sampling):
     keep = {"running": "keep", "recompute": again}
     for _ in range(5):  # on a busy machine a row may end before an update
         of = {updated.update_weights(models[0]): models[0]}
@@ -49,9 +47,7 @@ def test_rows_go_on_as_a_loop_by_hand_does(
 
 
 @again
-def test_no_new_row_rests_on_keys_and_values_of_the_old_weights(
-    updated: InferenceEngine, models: list[Any], old: int, again: bool
-) -> None:
+def test_no_new_row_rests_on_keys_and_values_of_the_old_weights(updated, models, old, again):
     updated.generate(IDS, **{**GREEDY, "max_tokens": 2})  # their prompts are cached
     kept = running(updated, IDS, 3, **GREEDY)
     new = updated.update_weights(models[1], running="keep", recompute=again)
@@ -76,9 +72,7 @@ def updated_meanwhile(
     return [*call.result(60)]
 
 
-def test_row_that_waits_begins_with_new_weights_of_the_same_version(
-    one_by_one: InferenceEngine, models: list[Any]
-) -> None:
+def test_row_that_waits_begins_with_new_weights_of_the_same_version(one_by_one, models):
     """Also if its prompt was computed for a row that began before."""
     for attempt in range(1, 20):  # the first row may not have begun, or have ended
         first, second = updated_meanwhile(one_by_one, models, attempt, 7, max_tokens=[120, 20])
@@ -89,9 +83,7 @@ def test_row_that_waits_begins_with_new_weights_of_the_same_version(
     assert_by_hand([second], PROMPTS[:1], {7: models[1]})
 
 
-def test_prompt_is_scored_by_the_weights_with_which_its_call_begins(
-    one_by_one: InferenceEngine, models: list[Any]
-) -> None:
+def test_prompt_is_scored_by_the_weights_with_which_its_call_begins(one_by_one, models):
     for attempt in range(1, 20):
         first, _ = updated_meanwhile(one_by_one, models, attempt, 8, prompt_logprobs=True)
         versions = [version for version, _ in first.weight_versions]
@@ -104,9 +96,7 @@ def test_prompt_is_scored_by_the_weights_with_which_its_call_begins(
 
 
 @pytest.mark.verl
-def test_prompt_that_is_computed_in_part_is_computed_by_the_new_weights_alone(
-    updated: InferenceEngine, models: list[Any]
-) -> None:
+def test_prompt_that_is_computed_in_part_is_computed_by_the_new_weights_alone(updated, models):
     long = token_prompts(1, longest=900, shortest=850, seed=49)
     for _ in range(5):  # 7 parts
         of = {updated.update_weights(models[0]): models[0]}
@@ -116,7 +106,7 @@ def test_prompt_that_is_computed_in_part_is_computed_by_the_new_weights_alone(
         assert_by_hand(call.result(60), long, of)
 
 
-SAMPLED: list[dict[str, Any]] = [
+SAMPLED = [
     {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "min_tokens": 100},
     {"top_p": 0.9, "top_k": 40, "logprobs": 2},
     {"regex": "[a-z ]{110,118}", "ignore_eos": False},
@@ -125,9 +115,7 @@ SAMPLED: list[dict[str, Any]] = [
 
 
 @again
-def test_seeds_penalties_grammars_and_biases_go_on(
-    updated: InferenceEngine, models: list[Any], old: int, again: bool
-) -> None:
+def test_seeds_penalties_grammars_and_biases_go_on(updated, models, old, again):
     """The weights are replaced by equal ones."""
 
     def begin() -> list[RunningRow]:
@@ -146,9 +134,7 @@ def test_seeds_penalties_grammars_and_biases_go_on(
 
 
 @pytest.mark.parametrize("how", ["wait", "keep"])
-def test_weights_change_under_rows_that_a_pause_keeps(
-    updated: InferenceEngine, models: list[Any], old: int, how: str
-) -> None:
+def test_weights_change_under_rows_that_a_pause_keeps(updated, models, old, how):
     rows = running(updated, IDS, 3, **GREEDY)
     updated.pause("keep")
     counts = [len(row.token_ids) for row in rows]
@@ -162,9 +148,7 @@ def test_weights_change_under_rows_that_a_pause_keeps(
     assert_by_hand(rows, PROMPTS, {old: models[0], new: models[1]})
 
 
-def test_row_that_was_ended_is_continued_with_the_new_weights(
-    updated: InferenceEngine, models: list[Any], old: int
-) -> None:
+def test_row_that_was_ended_is_continued_with_the_new_weights(updated, models, old):
     call = begun(lambda: updated.generate(IDS, **GREEDY))
     clock = running(updated, IDS[:1], 3, **GREEDY)
     updated.pause("abort")
@@ -183,9 +167,7 @@ def test_row_that_was_ended_is_continued_with_the_new_weights(
     assert clock[0].end().finish_reason == "abort"
 
 
-def test_rows_that_are_to_be_computed_again_end_with_all_they_have(
-    updated: InferenceEngine, models: list[Any], old: int
-) -> None:
+def test_rows_that_are_to_be_computed_again_end_with_all_they_have(updated, models, old):
     streams = running(updated, IDS, 3, **GREEDY)
     call = begun(lambda: updated.generate(IDS, **GREEDY))
     wait([call], 0.1)
@@ -203,9 +185,7 @@ def test_rows_that_are_to_be_computed_again_end_with_all_they_have(
 
 
 @pytest.mark.verl
-def test_engine_killed_while_it_is_paused_is_dead_for_all_that_wait(
-    updated: InferenceEngine,
-) -> None:
+def test_engine_killed_while_it_is_paused_is_dead_for_all_that_wait(updated):
     rows = running(updated, IDS, 3, **GREEDY)
     updated.pause("keep")
     waiting = begun(lambda: updated.generate("Hi"))

@@ -1,9 +1,5 @@
 """A verl checkpoint with a PEFT adapter is merged and served."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -18,9 +14,7 @@ pytestmark = [pytest.mark.verl, pytest.mark.slow]
 IDS = [*range(5, 60)]
 
 
-def test_engine_serves_a_checkpoint_with_an_adapter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_serves_a_checkpoint_with_an_adapter(tmp_path, monkeypatch):
     tiny_model()  # where it is shared
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     step = tmp_path / "global_step_7"

@@ -14,7 +14,7 @@ import pytest
 
 from _inf.backends.verl import changes
 from _inf.backends.verl.changes import PrefixCache
-from inf import ConfigError, InferenceEngine, InferenceError
+from inf import ConfigError, InferenceError
 from tests.support.pages import blocks
 from tests.support.refusals import refused
 from tests.support.running import begun, running
@@ -25,10 +25,10 @@ from tests.support.trained import loaded
 
 pytestmark = pytest.mark.verl
 
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
+GREEDY = {"temperature": 0, "max_tokens": 8}
 
 
-def test_engine_without_the_key_cannot_sleep(tiny: InferenceEngine) -> None:
+def test_engine_without_the_key_cannot_sleep(tiny):
     for verb in (tiny.sleep, tiny.wake_up):
         with refused(ConfigError, key="rollout.free_cache_engine"):
             verb()
@@ -40,9 +40,7 @@ def assert_asleep(*asks: Callable[[], object]) -> None:
             ask()
 
 
-def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
-    mortal: InferenceEngine,
-) -> None:
+def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(mortal):
     before = mortal.generate("Hi", **GREEDY)
     mortal.wake_up()  # it was not asleep
     long = begun(lambda: mortal.generate("Hi", max_tokens=2000, ignore_eos=True))
@@ -63,9 +61,7 @@ def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["", "paused"])
-def test_what_an_engine_refuses_in_its_sleep_leaves_nothing_held_up(
-    mortal: InferenceEngine, held: bool
-) -> None:
+def test_what_an_engine_refuses_in_its_sleep_leaves_nothing_held_up(mortal, held):
     before, weights = mortal.generate("Hi", **GREEDY).token_ids, loaded(tiny_model())
     mortal.sleep()
     if held:
@@ -82,8 +78,8 @@ def test_what_an_engine_refuses_in_its_sleep_leaves_nothing_held_up(
     assert mortal.generate("Hi", timeout=30, **GREEDY).token_ids == before
 
 
-def test_rows_that_sleep_stay_held_until_the_engine_is_awake(mortal: InferenceEngine) -> None:
-    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 400, "ignore_eos": True}
+def test_rows_that_sleep_stay_held_until_the_engine_is_awake(mortal):
+    asked = {"temperature": 0, "max_tokens": 400, "ignore_eos": True}
     expected = mortal.generate("Hi", **asked).token_ids
     [row] = running(mortal, ["Hi"], 5, **asked)
     mortal.pause("keep")
@@ -95,9 +91,7 @@ def test_rows_that_sleep_stay_held_until_the_engine_is_awake(mortal: InferenceEn
     assert [row.end(60).token_ids] == expected
 
 
-def test_engine_killed_in_its_sleep_is_dead_at_once_and_leaves_its_log_to_the_user_alone(
-    mortal: InferenceEngine,
-) -> None:
+def test_engine_killed_in_its_sleep_is_dead_at_once_and_leaves_its_log_to_the_user_alone(mortal):
     host = mortal.rollout.host
     mortal.sleep()
     os.kill(host.children[0].pid, signal.SIGKILL)
@@ -138,9 +132,7 @@ class Accelerated:
         return 7_000_000_000 if self.log[-1] == "release" else 1_000_000_000
 
 
-def test_accelerators_memory_is_released_once_counted_and_resumed_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_accelerators_memory_is_released_once_counted_and_resumed_once(monkeypatch):
     rollout = Accelerated()
     monkeypatch.setattr(changes, "_free_bytes", rollout.free_bytes)
 

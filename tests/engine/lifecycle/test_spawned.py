@@ -1,14 +1,10 @@
 """An engine whose scheduler is spawned, as on a GPU, and not forked from the fork server."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import psutil
 import pytest
 
 from _inf.backends.verl import launch_sglang
-from inf import EngineDeadError, InferenceEngine
+from inf import EngineDeadError
 from tests.support.engines import started
 from tests.support.reference import assert_same_rows
 from tests.support.scripts import GONE_SECONDS, QUESTION, SETTINGS, until
@@ -16,15 +12,15 @@ from tests.support.tiny import tiny_model
 from tests.support.trained import loaded
 
 pytestmark = [pytest.mark.slow, pytest.mark.verl]  # a start with all its imports, twice
-PARAMETERS: tuple[dict[str, Any], ...] = (
+PARAMETERS = (
     {"temperature": 1.0, "seed": 7, "top_p": 0.9, "repetition_penalty": 1.2},
     {"temperature": 1.0, "seed": 8, "regex": "[ab]{4}c"},
 )
 
 
 def test_spawned_scheduler_answers_as_a_forked_one_takes_new_weights_and_restarts(
-    tiny: InferenceEngine, answer: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tiny, answer, monkeypatch
+):
     """With everything that our patches and request parameters do there; weights are sent in shared
     memory, which a process must be allowed to open."""
     monkeypatch.setattr(launch_sglang, "_fork_server", lambda *args: None)
@@ -32,7 +28,7 @@ def test_spawned_scheduler_answers_as_a_forked_one_takes_new_weights_and_restart
         host = spawned.rollout.host
         assert host.fork_server is None and tiny.rollout.host.fork_server is not None
         for each in PARAMETERS:
-            asked: dict[str, Any] = {"prompts": "Say something.", "max_tokens": 12, **each}
+            asked = {"prompts": "Say something.", "max_tokens": 12, **each}
             assert_same_rows(spawned.generate(**asked), tiny.generate(**asked))
         assert spawned.update_weights(loaded(tiny_model(seed=1))) == 1
         assert spawned.generate(**QUESTION).token_ids != answer

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.verl
 
 
 @pytest.fixture(autouse=True)
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+def unmeasured(monkeypatch):
     """As if the tiny model's architecture were not in the table."""
     monkeypatch.setattr(launch_sglang, "EXACT_ON_CPU", [])
 
@@ -36,16 +36,14 @@ def assert_refused(engine: InferenceEngine, folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_engine_that_computes_its_folders_model_passes(tiny: InferenceEngine) -> None:
+def test_engine_that_computes_its_folders_model_passes(tiny):
     check(tiny, tiny_model())
 
 
 @pytest.mark.parametrize("broken", [0.01, math.nan])
-def test_engine_that_decodes_something_else_is_refused(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, broken: float
-) -> None:
+def test_engine_that_decodes_something_else_is_refused(tiny, monkeypatch, broken):
     """A prefill and a decoding step are computed by different code."""
-    kind: Any = type(tiny._backend)
+    kind = type(tiny._backend)
     stream = kind.stream
 
     def wrong(self: Any, request: Any, put: Put, cancel: Any) -> Any:
@@ -60,9 +58,7 @@ def test_engine_that_decodes_something_else_is_refused(
 
 
 @pytest.mark.parametrize("case", ["large", "half precision", "unreadable"])
-def test_model_that_cannot_be_compared_is_served_with_a_warning(
-    tiny: InferenceEngine, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_that_cannot_be_compared_is_served_with_a_warning(tiny, case, tmp_path, monkeypatch):
     if case == "large":
         monkeypatch.setattr(start_check, "MAX_BYTES", 1000)
     if case == "half precision":
@@ -72,7 +68,7 @@ def test_model_that_cannot_be_compared_is_served_with_a_warning(
         check(tiny, folder)
 
 
-def test_start_shows_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_shows_its_warnings(monkeypatch):
     """Those of others are hidden during a start."""
     monkeypatch.setattr(start_check, "MAX_BYTES", 1000)
     monkeypatch.setattr(compiled_libraries, "_OPTIONS", ("--no-such-option",))
@@ -85,9 +81,7 @@ def test_start_shows_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "compiled_kernels: " in second and "no-such-option" in second
 
 
-def test_engine_that_computes_another_model_is_refused_unless_it_was_measured(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_that_computes_another_model_is_refused_unless_it_was_measured(tiny, monkeypatch):
     assert_refused(tiny, tiny_model(seed=1))
     monkeypatch.setattr(launch_sglang, "EXACT_ON_CPU", ["Qwen3ForCausalLM"])
     launch_sglang._check_started(tiny._backend, tiny.config, tiny_model(seed=1))  # type: ignore[arg-type]

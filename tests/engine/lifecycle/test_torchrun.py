@@ -1,21 +1,17 @@
 """Two processes under torchrun, a copy of the model each: every rank serves its own share."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
-from inf import InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.scripts import two_ranks
 from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.slow  # two ranks, each with an engine
 PROMPTS = token_prompts(7, longest=60, seed=91)
-CALL: dict[str, Any] = {"temperature": 0, "max_tokens": 20, "n": 2}
-SEEDED: dict[str, Any] = {"temperature": 0.8, "seed": 11, "max_tokens": 20}
+CALL = {"temperature": 0, "max_tokens": 20, "n": 2}
+SEEDED = {"temperature": 0.8, "seed": 11, "max_tokens": 20}
 
 PROGRAM = """
 import json, os, sys
@@ -46,7 +42,7 @@ with InferenceEngine(model_path=asked["model"], rollout=asked["settings"]) as en
 
 
 @pytest.fixture(scope="module")
-def ranks(tiny: InferenceEngine, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ranks(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("torchrun")
     settings = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
     settings |= {"enforce_eager": True, "data_parallel_size": 2}
@@ -61,9 +57,7 @@ def ranks(tiny: InferenceEngine, tmp_path_factory: pytest.TempPathFactory) -> li
     return two_ranks(PROGRAM, folder, "asked.json", "said")
 
 
-def test_each_rank_gets_its_own_rows_as_one_process_would(
-    ranks: list[dict[str, Any]], tiny: InferenceEngine
-) -> None:
+def test_each_rank_gets_its_own_rows_as_one_process_would(ranks, tiny):
     alone = tiny.generate(as_ids(PROMPTS), **CALL)
     for rank, said in enumerate(ranks):
         assert said["rank"] == rank and said["children"] == 1
@@ -73,13 +67,11 @@ def test_each_rank_gets_its_own_rows_as_one_process_would(
             assert ours == pytest.approx(row.logprobs, abs=1e-4)
 
 
-def test_rank_may_ask_oftener_than_the_others(
-    ranks: list[dict[str, Any]], tiny: InferenceEngine
-) -> None:
+def test_rank_may_ask_oftener_than_the_others(ranks, tiny):
     alone = tiny.generate(as_ids(PROMPTS[1::2]), **SEEDED)
     assert ranks[1]["refused"] and ranks[1]["seeded"] == alone.token_ids
 
 
-def test_each_rank_takes_new_weights(ranks: list[dict[str, Any]]) -> None:
+def test_each_rank_takes_new_weights(ranks):
     assert [said["version"] for said in ranks] == [1, 1]
     assert all(said["updated"] != said["tokens"] for said in ranks)

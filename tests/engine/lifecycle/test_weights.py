@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,10 +23,10 @@ from tests.support.updates import assert_by_hand, breaking_off, by_hand, trained
 
 PROMPTS = token_prompts(6, longest=40, seed=71)
 IDS = as_ids(PROMPTS)
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
+GREEDY = {"temperature": 0, "max_tokens": 24}
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 DOWN = "model.layers.3.mlp.down_proj.weight"
-FORMS: dict[str, Callable[[Any], Any]] = {
+FORMS = {
     "a module": lambda model: model,
     "a state dict with both names of a tied weight": lambda model: model.state_dict(),
     "an iterator without the head": lambda model: iter(model.named_parameters()),
@@ -38,7 +38,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_served_model_is_the_one_given(updated: InferenceEngine, form: str) -> None:
+def test_served_model_is_the_one_given(updated, form):
     model = trained(updated, seed=len(form))
     before, cached = (updated.generate(IDS, **GREEDY) for _ in range(2))
     # hf keeps nothing between calls
@@ -54,9 +54,7 @@ def test_served_model_is_the_one_given(updated: InferenceEngine, form: str) -> N
         assert torch.equal(tensor, kept[name]) and not tensor.is_shared(), name
 
 
-def test_version_counts_up_or_is_the_callers(
-    updated: InferenceEngine, models: Any, old: int
-) -> None:
+def test_version_counts_up_or_is_the_callers(updated, models, old):
     for version, expected in [(None, old + 1), (old + 1000, old + 1000), (None, old + 1001)]:
         assert updated.update_weights(models[0], version=version) == expected
     assert updated.generate("Hi", max_tokens=1)[0].weight_version == old + 1001
@@ -68,7 +66,7 @@ def buckets(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> list[An
     """What goes out to the engine from now on; nothing does where its model is in this process."""
     if not has_verl():
         return []
-    sent: list[Any] = []
+    sent = []
     upstream = engine.rollout._engine.update_weights_from_tensor
 
     async def counted(request: Any) -> Any:
@@ -80,9 +78,7 @@ def buckets(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> list[An
 
 
 @pytest.mark.verl
-def test_bucket_size_is_the_configs(
-    updated: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bucket_size_is_the_configs(updated, models, monkeypatch):
     sent = buckets(updated, monkeypatch)
     size = sum(p.numel() * 4 for p in models[0].parameters())
     updated.update_weights(models[0])
@@ -99,7 +95,7 @@ def cut_short(state: State) -> Iterator[Any]:
 
 ADAPTER = "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"
 # By what is wrong: what makes it of a model's state, and what is said of it.
-BROKEN: dict[str, tuple[Callable[[State], Any], str]] = {
+BROKEN = {
     "unknown": (
         lambda s: s | {"model.layers.3.mlp.dwon_proj.weight": s[DOWN]},
         r"no model.layers.3.mlp.dwon_proj.weight \(did you mean '" + DOWN + r"'\?\)",
@@ -127,9 +123,7 @@ BROKEN: dict[str, tuple[Callable[[State], Any], str]] = {
 }
 
 
-def test_wrong_weights_leave_the_old_ones_serving(
-    updated: InferenceEngine, models: Any, old: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_weights_leave_the_old_ones_serving(updated, models, old, monkeypatch):
     sent = buckets(updated, monkeypatch)
     for change, words in BROKEN.values():
         with pytest.raises((ConfigError, OSError), match=words) as caught:
@@ -141,8 +135,8 @@ def test_wrong_weights_leave_the_old_ones_serving(
 
 @pytest.mark.verl
 def test_call_in_flight_ends_on_the_old_weights_and_a_later_one_waits_for_the_new(
-    updated: InferenceEngine, models: Any, old: int
-) -> None:
+    updated, models, old
+):
     long = {**GREEDY, "max_tokens": 1500, "ignore_eos": True}
     early = begun(lambda: updated.generate(IDS[0], **long))
     assert until(lambda: in_flight(updated), 30)
@@ -163,11 +157,9 @@ def test_call_in_flight_ends_on_the_old_weights_and_a_later_one_waits_for_the_ne
     assert [ids] == late.result().token_ids
 
 
-def test_under_a_storm_of_updates_each_call_sees_one_version_and_its_model(
-    updated: InferenceEngine, models: Any
-) -> None:
+def test_under_a_storm_of_updates_each_call_sees_one_version_and_its_model(updated, models):
     of = {updated.update_weights(models[0], version=2000): models[0]}
-    outputs: list[Any] = []
+    outputs = []
     over = threading.Event()
 
     def ask() -> None:
@@ -186,9 +178,7 @@ def test_under_a_storm_of_updates_each_call_sees_one_version_and_its_model(
     assert len({output[0].weight_version for output in outputs}) >= 3
 
 
-def test_row_given_up_just_before_does_not_disturb_the_update(
-    updated: InferenceEngine, models: Any
-) -> None:
+def test_row_given_up_just_before_does_not_disturb_the_update(updated, models):
     for step in range(4):
         stream = updated.stream("Hi", max_tokens=1500, ignore_eos=True)
         next(stream)
@@ -200,12 +190,8 @@ def test_row_given_up_just_before_does_not_disturb_the_update(
 @pytest.mark.verl
 @pytest.mark.parametrize("how", [{}, {"running": "keep"}], ids=str)
 def test_update_that_breaks_off_half_way_serves_nothing_until_a_whole_one(
-    updated: InferenceEngine,
-    models: Any,
-    old: int,
-    monkeypatch: pytest.MonkeyPatch,
-    how: dict[str, Any],
-) -> None:
+    updated, models, old, monkeypatch, how
+):
     rows = running(updated, IDS, 3, max_tokens=120, ignore_eos=True) if how else []
     with monkeypatch.context() as patch:
         breaking_off(updated, patch)
@@ -244,9 +230,7 @@ def overflowing(engine: InferenceEngine) -> Any:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, {**GREEDY, "temperature": 0.7, "top_k": 1}], ids=str)
-def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(
-    updated: InferenceEngine, sampling: dict[str, Any]
-) -> None:
+def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(updated, sampling):
     model = overflowing(updated)
     version = updated.update_weights(model)
     good = [[token for token in prompt if token != OVERFLOWS] or [5] for prompt in PROMPTS]
@@ -258,7 +242,7 @@ def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(
     ):
         with pytest.raises(InferenceError, match="log prob nan.*float16"):
             ask()
-    tools: dict[str, Any] = {"tools": [schema("look", "place")], "truncate_prompt": "left"}
+    tools = {"tools": [schema("look", "place")], "truncate_prompt": "left"}
     [told] = updated.generate("a", logit_bias={OVERFLOWS: 100.0}, **tools, **sampling).metadata
     assert told["error"].startswith("RequestFailure: turn 1: It has the log prob nan")
     with pytest.raises(InferenceError, match="Row 1 .*log prob nan"):
@@ -266,15 +250,13 @@ def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(
     assert_by_hand(beside.result(60), good, {version: model})
 
 
-def test_documented_update_works(updated: InferenceEngine) -> None:
+def test_documented_update_works(updated):
     program = blocks("docs/training.md", "python")[0]
     exec(program.replace("InferenceEngine()", "updated"), {"updated": updated})
 
 
 @pytest.mark.verl
-def test_engine_killed_in_an_update_is_dead_at_once(
-    updated: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_killed_in_an_update_is_dead_at_once(updated, models, monkeypatch):
     upstream = updated.rollout._engine.update_weights_from_tensor
 
     async def killed(request: Any) -> Any:
