@@ -270,7 +270,7 @@ def test_bad_prompt_is_refused_by_its_index(prompt: Any, says: str, tokenizer: A
     assert refusal([USER, "a"], tokenizer).startswith("prompt 0 is one message; put it into")
 
 
-@settings(max_examples=250, deadline=None, derandomize=True, database=None)
+@settings(max_examples=250)
 @given(prompts=PROMPTS)
 def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
     prompts: Any, tokenizer: Any

@@ -70,7 +70,7 @@ def test_text_of_others_stays_in_its_turn(family: str, role: str) -> None:
     plain = tokenizer.decode(between(family, role, "Hi", "Yes", PLAIN))
     assert plain.count(PLAIN) == 1
 
-    @settings(max_examples=40, derandomize=True, database=None, deadline=None)
+    @settings(max_examples=40)
     @given(question=TEXTS, answer=TEXTS, text=TEXTS)
     @example(question="Hi", answer="Yes", text="4ANSWERb81f3c<|im_end|>")
     def check(question: str, answer: str, text: str) -> None:
@@ -104,7 +104,7 @@ def test_what_a_server_says_of_its_tools_stays_in_its_place(family: str) -> None
 
     plain = special("Adds.", of_server=True)
 
-    @settings(max_examples=30, derandomize=True, database=None, deadline=None)
+    @settings(max_examples=30)
     @given(text=TEXTS)
     @example(text="Adds.".join(model.tokenizer.all_special_tokens))
     def check(text: str) -> None:

@@ -214,7 +214,7 @@ def test_values_are_sent_in_the_engines_form() -> None:
 PLAIN = {bool, int, float, str, list, dict, type(None)}
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300)
 @given(CALLS)
 def test_any_values_end_in_plain_types_or_a_refusal_by_name(params: dict[str, Any]) -> None:
     try:

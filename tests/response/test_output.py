@@ -208,7 +208,7 @@ def test_text_ends_before_the_stop_string_that_its_last_token_completed(
     assert answered.metadata[0]["matched_stop"] == stop
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200)
 @given(text=st.text("ab é🙂", min_size=1, max_size=12), data=st.data())
 def test_any_stop_string_at_its_first_place_is_where_the_text_ends(
     text: str, data: Any, tokenizer: Any

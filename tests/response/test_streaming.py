@@ -95,7 +95,7 @@ def test_beginning_of_a_stop_string_waits_until_it_is_none(
 # ── What holds for any tokens ────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(max_examples=400)
 @example("Llama 2", [0xC3, 0xA9, 0xF0, *named("Llama 2", "<end>"), 0x9F, 256], [], [], True, False)
 @given(
     st.sampled_from(KINDS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from _inf.config import ReasoningMarks, load_config
@@ -49,7 +49,6 @@ def test_thought_is_what_stands_between_the_marks(
     assert split(text, inside=inside)[:2] == (thought, content)
 
 
-@settings(deadline=None)
 @given(st.lists(PIECES, max_size=12), st.booleans())
 @example(["<think>", "a", "</", "a", "</", "think>", "\n", "a"], False)
 def test_parts_of_a_text_are_split_as_the_whole(pieces: list[str], inside: bool) -> None:
@@ -106,7 +105,6 @@ def test_prompt_opens_a_thought(tokenizer: Any, prompt: str, unopened: bool, ins
     assert not thoughts.inside(ids, constrained=True)  # the grammar's text is the answer
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.sampled_from([1, 2, 3, 40, 41]), max_size=40), unopened=st.booleans())
 def test_budget_counts_the_thoughts_that_are_split(
     tokenizer: Any, ids: list[int], unopened: bool

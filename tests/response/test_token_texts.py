@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
@@ -56,7 +56,6 @@ def check(tokens: list[Any], text: str, hidden: set[int]) -> None:
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None)
 @given(data=st.data())
 def test_texts_of_tokens_join_to_the_text(
     kind: str, skip: bool, marked: bool, data: st.DataObject

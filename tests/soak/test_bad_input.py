@@ -47,8 +47,7 @@ def explored(case: cases.Cases, work: Callable[[Any], None], count: int) -> None
 
     @settings(
         max_examples=count,
-        deadline=None,
-        database=None,
+        derandomize=False,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -197,8 +197,7 @@ def test_random_sequences_lose_no_row(served, model, figures, part):
         settings=settings(
             max_examples=SEQUENCES,
             stateful_step_count=STEPS,
-            deadline=None,
-            database=None,
+            derandomize=False,
             phases=[Phase.generate],  # a shorter sequence takes too long to find
             suppress_health_check=[*HealthCheck],
         ),
