@@ -493,7 +493,7 @@ def test_evaluation_runs_tools_as_in_training_and_scores_the_whole_response(call
         scores = extra_info["rollout_reward_scores"]
         return {"score": extra_info["num_turns"], "text": solution_str, "scores": scores}
 
-    tools = [calculator("84"), grader()]
+    tools = [calculator_that("84"), grader()]
     given = {"reward": score, "reward_workers": 0, "tools": tools}
     report = inf.evaluate(caller, data, temperature=0, **given)
     assert [row.get("error") for row in report.rows] == [None] * 3
