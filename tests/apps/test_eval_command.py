@@ -16,7 +16,7 @@ import pytest
 
 import inf
 from _inf.apps import tally
-from inf import ConfigError, EngineDeadError, PromptError
+from inf import ConfigError, PromptError
 from tests.support.json_lines import read, write
 from tests.support.stub_engine import StubEngine
 
@@ -151,17 +151,6 @@ def test_answers_whose_reward_failed_are_only_scored_again(evaluate: Eval) -> No
     goes_on(evaluate, 4)
 
 
-def test_aborted_answers_are_not_scored_and_are_asked_again(
-    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as aborting:
-        aborting.setattr(Stub, "finish_reason", "abort")
-        code, _, err = evaluate()
-    assert code == 1 and "4 answers have no reward" in err
-    assert {(row["reward"], row["error"]["code"]) for row in rows()} == {(None, "aborted")}
-    goes_on(evaluate, 8)
-
-
 def test_stopped_run_scores_the_answers_that_it_has_and_asks_for_the_others(
     evaluate: Eval,
 ) -> None:
@@ -175,22 +164,6 @@ def test_stopped_run_scores_the_answers_that_it_has_and_asks_for_the_others(
     found = rows()
     assert [row["line"] for row in found] == [1, 2, 3, 4] and found[0] == first
     assert found[1]["completion"] == second["completion"]
-
-
-def test_dead_engine_leaves_its_answers_to_be_scored(
-    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dies(number: int) -> bool:
-        if number == 3:
-            raise EngineDeadError("the scheduler died")
-        return number == 4  # for ever
-
-    monkeypatch.setattr(Stub, "wait", dies)
-    code, _, err = evaluate()
-    assert code == 1 and "the scheduler died" in err
-    assert [row["line"] for row in rows()][:2] == [1, 2]
-    monkeypatch.setattr(Stub, "wait", None)
-    goes_on(evaluate, 6)
 
 
 def test_answers_are_scored_while_others_are_being_generated_and_progress_is_said(

@@ -101,12 +101,6 @@ def test_config_model_or_prompt_that_cannot_be_used_is_one_line(
 # ─── Work that fails ───
 
 
-def test_timeout_exits_1_with_one_line(on_tiny: Command) -> None:
-    code, out, err = on_tiny("--timeout", "0.01", "--max-tokens", "120", "--ignore-eos", "Hello")
-    assert (code, out) == (1, "")
-    assert "timeout" in one_line(err)
-
-
 @pytest.mark.verl
 def test_ctrl_c_while_the_engine_starts_exits_130_and_leaves_no_child(tmp_path: Path) -> None:
     arguments = ["--set", f"model_path={tiny_model()}", "Hello"]

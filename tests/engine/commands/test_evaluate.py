@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ import yaml
 
 import inf
 from inf import ConfigError, InferenceEngine
-from tests.support.json_lines import read, write
+from tests.support.json_lines import read
 from tests.support.scripts import INF, START_SECONDS, TINY, alive, script, until
 from tests.support.tiny import tiny_model
 from tests.support.verl_rows import verl_rows
@@ -86,35 +85,6 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(
         with pytest.raises(ConfigError, match=says):
             inf.evaluate(tiny, [data], **params)
     assert tiny.stats()["requests"] == asked
-
-
-# ─── The command ───
-
-
-REWARDS = """
-async def compute_score(data_source, solution_str, ground_truth, extra_info):
-    return extra_info['index'] / 2
-
-def nan(ground_truth, **rest):
-    return float('nan') if ground_truth == '1' else 1
-"""
-
-
-def test_command_scores_a_file_with_a_function_of_a_file(
-    on_tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "rows.jsonl", verl_rows(2))
-    Path("reward.py").write_text(REWARDS)
-    command = ["eval", "rows.jsonl", "-n", 2, "--temperature", 1, "--max-tokens", 6]
-    code, out, err = on_tiny(*command, "--reward", "reward.py")
-    assert code == 0 and "val-core/openai/gsm8k/reward/mean@2" in out and "0.2500" in out
-    assert "eval.summary.json" in err
-    code, out, err = on_tiny(*command, "--reward", "reward.py:nan")
-    assert code == 1 and "4 answers, 2 without a reward" in out
-    assert "answer 3: row 1 of the data: a reward must be a finite number, not nan" in err
-    assert '2 answers have no reward: "error" in their rows' in err
-    assert re.search(r"reward/mean@2 +1.0000$", out, re.M)  # of row 0
 
 
 # ─── Killed and resumed ───
