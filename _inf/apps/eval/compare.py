@@ -176,6 +176,12 @@ def compare_runs(a: Path, b: Path) -> Comparison:
     for pair in pairs:
         by_source[pair.data_source].append(pair)
     changed = [pair for pair in pairs if pair.difference]
+    answers = [[row for rows in run.values() for row in rows] for run in (first, second)]
+    unscored = [sum(row["reward"] is None for row in rows) for rows in answers]
+    scored_by = [
+        sorted({str(row.get("scored_by")) for row in rows if row["reward"] is not None})
+        for rows in answers
+    ]
     return Comparison(
         a=str(a),
         b=str(b),
@@ -185,8 +191,8 @@ def compare_runs(a: Path, b: Path) -> Comparison:
         only_in_a=sorted(first.keys() - second.keys()),
         only_in_b=sorted(second.keys() - first.keys()),
         without_reward=sorted(set(both) - {pair.number for pair in pairs}),
-        unscored=(_unscored(first), _unscored(second)),
-        scored_by=(_scored_by(first), _scored_by(second)),
+        unscored=(unscored[0], unscored[1]),
+        scored_by=(scored_by[0], scored_by[1]),
     )
 
 
@@ -224,13 +230,3 @@ def _check_same(a: Path, b: Path, number: int, one: AnswerRow, other: AnswerRow)
 
 def _rewards(rows: Sequence[AnswerRow]) -> list[float]:
     return [row["reward"] for row in rows if row["reward"] is not None]
-
-
-def _unscored(run: Run) -> int:
-    return sum(len(rows) - len(_rewards(rows)) for rows in run.values())
-
-
-def _scored_by(run: Run) -> list[str]:
-    """Return the versions that scored the run."""
-    rows = [row for rows in run.values() for row in rows if row["reward"] is not None]
-    return sorted({str(row.get("scored_by")) for row in rows})

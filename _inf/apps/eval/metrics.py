@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -24,24 +24,31 @@ def metrics(rows: Sequence[AnswerRow], n: int) -> dict[str, float]:
     if the reward function returns it, else the reward) `pass@k`, the unbiased
     1 - C(n-c, k) / C(n, k) with c answers of n whose value is 1, for k = 1, 2, 4 ... n.
     """
-    by_prompt: dict[int, list[AnswerRow]] = defaultdict(list)
-    for row in rows:
-        if row.get("reward") is not None:
-            by_prompt[row["number"]].append(row)
-    complete = [row for group in by_prompt.values() if len(group) == n for row in group]
+    scored = [row for row in rows if row.get("reward") is not None]
+    counts = Counter(row["number"] for row in scored)
+    complete = [row for row in scored if counts[row["number"]] == n]
     if not complete:
         return {}
+    import pandas
+
     values, named = _values(complete), _turns(complete)
-    verls = _verls(complete, values) if has_verl() else None
+    index = [[str(row[name]) for row in complete] for name in ("data_source", "number")]
+    verls = _verls(index, values) if has_verl() else None
     for variable in (name for name, column in values.items() if _all_are(int | float, column)):
-        for source, numbers in _by_source(complete, values[variable]):
+        by_source = pandas.Series(values[variable], index=index, dtype=float).groupby(level=0)
+        for source, numbers in by_source:
             is_core = variable == ("acc" if "acc" in values else "reward")
-            figures = verls[source][variable] if verls else _means(numbers, n)
+            of_prompt = numbers.groupby(level=1)
+            figures = verls[source][variable] if verls else _means(of_prompt, n)
             for name, number in figures.items():
                 core = is_core and name.startswith(CORE) and f"@{n}" in name
                 named[f"val-{'core' if core else 'aux'}/{source}/{variable}/{name}"] = float(number)
-            for name, number in _ours(numbers, n, is_core).items():
-                named[f"val-aux/{source}/{variable}/{name}"] = number
+            if len(of_prompt) > 1:
+                error = float(of_prompt.mean().sem())
+                named[f"val-aux/{source}/{variable}/stderr@{n}"] = error
+            if is_core and (numbers <= 1).all():  # 1 is right
+                for k, share in _pass_at(of_prompt, n).items():
+                    named[f"val-aux/{source}/{variable}/pass@{k}"] = share
     return named
 
 
@@ -60,35 +67,23 @@ def _all_are(kind: Any, values: Sequence[Any]) -> bool:
     return all(isinstance(value, kind) for value in values)
 
 
-def _by_source(rows: Sequence[AnswerRow], column: Sequence[Any]) -> Any:
-    import pandas
-
-    index = [[row[name] for row in rows] for name in ("data_source", "number")]
-    return pandas.Series(column, index=index, dtype=float).groupby(level=0)
-
-
-def _verls(rows: Sequence[AnswerRow], values: Mapping[str, list[Any]]) -> Any:
+def _verls(index: list[list[str]], values: Mapping[str, list[Any]]) -> Any:
     """Return verl's numbers by source, variable and name."""
     from verl.trainer.ppo.metric_utils import process_validation_metrics
 
-    sources, prompts = ([str(row[name]) for row in rows] for name in ("data_source", "number"))
+    sources, prompts = index
     return process_validation_metrics(sources, prompts, dict(values))
 
 
-def _means(numbers: Any, n: int) -> dict[str, float]:
-    of_prompt = numbers.groupby(level=1)
+def _means(of_prompt: Any, n: int) -> dict[str, float]:
     spread = {f"std@{n}": of_prompt.std(ddof=0).mean()} if n > 1 else {}
     return {f"mean@{n}": of_prompt.mean().mean(), **spread}
 
 
-def _ours(numbers: Any, n: int, is_core: bool) -> dict[str, float]:
-    of_prompt = numbers.groupby(level=1)
-    named = {f"stderr@{n}": float(of_prompt.mean().sem())} if len(of_prompt) > 1 else {}
-    if is_core and (numbers <= 1).all():  # 1 is right
-        right = of_prompt.agg(lambda rewards: (rewards == 1).sum())
-        for k in sorted({min(2**i, n) for i in range(n.bit_length() + 1)}):
-            named[f"pass@{k}"] = statistics.fmean(pass_at_k(n, int(count), k) for count in right)
-    return named
+def _pass_at(of_prompt: Any, n: int) -> dict[int, float]:
+    right = of_prompt.agg(lambda rewards: (rewards == 1).sum())
+    sizes = sorted({min(2**i, n) for i in range(n.bit_length() + 1)})
+    return {k: statistics.fmean(pass_at_k(n, int(count), k) for count in right) for k in sizes}
 
 
 def _turns(rows: Sequence[AnswerRow]) -> dict[str, float]:
