@@ -147,7 +147,7 @@ def test_set_reads_a_value_as_json_or_text(chat: Any, asked: list[Any]) -> None:
         code, _, err = chat(f"/set {text}\na\n/set {name} null\na\n", "--min-p", "0.1")
         given, after = (params.get(name) for _, params in asked[-2:])
         assert (code, given, type(given), after) == (0, value, type(value), None)
-        assert f"set: min_p=0.1, {name}={value}" in err
+        assert f"set: min_p=0.1, {name}={value}\n" in err and "set: min_p=0.1\n" in err
 
 
 def test_set_of_what_a_chat_cannot_use_is_refused(chat: Any) -> None:

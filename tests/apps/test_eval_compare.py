@@ -31,11 +31,15 @@ def compared(first: Rows, second: Rows) -> Comparison:
 
 def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and_named() -> None:
     first = [row(0, 1.0), row(0, 0.0), row(1, 0.0), row(1, None), row(5, 1.0, "code")]
-    first += [row(1, 0.0, line=4), row(7, 1.0), row(3, None)]  # a line's later row counts
+    first += [
+        row(1, 0.0, line=4),
+        row(7, 1.0),
+        row(3, None, scored_by=None),
+    ]  # a line's later row counts
     second = [row(5, 1.0, "code"), row(1, 1.0), row(0, 0.0), row(9, None), row(3, 1.0)]
     found = compared(first, second)
     assert [(each.number, each.a, each.b) for each in found.changed] == [(1, 0, 1), (0, 0.5, 0)]
-    assert list(found.by_source) == ["math", "code"]
+    assert list(found.by_source) == ["math", "code"] and found.scored_by[0] == ["f 1"]
     whole, code = found.overall, found.by_source["code"]
     assert (whole.prompts, whole.a, whole.b) == (3, pytest.approx(0.5), pytest.approx(2 / 3))
     assert whole.difference == pytest.approx(whole.b - whole.a)

@@ -57,6 +57,7 @@ def test_prompts_without_all_their_rewards_are_left_out_and_sources_kept_apart()
     found = metrics([*rows, row(2, 0.0, "code")], 2)
     assert found["val-core/math/reward/mean@2"] == 0.5
     assert found["val-core/code/reward/mean@2"] == 0.0
+    assert "val-aux/math/reward/stderr@2" not in found  # of one prompt
     assert metrics([row(0, None)], 1) == {}
     # Above one there is no pass@k, and a value named reward does not replace the reward.
     assert metrics([row(0, 3.0) | {"reward_extra": {"reward": 1.0}}], 1) == {

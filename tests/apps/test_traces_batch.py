@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy
 import pytest
 
 from _inf.apps.rollouts.traces import Trace, traces_to_data_proto
@@ -89,6 +90,5 @@ def test_rewards_that_are_no_finite_numbers_or_contradict_each_other_are_refused
         with pytest.raises(ConfigError, match=rf"traces\[2\]: it has no {name}.*'a'"):
             batch_of([*others, trace("a")])
     for reward in (float("nan"), True, "x"):
-        with pytest.raises(ConfigError, match=r"^rewards\[1\]: ") as caught:
-            batch_of([trace("a"), trace("b")], rewards=[0.5, reward])
-        assert caught.value.key == "rewards[1]"
+        with pytest.raises(ConfigError, match=r"^traces\[1\]: reward: "):
+            batch_of([trace("a"), trace("b")], rewards=[numpy.float32(0.5), reward])

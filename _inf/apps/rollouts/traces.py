@@ -22,11 +22,10 @@ import pydantic
 from _inf.apps.json_lines import json_lines, json_text
 from _inf.apps.rollouts.rollout import Rollout, first_fault, rollouts_to_data_proto
 from _inf.errors import ConfigError, InferenceError, shown
-from _inf.request.values import number as checked_number
 from _inf.response.decode import decoded_text
 from _inf.response.trainer_batch import OTHER_LOGPROBS
 from _inf.runtime.files import check_output, opened
-from _inf.types import Message, Tokenizer
+from _inf.types import Message, Tokenizer, python_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,23 +180,26 @@ def traces_to_data_proto(
     for name, values in (("rewards", rewards), ("uid", uid)):
         if values is not None and len(values) != len(traces):
             raise ConfigError.of(name, f"{len(values)} for {len(traces)} traces; give one each.")
-    scores = _of_rollouts(traces, "reward") if rewards is None else _checked(rewards)
+    scores = _of_rollouts(traces, "reward") if rewards is None else python_value(rewards)
     uid = _of_rollouts(traces, "task") if uid is None else uid
-    rows = enumerate(zip(traces, scores, uid, strict=True))
+    rows = zip(traces, scores, uid, strict=True)
     return rollouts_to_data_proto(
         [
-            dataclasses.replace(
-                _wide(trace, f"traces[{index}]", tokenizer, widths),
-                reward_scores={} if reward is None else {"reward": reward},
-                uid=group,
-            )
-            for index, (trace, reward, group) in rows
+            _wide(trace, f"traces[{index}]", tokenizer, widths, {"reward": reward, "uid": group})
+            for index, (trace, reward, group) in enumerate(rows)
         ]
     )
 
 
-def _wide(trace: Trace, where: str, tokenizer: Tokenizer, widths: tuple[int, int]) -> Rollout:
-    """A trace as a row of a batch with these widths. Raises `ConfigError` if it does not fit."""
+def _wide(
+    trace: Trace,
+    where: str,
+    tokenizer: Tokenizer,
+    widths: tuple[int, int],
+    of_batch: Mapping[str, Any],
+) -> Rollout:
+    """A trace as a row of a batch with these widths. Raises `ConfigError` if it does not fit, and
+    for a reward that is no finite number: one would spoil the advantages of its whole group."""
     keys = ("rollout.prompt_length", "rollout.response_length")
     for ids, most, key in zip((trace.prompt_token_ids, trace.token_ids), widths, keys, strict=True):
         if len(ids) > most:
@@ -207,22 +209,17 @@ def _wide(trace: Trace, where: str, tokenizer: Tokenizer, widths: tuple[int, int
             )
     if any(map(math.isnan, trace.logprobs)):
         raise ConfigError.of(where, OTHER_LOGPROBS)
-    return dataclasses.replace(
-        Rollout.of(row_of_trace(trace), where),
-        completion=_last_answer(trace, tokenizer),
-        messages=trace.messages,
-        prompt_length=widths[0],
-        response_length=widths[1],
-        pad_token_id=tokenizer.pad_token_id,
-    )
-
-
-def _checked(rewards: Sequence[float | None]) -> list[float | None]:
-    """Refuse what is no number: one such reward would spoil the advantages of its whole group."""
-    return [
-        None if reward is None else checked_number(f"rewards[{index}]", reward)
-        for index, reward in enumerate(rewards)
-    ]
+    shape = {"prompt_length": widths[0], "response_length": widths[1]}
+    row = {
+        **row_of_trace(trace),
+        **shape,
+        **of_batch,
+        "completion": _last_answer(trace, tokenizer),
+        "messages": trace.messages,
+        "reward_scores": {},
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    return Rollout.of(row, where)
 
 
 def _of_rollouts(traces: Sequence[Trace], name: str) -> list[Any]:
