@@ -51,6 +51,7 @@ def set_to(path: str, value: Any) -> Callable[[], object]:
     return lambda: read_config({"rollout": rollout}, {})
 
 
+OF_IDS: Any = Mock(**{"_backend.supports": {"token_ids"}})
 EXAMPLE = Example(0, "2 + 2?", "openai/gsm8k", "4", {})
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("rollout.name", set_to("rollout.name", "sglang")),
@@ -60,7 +61,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     (f"{AGENT}.agent_loop_config_path", set_to(f"{AGENT}.agent_loop_config_path", "x.yaml")),
     ("agent_loop", lambda: KnownLoops(Config()).find("tool_agent")),
     ("agent_loop", lambda: KnownLoops(Config()).find({"_target_": "mine.Loop"})),
-    ("rollout_batch()", lambda: InferenceEngine.rollout_batch(Mock(), [])),
+    ("rollout_batch()", lambda: InferenceEngine.rollout_batch(OF_IDS, [])),
     ("trainer_batch()", lambda: InferenceEngine.trainer_batch(Mock(), [])),
     ("model_path", lambda: write_merged(Path("actor"), Path("merged"), False)),
     ("rollouts_to_data_proto", lambda: rollouts_to_data_proto([])),
