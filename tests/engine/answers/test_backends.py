@@ -363,10 +363,13 @@ def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(monkeypa
         raise MemoryError("full")
 
     with started(name="hf") as engine:
-        stream = engine.stream("a", max_tokens=500, ignore_eos=True)
+        stream = engine.stream("a", max_tokens=500, ignore_eos=True, timeout=60)
         next(stream)
         monkeypatch.setattr(decoding.Decoder, "_admitted", full)
-        for call in (lambda: engine.generate("a", ignore_eos=True), lambda: list(stream)):
+        for call in (
+            lambda: engine.generate("a", ignore_eos=True, timeout=60),
+            lambda: list(stream),
+        ):
             with pytest.raises(EngineDeadError, match="decoding ended with MemoryError: full"):
                 call()
         assert engine.dead
