@@ -45,7 +45,7 @@ def answer(row: Episode) -> None:
     row.add_answer(asyncio.run(row.recorder.sample(row.next_request())))
 
 
-def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only() -> None:
+def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only():
     """The engine would die of such a token, which a tokenizer has if it was extended later."""
     own = tiny_rules(TEMPLATE, "<|new|>")
     end = own.model.tokenizer.eos_token_id
@@ -88,9 +88,7 @@ def between(*ids: int) -> Any:
 
 
 @pytest.mark.parametrize("forced", [[0], [1, 2], [3]])
-def test_answer_with_forced_tokens_is_one_answer_and_its_row_is_not_continued(
-    forced: list[int],
-) -> None:
+def test_answer_with_forced_tokens_is_one_answer_and_its_row_is_not_continued(forced):
     row = as_row(
         ended(between(9, 9), answered([1, 2, 3, END], "stop", forced), answered([4, 5], "abort"))
     )
@@ -104,7 +102,7 @@ def test_answer_with_forced_tokens_is_one_answer_and_its_row_is_not_continued(
 
 
 @pytest.mark.parametrize("template", [between(9, 9), between()])
-def test_row_is_continued_with_the_answers_that_it_has(template: Any) -> None:
+def test_row_is_continued_with_the_answers_that_it_has(template):
     """Also if nothing stands between two of them."""
     row = as_row(ended(template, answered([1, END], "stop"), answered([4, 5], "abort")))
     [saved] = as_rollouts([row])

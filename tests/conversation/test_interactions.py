@@ -1,9 +1,5 @@
 """verl's interactions, loaded from their file."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from _inf.backends.verl import environment
@@ -13,7 +9,7 @@ from _inf.errors import ConfigError
 
 @pytest.mark.verl
 @pytest.mark.parametrize("name", ["Mine", ".Mine", "Mine."])
-def test_interaction_without_a_module_is_refused_by_its_place(name: str, tmp_path: Path) -> None:
+def test_interaction_without_a_module_is_refused_by_its_place(name, tmp_path):
     environment.prepare("auto")
     path = tmp_path / "interactions.yaml"
     path.write_text(f"interaction:\n  - class_name: {name}\n")

@@ -30,9 +30,7 @@ def asking(*interactions: dict[str, Any], **params: Any) -> Sampling:
         ({"name": ["nag"]}, r"name: \['nag'\] is not an interaction"),
     ],
 )
-def test_unknown_interaction_is_named_as_the_caller_wrote_it(
-    kwargs: dict[str, Any], says: str
-) -> None:
+def test_unknown_interaction_is_named_as_the_caller_wrote_it(kwargs, says):
     check_turns(asking({"ground_truth": "7"}), {}, {"gsm8k": object()})  # verl's default
     with pytest.raises(ConfigError, match=rf"^interaction_kwargs\.{says}"):
         check_turns(asking(kwargs), {}, NAG)
@@ -49,9 +47,7 @@ def test_unknown_interaction_is_named_as_the_caller_wrote_it(
         ),
     ],
 )
-def test_advice_for_one_turn_fits_what_makes_more_of_them(
-    interaction: dict[str, Any], cause: str, advice: str
-) -> None:
+def test_advice_for_one_turn_fits_what_makes_more_of_them(interaction, cause, advice):
     with pytest.raises(ConfigError) as refused:
         check_turns(asking({}, interaction, regex="a"), {"weather": Tool("weather", {})}, NAG)
     assert str(refused.value) == f"regex: cannot be used with {cause}; {advice}."

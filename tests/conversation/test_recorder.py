@@ -19,7 +19,7 @@ from _inf.parts.failures import failures
 from _inf.types import Request, RequestOutput
 
 PROMPT, STOP = [1, 2, 3], 9
-TOKENIZER: Any = SimpleNamespace(decode=lambda ids, **kwargs: f"<{ids[0]}>")
+TOKENIZER = SimpleNamespace(decode=lambda ids, **kwargs: f"<{ids[0]}>")
 
 
 def sampled(prompt: list[int], ids: list[int]) -> Sampled:
@@ -63,7 +63,7 @@ def unsampled(ids: list[int], mask: list[int], requests: list[Sampled] = REQUEST
     return list(row(ids, mask, requests).transcript.unsampled)
 
 
-def test_forced_token_has_mask_0() -> None:
+def test_forced_token_has_mask_0():
     """Of `thinking_token_budget`."""
     first, second = REQUESTS
     answer = dataclasses.replace(first.answer, parts=(Forced([1]),))
@@ -87,18 +87,18 @@ def test_forced_token_has_mask_0() -> None:
         ([], [], []),
     ],
 )
-def test_places_that_were_not_sampled(ids: list[int], mask: list[int], places: list[int]) -> None:
+def test_places_that_were_not_sampled(ids, mask, places):
     assert unsampled(ids, mask) == places
 
 
-def test_requests_of_other_prompts_and_answers_that_were_not_kept_do_not_count() -> None:
+def test_requests_of_other_prompts_and_answers_that_were_not_kept_do_not_count():
     beside = [sampled([1, 2], [7, 7]), sampled([5], [4]), sampled(PROMPT, [4, 8])]
     assert unsampled(IDS, MASK, [*beside, *REQUESTS]) == []
     retried = [sampled(PROMPT, [7, 9]), *REQUESTS]
     assert unsampled(IDS, MASK, retried) == []
 
 
-def test_any_exact_row_is_exact_and_any_changed_id_is_found() -> None:
+def test_any_exact_row_is_exact_and_any_changed_id_is_found():
     drawn = random.Random(5)
     for _ in range(300):
         whole, mask, requests = list(PROMPT), [], []
@@ -119,7 +119,7 @@ def test_any_exact_row_is_exact_and_any_changed_id_is_found() -> None:
         assert unsampled(ids, mask, requests) == later
 
 
-def test_row_ends_as_its_last_request_did() -> None:
+def test_row_ends_as_its_last_request_did():
     whole = row(IDS, MASK)
     assert (whole.finish_reason, whole.matched_stop) == ("stop", STOP)
     assert whole.transcript.answer_ids == [8, 9]
@@ -134,7 +134,7 @@ def test_row_ends_as_its_last_request_did() -> None:
     assert row([], [], []).finish_reason == "stop"
 
 
-def test_log_probs_are_the_loops_own_or_the_recorded_ones() -> None:
+def test_log_probs_are_the_loops_own_or_the_recorded_ones():
     recorded = row(IDS, MASK)
     assert recorded.logprobs == [-0.4, -0.5, -0.9, -0.8, -0.9]
     assert recorded.transcript.logprobs == [-0.4, -0.5, -0.9, 0.0, 0.0, -0.8, -0.9]
@@ -144,7 +144,7 @@ def test_log_probs_are_the_loops_own_or_the_recorded_ones() -> None:
     assert all(map(math.isnan, unsampled_first.logprobs))
 
 
-def test_warning_names_the_loop_and_the_first_place() -> None:
+def test_warning_names_the_loop_and_the_first_place():
     outputs = [row(IDS, MASK), row(IDS, MASK[:5] + [0, 1]), row([7, 7], [1, 1])]
     assert [*warnings_of(outputs[:1], TOKENIZER), *failures(outputs)] == []
     [said] = warnings_of(outputs, TOKENIZER)

@@ -91,7 +91,7 @@ def held(
 
 
 @pytest.mark.parametrize("method", ["create", "calc_reward", "release"])
-def test_tool_that_is_cancelled_from_within_ends_its_own_row_alone(method: str) -> None:
+def test_tool_that_is_cancelled_from_within_ends_its_own_row_alone(method):
     async def cancelled() -> None:
         raise asyncio.CancelledError("from inside the tool")
 
@@ -102,7 +102,7 @@ def test_tool_that_is_cancelled_from_within_ends_its_own_row_alone(method: str) 
         assert row.weight_version == 3
 
 
-def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile() -> None:
+def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile():
     """The first row ends the call while the second one's tools are being released."""
     log: list[str] = []
     slow = VerlTool("slow", log, release=lambda: asyncio.sleep(0.1))
@@ -115,13 +115,13 @@ def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile() -> No
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_share_that_is_given_up_leaves_at_least_one_row(rows: int) -> None:
+def test_a_share_that_is_given_up_leaves_at_least_one_row(rows):
     """As in verl: of one row, `int(1 * (1 - 0.7))` are enough, which is none."""
     reasons = [row.finish_reason for row in held([1, 400, 400][:rows], [], over_sample_rate=0.7)]
     assert reasons == ["stop", "abort", "abort"][:rows]
 
 
-def test_tool_that_is_created_beside_one_that_fails_is_released_after_it_is_created() -> None:
+def test_tool_that_is_created_beside_one_that_fails_is_released_after_it_is_created():
     """A release before the end of `create` would leave a sandbox behind."""
     log: list[str] = []
 
@@ -136,7 +136,7 @@ def test_tool_that_is_created_beside_one_that_fails_is_released_after_it_is_crea
     assert "full released" in log
 
 
-def test_method_of_a_tool_that_blocks_does_not_hold_the_loop_of_the_other_rows() -> None:
+def test_method_of_a_tool_that_blocks_does_not_hold_the_loop_of_the_other_rows():
     both = threading.Barrier(2)
 
     class Blocks(VerlTool):
@@ -149,9 +149,7 @@ def test_method_of_a_tool_that_blocks_does_not_hold_the_loop_of_the_other_rows()
 
 
 @pytest.mark.parametrize("returned", [(False, None, 0.0, {}), 3])
-def test_interaction_that_returns_something_else_ends_its_row_with_what_it_was(
-    returned: Any,
-) -> None:
+def test_interaction_that_returns_something_else_ends_its_row_with_what_it_was(returned):
     class Says:
         async def start_interaction(self, instance_id: str, **kwargs: Any) -> None: ...
 
@@ -164,7 +162,7 @@ def test_interaction_that_returns_something_else_ends_its_row_with_what_it_was(
     assert f"says: generate_response() returned {returned!r}; it must be" in row.error
 
 
-def test_rows_of_one_prompt_do_not_share_what_their_tools_get() -> None:
+def test_rows_of_one_prompt_do_not_share_what_their_tools_get():
     log: list[str] = []
     kwargs = {"a": {"create_kwargs": {"seen": []}}}
     held([0, 0], [VerlTool("a", log)], options=TurnOptions(tools_kwargs=kwargs))
@@ -172,7 +170,7 @@ def test_rows_of_one_prompt_do_not_share_what_their_tools_get() -> None:
     assert kwargs == {"a": {"create_kwargs": {"seen": []}}}
 
 
-def test_rows_that_failed_are_warned_of_and_rows_given_up_by_a_limit_are_not() -> None:
+def test_rows_that_failed_are_warned_of_and_rows_given_up_by_a_limit_are_not():
     async def fails() -> None:
         raise OSError("no room")
 

@@ -42,19 +42,17 @@ def ids(*words: str, vocabulary: int = 100) -> list[list[int]]:
         ("  fox fox", [[2, 1], [1, 1]]),  # spaces before a word do not count
     ],
 )
-def test_word_is_banned_with_and_without_a_space_before_it(
-    word: str, banned: list[list[int]]
-) -> None:
+def test_word_is_banned_with_and_without_a_space_before_it(word, banned):
     assert ids(word) == banned
 
 
-def test_word_of_no_token_is_refused_and_one_beyond_the_vocabulary_cannot_come() -> None:
+def test_word_of_no_token_is_refused_and_one_beyond_the_vocabulary_cannot_come():
     with refused(ConfigError, key="bad_words[1]"):
         ids("fox", "\x00")
     assert ids("fox", "banana", vocabulary=9) == [[2], [1]]
 
 
-def test_only_a_last_token_is_banned_where_the_others_stand_before_it() -> None:
+def test_only_a_last_token_is_banned_where_the_others_stand_before_it():
     words = [[9, 10], [8, 10, 5], [7], [8, 8, 6]]
     assert completing(words, []) == [7]
     assert completing(words, [1, 9]) == [10, 7]

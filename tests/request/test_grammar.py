@@ -31,7 +31,7 @@ SEPARATORS = range(0x1C, 0x20)
 
 def json_matcher(schema: Any) -> LLMatcher:
     # As sglang 0.5.9 compiles it, srt/constrained/llguidance_backend.py.
-    defaults: Any = {"whitespace_flexible": False, "whitespace_pattern": None}
+    defaults = {"whitespace_flexible": False, "whitespace_pattern": None}
     text = json_schema_text(schema)
     return LLMatcher(BYTES, LLMatcher.grammar_from_json_schema(text, defaults=defaults))
 
@@ -75,9 +75,7 @@ def walk(matcher: LLMatcher, rng: random.Random, most: int = 400) -> str | None:
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), SCHEMAS)
-def test_grammar_takes_what_matches_and_nothing_else(
-    schema: Any, good: list[str], bad: list[str]
-) -> None:
+def test_grammar_takes_what_matches_and_nothing_else(schema, good, bad):
     validator = jsonschema.Draft202012Validator(schema)
     matcher, rng = json_matcher(schema), random.Random(0)
     for text in good:
@@ -90,7 +88,7 @@ def test_grammar_takes_what_matches_and_nothing_else(
         assert validator.is_valid(json.loads(text)), text
 
 
-def test_address_by_the_grammar_is_one_for_pydantic_too() -> None:
+def test_address_by_the_grammar_is_one_for_pydantic_too():
     matcher, rng = (
         json_matcher({"type": "string", "format": "uri", "maxLength": 40}),
         random.Random(1),
@@ -101,7 +99,7 @@ def test_address_by_the_grammar_is_one_for_pydantic_too() -> None:
         pydantic.TypeAdapter(pydantic.AnyUrl).validate_json(text)
 
 
-def test_items_that_a_schema_wants_unique_may_repeat_and_a_warning_names_them() -> None:
+def test_items_that_a_schema_wants_unique_may_repeat_and_a_warning_names_them():
     schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     for _ in range(2):
         with pytest.warns(UserWarning, match=r"^json_schema\.properties\.a\.uniqueItems: .*repeat"):
@@ -162,7 +160,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("schema", "path"), REFUSED)
-def test_what_cannot_be_enforced_is_refused_by_its_path(schema: Any, path: str) -> None:
+def test_what_cannot_be_enforced_is_refused_by_its_path(schema, path):
     with pytest.raises(ConfigError, match=rf"^{re.escape(path)}: [^\n]*[.?]$"):
         json_schema_text(schema)
 
@@ -175,7 +173,7 @@ def test_what_cannot_be_enforced_is_refused_by_its_path(schema: Any, path: str) 
         (["null", "null"], "must name one JSON type or more, each once"),
     ],
 )
-def test_type_that_json_does_not_have_is_named_with_the_nearest(type_: Any, says: str) -> None:
+def test_type_that_json_does_not_have_is_named_with_the_nearest(type_, says):
     with pytest.raises(
         ConfigError, match=rf"^json_schema\.properties\.a\.type: .*{re.escape(says)}"
     ):
@@ -202,18 +200,18 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_schema_or_regex_takes_minutes_or_ends_the_process(name: str) -> None:
+def test_no_schema_or_regex_takes_minutes_or_ends_the_process(name):
     asked = {"says": json.dumps(HOSTILE[name]), "seconds": HOSTILE_SECONDS}
     assert int(ran(sys.executable, "-c", CHECKED, **asked)) < 500_000  # KB
 
 
-def test_long_strings_and_many_properties_are_served() -> None:
+def test_long_strings_and_many_properties_are_served():
     json_schema_text({"type": "string", "minLength": 10**6, "maxLength": 10**9})
     json_schema_text({"type": "object", "additionalProperties": A, "maxProperties": 10**6})
     json_schema_text({"properties": {f"p{n}": {"multipleOf": 100} for n in range(200)}})
 
 
-def test_every_keyword_that_jsonschema_judges_by_is_enforced_or_refused() -> None:
+def test_every_keyword_that_jsonschema_judges_by_is_enforced_or_refused():
     swept = set(re.findall(r'"([$\w]+)":', json.dumps([schema for schema, _, _ in SCHEMAS])))
     for keyword in jsonschema.Draft202012Validator.VALIDATORS:
         if keyword not in swept:
@@ -221,7 +219,7 @@ def test_every_keyword_that_jsonschema_judges_by_is_enforced_or_refused() -> Non
                 json_schema_text({"type": "string", keyword: VALUES.get(keyword, {})})
 
 
-def test_annotations_and_other_types_keywords_change_nothing() -> None:
+def test_annotations_and_other_types_keywords_change_nothing():
     noted = {"title": "t", "description": "d", "default": 3, "examples": [1], "$comment": "c"}
     noted |= {"$schema": "http://json-schema.org/draft-07/schema#", "$id": "urn:x"}
     noted |= {"minLength": 3, "deprecated": True}
@@ -230,7 +228,7 @@ def test_annotations_and_other_types_keywords_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("regex", REGEXES)
-def test_random_walks_through_a_regex_match_it(regex: str) -> None:
+def test_random_walks_through_a_regex_match_it(regex):
     matcher = regex_matcher(regex)
     rng = random.Random(0)
     texts = [text for _ in range(30) if (text := walk(matcher, rng)) is not None]
@@ -248,17 +246,17 @@ REFUSED_REGEXES = [
 
 
 @pytest.mark.parametrize(("regex", "why"), REFUSED_REGEXES)
-def test_regex_that_cannot_be_enforced_is_refused(regex: Any, why: str) -> None:
+def test_regex_that_cannot_be_enforced_is_refused(regex, why):
     with pytest.raises(ConfigError, match=rf"^regex: [^\n]*{why}[^\n]*[.?]$"):
         regex_text(regex)
 
 
-def test_what_only_looks_like_a_refused_regex_is_served() -> None:
+def test_what_only_looks_like_a_refused_regex_is_served():
     for regex in (r"\[[a-z]", r"[^\[\]]x[a]", r"a\++", r"[*+?}]+", "a--b", r"[{99999}]", "a&&b"):
         assert regex_text(regex) == regex
 
 
-def test_regex_at_any_depth_is_served_or_refused() -> None:
+def test_regex_at_any_depth_is_served_or_refused():
     depths = {"served": 0, "refused": 0}
     for depth in range(10, 600, 30):
         try:
@@ -270,7 +268,7 @@ def test_regex_at_any_depth_is_served_or_refused() -> None:
     assert min(depths.values()) > 1
 
 
-def test_importing_is_light_and_the_root_logger_stays_the_callers() -> None:
+def test_importing_is_light_and_the_root_logger_stays_the_callers():
     code = """
 import logging, sys
 from _inf.parts.grammars.schemas import json_schema_text, regex_text

@@ -19,7 +19,7 @@ def fields(kind: type) -> set[str]:
     return {field.name for field in dataclasses.fields(kind)}
 
 
-def test_every_keyword_is_a_field_of_what_is_resolved_and_no_table_has_others() -> None:
+def test_every_keyword_is_a_field_of_what_is_resolved_and_no_table_has_others():
     assert FEATURES.keys() == frozenset().union(*(mode.supports for mode in MODES))
     of_parts = {name for part in PARTS for name in part.keywords}
     resolved = fields(SamplingParams) | fields(TurnOptions) | fields(Sampling) | of_parts
@@ -28,7 +28,7 @@ def test_every_keyword_is_a_field_of_what_is_resolved_and_no_table_has_others() 
 
 
 @pytest.mark.parametrize("name", KEYWORDS)
-def test_neutral_value_is_one_that_the_keyword_takes(name: str) -> None:
+def test_neutral_value_is_one_that_the_keyword_takes(name):
     keyword = KEYWORDS[name]
     if keyword.feature:
         neutral = FEATURES[keyword.feature][name]

@@ -7,7 +7,7 @@ from _inf.request.seeds import prompt_seed, sample_seed, turn_seed
 from tests.support.sampling import DEFAULT, asked, fault, greedy, refusal, sampled
 
 
-def test_lists_and_single_values_combine_prompt_by_prompt() -> None:
+def test_lists_and_single_values_combine_prompt_by_prompt():
     sampling = sampled(_prompts=3, temperature=[0, 0.5, None], max_tokens=[3, None, 5], top_k=9)
     assert [params.temperature for params in sampling.params] == [0, 0.5, 1]
     assert [params.max_tokens for params in sampling.params] == [3, DEFAULT.response_length, 5]
@@ -22,7 +22,7 @@ def test_lists_and_single_values_combine_prompt_by_prompt() -> None:
     assert [*asked(first)] == ["json_schema"] and [*asked(second)] == ["regex"]
 
 
-def test_empty_batch_hides_no_wrong_value() -> None:
+def test_empty_batch_hides_no_wrong_value():
     assert sampled(_prompts=0).params == sampled(_prompts=0, temperature=[]).params == []
     assert refusal(_prompts=0, top_p=9).startswith("top_p: ")
     assert refusal(_prompts=0, temperature=[0.5]).startswith("temperature: a list of 1 values for ")
@@ -33,7 +33,7 @@ def seeds(sampling: Sampling) -> list[int | None]:
     return [params.seed for params in sampling.rows]
 
 
-def test_samples_are_prompt_major_and_each_has_its_own_seed() -> None:
+def test_samples_are_prompt_major_and_each_has_its_own_seed():
     sampling = sampled(_prompts=3, n=3, seed=[7, None, 8], max_tokens=[3, 4, 5])
     own = [[seed, sample_seed(seed, 1), sample_seed(seed, 2)] for seed in (7, 8)]
     assert seeds(sampling) == [*own[0], None, None, None, *own[1]]
@@ -42,7 +42,7 @@ def test_samples_are_prompt_major_and_each_has_its_own_seed() -> None:
     assert seeds(sampling) == seeds(sampling)
 
 
-def test_one_seed_for_all_prompts_gives_each_prompt_its_own_and_the_first_the_seed_itself() -> None:
+def test_one_seed_for_all_prompts_gives_each_prompt_its_own_and_the_first_the_seed_itself():
     second = (7 + 0x9E3779B97F4A7C15) % 2**63
     assert prompt_seed(7, 1) == second
     wanted = [7, sample_seed(7, 1), second, sample_seed(second, 1)]
@@ -51,7 +51,7 @@ def test_one_seed_for_all_prompts_gives_each_prompt_its_own_and_the_first_the_se
     assert seeds(sampled(_prompts=2, n=2, seed=[7, 7])) == wanted[:2] * 2
 
 
-def test_derived_seeds_are_the_same_in_every_process_and_version() -> None:
+def test_derived_seeds_are_the_same_in_every_process_and_version():
     assert sample_seed(7, 1) == 4228751037375301439
     assert turn_seed(7, 1) == 2568442753100389352 and turn_seed(7, 0) == 7
     assert prompt_seed(None, 1) is sample_seed(None, 1) is turn_seed(None, 1) is None

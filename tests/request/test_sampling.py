@@ -1,9 +1,5 @@
 """Keywords and the config become complete parameters; what cannot be served is refused by name."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -19,7 +15,7 @@ INTEGER = {"type": "integer"}
 CONFIGURED = config(temperature=0.7, top_p=0.9, top_k=40, n=3, response_length=9, ignore_eos=True)
 
 
-def test_request_without_keywords_is_what_the_config_says() -> None:
+def test_request_without_keywords_is_what_the_config_says():
     sampling = sampled(CONFIGURED)
     own = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "max_tokens": 9, "ignore_eos": True}
     assert sampling.params == [SamplingParams(**own, stop_token_ids=[])]
@@ -28,8 +24,8 @@ def test_request_without_keywords_is_what_the_config_says() -> None:
     assert sampled(CONFIGURED, **dict.fromkeys(GenerateParams.__annotations__)) == sampling
 
 
-def test_every_keyword_wins_over_the_config() -> None:
-    of_rows: dict[str, Any] = {"temperature": 0.5, "top_p": 0.25, "top_k": -1, "min_p": 0.125}
+def test_every_keyword_wins_over_the_config():
+    of_rows = {"temperature": 0.5, "top_p": 0.25, "top_k": -1, "min_p": 0.125}
     of_rows |= {"max_tokens": 1000, "min_tokens": 10, "ignore_eos": False, "seed": 7}
     of_parts = {"presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5}
     of_parts |= {"prompt_logprobs": True}
@@ -59,9 +55,7 @@ def test_every_keyword_wins_over_the_config() -> None:
         ({}, {"temperature": 1e-6}, 1e-6),
     ],
 )
-def test_greedy_is_temperature_zero_by_any_keyword(
-    says: dict[str, Any], params: dict[str, Any], temperature: float
-) -> None:
+def test_greedy_is_temperature_zero_by_any_keyword(says, params, temperature):
     sampling = sampled(config(**says), **params)
     assert sampling.params[0].temperature == temperature
     assert greedy(sampling) == (temperature == 0)
@@ -71,7 +65,7 @@ ASKING = [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"seed": 0}, {"temperatu
 
 
 @pytest.mark.parametrize("asked", ASKING, ids=str)
-def test_what_asks_for_sampling_samples_and_is_refused_beside_greedy(asked: dict[str, Any]) -> None:
+def test_what_asks_for_sampling_samples_and_is_refused_beside_greedy(asked):
     default = config(do_sample=False)
     assert sampled(default, **asked).params[0].temperature == asked.get("temperature", 1.0)
     [(name, value)] = asked.items()
@@ -85,13 +79,13 @@ def test_what_asks_for_sampling_samples_and_is_refused_beside_greedy(asked: dict
     assert refusal(num_beams=2, **asked).startswith(says)
 
 
-def test_neutral_value_asks_for_nothing() -> None:
+def test_neutral_value_asks_for_nothing():
     for given in ({"top_p": 1}, {"top_k": -1}, {"min_p": 0}, {"max_tokens": 3}):
         assert greedy(sampled(config(do_sample=False), **given))
         assert greedy(sampled(do_sample=False, **given))
 
 
-def test_samples_that_would_be_the_same_name_their_prompt() -> None:
+def test_samples_that_would_be_the_same_name_their_prompt():
     for one_answer in ({"temperature": 0}, {"top_k": 1}):
         assert "4 samples of prompt 0 are all the same" in sampled(n=4, **one_answer).same_samples
         assert not sampled(n=1, **one_answer).same_samples
@@ -99,7 +93,7 @@ def test_samples_that_would_be_the_same_name_their_prompt() -> None:
     assert not sampled(n=4).same_samples and not sampled(_prompts=0, n=4).same_samples
 
 
-def test_beams_are_greedy_each_row_has_its_own_and_they_suffice() -> None:
+def test_beams_are_greedy_each_row_has_its_own_and_they_suffice():
     says = config(temperature=0.7, do_sample=True)
     sampling = sampled(says, _prompts=2, num_beams=4, n=3)
     assert greedy(sampling) and not sampling.same_samples
@@ -113,14 +107,14 @@ def test_beams_are_greedy_each_row_has_its_own_and_they_suffice() -> None:
     assert refusal(config(n=8), num_beams=4) == fewer.format(8)
 
 
-def test_stop_ids_join_the_models_eos_ids_each_once_and_in_order() -> None:
+def test_stop_ids_join_the_models_eos_ids_each_once_and_in_order():
     for given_ids in ([383, 7, 2, 7], (383, 7), np.array([7, 383])):
         assert sampled(stop_token_ids=given_ids).params[0].stop_token_ids == [0, 2, 7, 383]
     assert sampled().params[0].stop_token_ids == [0, 2]
     assert sampled(ignore_eos=True, stop_token_ids=[7, 2]).params[0].stop_token_ids == [2, 7]
 
 
-def test_arrays_are_lists_wherever_a_keyword_takes_a_list() -> None:
+def test_arrays_are_lists_wherever_a_keyword_takes_a_list():
     """As `pandas.read_parquet` gives them, whole columns of values per prompt too."""
     assert sampled(stop=np.array(["a"], dtype=object)).params[0].stop == ["a"]
     of_prompts = sampled(
@@ -165,14 +159,12 @@ MASK = {"sampling_mask": True, "top_k": 3}
         ({"allowed_token_ids": [2, 0], "min_tokens": 1}, "min_tokens", {"min_tokens": 0}),
     ],
 )
-def test_keywords_that_contradict_each_other_are_refused_by_one_of_them(
-    params: dict[str, Any], key: str, agree: dict[str, Any]
-) -> None:
+def test_keywords_that_contradict_each_other_are_refused_by_one_of_them(params, key, agree):
     assert fault(**params).key == key
     sampled(**{**params, **agree})
 
 
-def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None:
+def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens():
     for value, likeliest in ((True, 0), (1, 1), (384, 384), (False, 0)):
         sampling = sampled(_prompts=2, n=2, prompt_logprobs=value)
         assert ("prompt_logprobs" in sampling.asked) is (value is not False)
@@ -185,7 +177,7 @@ def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None
 @pytest.mark.parametrize(
     ("name", "nearest"), [("temprature", "temperature"), ("do sample", "do_sample"), ("", None)]
 )
-def test_unknown_keyword_names_the_nearest(name: str, nearest: str | None) -> None:
+def test_unknown_keyword_names_the_nearest(name, nearest):
     hint = f"; did you mean {nearest!r}?" if nearest else "."
     for value in (1, None):  # None hides no typing error
         assert refusal(**{name: value}) == f"{name}: generate() has no such parameter{hint}"

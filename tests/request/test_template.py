@@ -78,7 +78,7 @@ def after(tokenizer: Any, template: Template, *said: Any, ended: bool = True) ->
 
 
 @pytest.mark.parametrize("text", [QWEN, None], ids=["qwen", "plain ChatML"])
-def test_what_follows_an_answer_is_the_template_s_own_text(tokenizer: Any, text: Any) -> None:
+def test_what_follows_an_answer_is_the_template_s_own_text(tokenizer, text):
     template = made(tokenizer, text, schemas=[SCHEMA], instructions="Call add.")
     answer = {"role": "assistant", "content": "<tool_call>x</tool_call>"}
     whole = tokenizer.decode(template.prompt([USER, answer, RESULT], 0))
@@ -94,7 +94,7 @@ def test_what_follows_an_answer_is_the_template_s_own_text(tokenizer: Any, text:
 
 
 def turns(count: int, *, called: bool) -> list[dict[str, Any]]:
-    said: list[dict[str, Any]] = [USER]
+    said = [USER]
     for turn in range(count):
         call = {"id": f"call{turn:05}", "function": {"name": "add", "arguments": {"a": 2}}}
         answer = {"role": "assistant", "content": "" if called else "<call>"}
@@ -111,9 +111,7 @@ def turns(count: int, *, called: bool) -> list[dict[str, Any]]:
         (NAMING, 2, "<|im_start|>functions.add to=assistant\n4<|im_end|>"),
     ],
 )
-def test_template_that_wants_calls_before_results_gets_them(
-    text: str, count: int, result: str, tokenizer: Any
-) -> None:
+def test_template_that_wants_calls_before_results_gets_them(text, count, result, tokenizer):
     """It raises without a call, drops the result, counts the roles, or repeats the call's name in
     the header."""
     template = made(tokenizer, text, schemas=[SCHEMA])
@@ -123,8 +121,8 @@ def test_template_that_wants_calls_before_results_gets_them(
     assert tokenizer.decode(ids).strip().startswith(result)
 
 
-def test_template_that_cannot_show_tools_or_their_results_is_refused(tokenizer: Any) -> None:
-    told: dict[str, Any] = {"schemas": [SCHEMA], "instructions": "Call add."}
+def test_template_that_cannot_show_tools_or_their_results_is_refused(tokenizer):
+    told = {"schemas": [SCHEMA], "instructions": "Call add."}
     for text, says in ((DROPPING, ""), (NO_TOOLS, " .*must alternate")):
         template = made(tokenizer, text, **told)
         with pytest.raises(ToolError, match=f"cannot show a tool's result{says}"):
@@ -137,7 +135,7 @@ def test_template_that_cannot_show_tools_or_their_results_is_refused(tokenizer: 
         made(tokenizer, None, schemas=[SCHEMA])
 
 
-def test_template_that_ignores_tools_gets_them_in_the_system_message(tokenizer: Any) -> None:
+def test_template_that_ignores_tools_gets_them_in_the_system_message(tokenizer):
     template = made(tokenizer, None, schemas=[SCHEMA], instructions="You may call add.")
     asked = tokenizer.decode(template.prompt([USER], 0))
     assert asked.startswith(f"{IM_START}system\nYou may call add.{IM_END}")
@@ -170,9 +168,7 @@ call['function']['name'] + ' ' + call['function']['arguments'] + '</CALL><|im_en
     ["'tool_calls' in message", *["message['content'] is none"] * (not DROPS_NULL)],
 )
 @pytest.mark.parametrize("plus", ["+", "~"])
-def test_template_that_joins_arguments_gets_their_json_text(
-    condition: str, plus: str, tokenizer: Any
-) -> None:
+def test_template_that_joins_arguments_gets_their_json_text(condition, plus, tokenizer):
     text = JOINING.replace("CONDITION", condition).replace("+", plus)
     template = made(tokenizer, text, schemas=[SCHEMA])
     template.check_turns()
@@ -202,9 +198,7 @@ IN_PLACE_OF_SYSTEM = """{%- if messages[0].role in ["system", "developer"] %}<|i
 
 
 @pytest.mark.parametrize("text", [QWEN3, ONE_SYSTEM, IN_PLACE_OF_SYSTEM])
-def test_developer_speaks_as_the_system_where_the_template_does_not_show_the_role(
-    text: str, tokenizer: Any
-) -> None:
+def test_developer_speaks_as_the_system_where_the_template_does_not_show_the_role(text, tokenizer):
     """It drops the role, refuses it, or shows it only in place of a system message."""
     template = made(tokenizer, text)
     rules, system = said("developer", "Never say no."), said("system", "Be brief.")
@@ -229,9 +223,7 @@ LAST_ONLY = "{{ messages[-1].content }}"
         (LAST_ONLY, [said("user", "Hi"), said("assistant", "Hello"), USER], 0),
     ],
 )
-def test_prompt_is_refused_whose_template_leaves_a_message_out(
-    text: str, messages: Any, place: int, tokenizer: Any
-) -> None:
+def test_prompt_is_refused_whose_template_leaves_a_message_out(text, messages, place, tokenizer):
     template, role = made(tokenizer, text), messages[place]["role"]
     with pytest.raises(PromptError, match=rf"^prompt 3, message {place}: .*\(role {role}\)"):
         template.prompt(messages, 3)
@@ -244,9 +236,7 @@ AS_JSON = """{%- for message in messages %}{{ message | tojson }}
 
 
 @pytest.mark.parametrize("text", [QWEN, QWEN3, SHOUTING, AS_JSON, None])
-def test_texts_that_a_template_changes_are_no_texts_that_it_leaves_out(
-    text: str | None, tokenizer: Any
-) -> None:
+def test_texts_that_a_template_changes_are_no_texts_that_it_leaves_out(text, tokenizer):
     """It strips or escapes them, writes them in capitals, or hides earlier thoughts."""
     messages = [
         *(said("system", '  "Quoted"\n & <brief>\n'), USER),
@@ -260,9 +250,7 @@ def test_texts_that_a_template_changes_are_no_texts_that_it_leaves_out(
         assert made(tokenizer, text).prompt(messages, 0)
 
 
-def test_template_that_leaves_out_what_was_said_beside_a_call_gives_one_warning(
-    tokenizer: Any,
-) -> None:
+def test_template_that_leaves_out_what_was_said_beside_a_call_gives_one_warning(tokenizer):
     template = made(tokenizer, STRICT, schemas=[SCHEMA])
     messages = [USER, said("assistant", "I add.", tool_calls=[CALL]), RESULT]
     with pytest.warns(UserWarning, match="^prompt 0, message 1: .* what the assistant said") as all:

@@ -44,39 +44,39 @@ def answered(
     ],
 )
 def test_end_mark_is_forced_after_the_budget_of_a_thought_that_the_prompt_opens(
-    prompt: list[int], budget: int, forced: list[int]
-) -> None:
+    prompt, budget, forced
+):
     ids, places = answered(budget, prompt, [])
     assert places == forced and [ids[place] for place in places] == END[: len(forced)]
 
 
-def test_thought_that_the_answer_opens_has_the_budget_from_there_on() -> None:
+def test_thought_that_the_answer_opens_has_the_budget_from_there_on():
     ids, forced = answered(2, [5], [1, *START, 3, 4])
     assert forced == [5, 6] and ids[:7] == [1, *START, 3, 4, *END]
     assert answered(2, [5], [10, 1, 11])[1] == []  # parts of a mark are none
 
 
-def test_thought_that_ends_by_itself_is_not_ended_again() -> None:
+def test_thought_that_ends_by_itself_is_not_ended_again():
     assert answered(4, START, [1, *END, 2])[1] == []
     assert answered(3, START, [1, *END, 2])[1] == []  # with the last token of the budget
     ids, forced = answered(2, START, [1, 20, 21])  # the mark has only begun: it comes whole
     assert forced == [2, 3] and ids[:4] == [1, 20, 20, 21]
 
 
-def test_each_later_thought_of_the_answer_has_the_budget_too() -> None:
+def test_each_later_thought_of_the_answer_has_the_budget_too():
     ids, forced = answered(3, START, [1, *END, 3, *START, 4, 5, 6])
     assert ids[:11] == [1, *END, 3, *START, 4, 5, 6, *END] and forced == [9, 10]
     assert answered(1, START, [1, *START, 3])[1] == [1, 2, 6, 7]  # the mark stands at 3 and 4
     assert answered(3, START, [1, *START, 3])[1] == [3, 4]  # in a thought a mark opens none
 
 
-def test_unopened_answer_is_a_thought_unless_the_prompt_ends_one() -> None:
+def test_unopened_answer_is_a_thought_unless_the_prompt_ends_one():
     assert answered(2, [5], [], unopened=True)[1] == [2, 3]
     assert answered(2, [5, *END, 9], [], unopened=True)[1] == []
     assert answered(2, [*END, *[9] * 16], [], unopened=True)[1] == [2, 3]
 
 
-def test_mark_in_a_message_that_has_ended_opens_and_closes_nothing() -> None:
+def test_mark_in_a_message_that_has_ended_opens_and_closes_nothing():
     marks = ThoughtMarks(START, END, False, turn_ends=[9, 8])
     assert opened([5, *START, 1, 9, 5], marks) is None
     assert opened([5, *START, 1, 9, *START, 1, 1], marks) == -2
@@ -85,7 +85,7 @@ def test_mark_in_a_message_that_has_ended_opens_and_closes_nothing() -> None:
     assert opened([8, *END, *[5] * 50], unopened) is None
 
 
-def test_answer_repeats_where_its_end_is_equal_parts() -> None:
+def test_answer_repeats_where_its_end_is_equal_parts():
     def found(ids: Sequence[int], least: int, most: int, count: int) -> bool:
         of = {"min_pattern_size": least, "max_pattern_size": most, "min_count": count}
         return repeats(list(ids), of)

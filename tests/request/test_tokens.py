@@ -8,7 +8,6 @@ import enum
 import re
 from collections import UserDict, deque
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -111,12 +110,12 @@ def chat(*turns: tuple[str, str]) -> str:
         [Turn("user", "hi")],
     ],
 )
-def test_one_user_message_is_one_prompt_in_every_form(prompts: Any, tokenizer: Any) -> None:
+def test_one_user_message_is_one_prompt_in_every_form(prompts, tokenizer):
     text = chat(("user", "hi"))
     assert ids(prompts, tokenizer) == [tokenizer.encode(text)]
 
 
-def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer: Any, tmp_path: Path) -> None:
+def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer, tmp_path):
     """verl's own form; in a table every message has the keys of all, with null for missing ones."""
     asked = {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": "1"}]}
     talks = [[USER], [USER, asked, {"role": "tool", "content": "4", "tool_call_id": "1"}]]
@@ -131,7 +130,7 @@ def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer: Any, tmp_pat
         assert second["tool_calls"][0]["function"]["arguments"] == {"a": [1]}  # type: ignore[arg-type, index, call-overload]
 
 
-def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer: Any) -> None:
+def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer):
     from openai.types.chat import ChatCompletionMessage
 
     plain = ChatCompletionMessage(role="assistant", content="yes?", annotations=[])
@@ -148,7 +147,7 @@ def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer: Any) -> N
     assert refusal([USER, refused], tokenizer).startswith("prompt 0, message 1: unknown key 'ref")
 
 
-def test_histories_of_other_clients_are_taken() -> None:
+def test_histories_of_other_clients_are_taken():
     thought = {"reasoning_content": "hm"}
     said = {"role": "assistant", "content": "", **thought}
     for fields in ({"reasoning": "hm"}, thought, {"reasoning": "hm", **thought}):
@@ -162,7 +161,7 @@ def test_histories_of_other_clients_are_taken() -> None:
         assert normalize([marked]) == [[USER]]
 
 
-def test_special_tokens_of_the_tokenizer_are_added_to_text_and_not_to_messages() -> None:
+def test_special_tokens_of_the_tokenizer_are_added_to_text_and_not_to_messages():
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model(bos=True))
@@ -175,7 +174,7 @@ def test_special_tokens_of_the_tokenizer_are_added_to_text_and_not_to_messages()
     assert ids("hi", own) == [tokenizer.encode("hi")]
 
 
-def test_lists_are_batches_or_one_conversation_and_keep_their_order(tokenizer: Any) -> None:
+def test_lists_are_batches_or_one_conversation_and_keep_their_order(tokenizer):
     turns = [("system", "Be kind."), ("user", "hi"), ("assistant", "yes?"), ("user", "2 + 2")]
     talk = [{"role": role, "content": content} for role, content in turns]
     expected = tokenizer.encode(chat(*turns))
@@ -195,7 +194,7 @@ def test_lists_are_batches_or_one_conversation_and_keep_their_order(tokenizer: A
 @pytest.mark.parametrize(
     ("text", "read"), [("", {}), (" \n", {}), ('{"a": 1}', {"a": 1}), *[("[" * 100_000,) * 2]]
 )
-def test_arguments_of_a_call_are_read_where_that_is_possible(text: str, read: object) -> None:
+def test_arguments_of_a_call_are_read_where_that_is_possible(text, read):
     call = {"function": {"name": "f", "arguments": text}}
     ((said,),) = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
     assert said["tool_calls"][0]["function"]["arguments"] == read  # type: ignore[index, call-overload]
@@ -209,7 +208,7 @@ def generator() -> Iterator[str]:
 
 
 # One prompt each, and what its refusal says after "prompt N".
-BAD: list[tuple[Any, str]] = [
+BAD = [
     (None, " is None"),
     (b"hi", " is of type bytes"),
     (generator(), " is of type generator"),
@@ -261,7 +260,7 @@ BAD: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(
     ("prompt", "says"), BAD, ids=[f"{n}{says}" for n, (_, says) in enumerate(BAD)]
 )
-def test_bad_prompt_is_refused_by_its_index(prompt: Any, says: str, tokenizer: Any) -> None:
+def test_bad_prompt_is_refused_by_its_index(prompt, says, tokenizer):
     good = {"prompt_token_ids": [5]}
     assert refusal([good, "hi", prompt], tokenizer).startswith(f"prompt 2{says}")
     if not isinstance(prompt, list):  # alone, a list is a batch
@@ -272,9 +271,7 @@ def test_bad_prompt_is_refused_by_its_index(prompt: Any, says: str, tokenizer: A
 
 @settings(max_examples=250)
 @given(prompts=PROMPTS)
-def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
-    prompts: Any, tokenizer: Any
-) -> None:
+def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(prompts, tokenizer):
     try:
         answered = tokenize(normalize(prompts), Template(tokenizer), LIMITS)
     except PromptError as refused:
@@ -301,15 +298,13 @@ def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
         ),
     ],
 )
-def test_template_that_fails_is_an_error_with_the_prompts_index(
-    template: Any, says: str, tokenizer: Any
-) -> None:
+def test_template_that_fails_is_an_error_with_the_prompts_index(template, says, tokenizer):
     prompts = [{"prompt_token_ids": [5]}, "no"]  # ids need no template
     said = refusal(prompts, templated(tokenizer, template))
     assert said.startswith("prompt 1: ") and says in said
 
 
-def test_template_kwargs_reach_the_template(tokenizer: Any) -> None:
+def test_template_kwargs_reach_the_template(tokenizer):
     (thinking,) = ids("hi", tokenizer)
     (not_thinking,) = ids("hi", tokenizer, kwargs={"enable_thinking": False})
     assert thinking == tokenizer.encode(chat(("user", "hi")))
@@ -320,7 +315,7 @@ def test_template_kwargs_reach_the_template(tokenizer: Any) -> None:
     assert "tokenizer refused it" in refusal("hi", tokenizer, kwargs={"messages": []})
 
 
-def test_final_message_is_left_open_and_only_an_assistants_text_can_be(tokenizer: Any) -> None:
+def test_final_message_is_left_open_and_only_an_assistants_text_can_be(tokenizer):
     kwargs = sampled(continue_final_message=True).template_kwargs
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": " So "}]
     [open_ended] = ids([talk], tokenizer, kwargs=kwargs)
@@ -331,7 +326,7 @@ def test_final_message_is_left_open_and_only_an_assistants_text_can_be(tokenizer
     assert "the last message has no text" in said
 
 
-def test_response_that_is_none_and_token_that_the_model_lacks_are_refused(tokenizer: Any) -> None:
+def test_response_that_is_none_and_token_that_the_model_lacks_are_refused(tokenizer):
     """A tokenizer may have more tokens than the model; the engine would die of them."""
     larger = copy.deepcopy(tokenizer)
     larger.add_tokens(["<|new|>"])
@@ -353,7 +348,7 @@ def test_response_that_is_none_and_token_that_the_model_lacks_are_refused(tokeni
 # ── Lengths ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_prompt_may_fill_the_limit_to_the_token_and_one_more_is_refused(tokenizer: Any) -> None:
+def test_prompt_may_fill_the_limit_to_the_token_and_one_more_is_refused(tokenizer):
     full = {"prompt_token_ids": [5] * 64}
     assert ids(full, tokenizer) == [[5] * 64]
     said = refusal(["hi", {"prompt_token_ids": [5] * 65}], tokenizer)
@@ -363,7 +358,7 @@ def test_prompt_may_fill_the_limit_to_the_token_and_one_more_is_refused(tokenize
     assert refusal(longest + "a", tokenizer).startswith("prompt 0 has 65 tokens")
 
 
-def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer: Any) -> None:
+def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer):
     given_ids = [*range(10), *range(70)]
     for side, kept in (("left", given_ids[-64:]), ("right", given_ids[:64])):
         limits = Limits(64, 80, VOCABULARY, side)  # type: ignore[arg-type]
@@ -377,8 +372,8 @@ def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer: Any) 
     assert "[0] is -1" in refusal(odd, tokenizer, limits)
 
 
-def test_each_prompt_must_fit_with_its_own_max_tokens(tokenizer: Any) -> None:
-    prompts: list[Any] = [[5] * 3, [5] * 64]
+def test_each_prompt_must_fit_with_its_own_max_tokens(tokenizer):
+    prompts = [[5] * 3, [5] * 64]
     tokenize(prompts, Template(tokenizer), LIMITS, [77, 16])
     says = "^prompt 1 has 64 tokens; with max_tokens=17 that is 81, above .*At most max_tokens=16"
     with refused(PromptError, says, index=1):

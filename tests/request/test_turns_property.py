@@ -51,7 +51,7 @@ def template_of(family: str) -> tuple[Template, Any]:
 def between(family: str, role: str, question: str, answer: str, text: str) -> list[int]:
     """The ids after the second answer."""
     template, _ = template_of(family)
-    said: dict[str, Any] = {"role": role, "content": text}
+    said = {"role": role, "content": text}
     if role == "tool":
         said |= {"name": "add", "tool_call_id": CALL["id"]}
     asked = {"role": "user", "content": question}
@@ -65,7 +65,7 @@ def between(family: str, role: str, question: str, answer: str, text: str) -> li
 
 
 @pytest.mark.parametrize(("family", "role"), TURNS)
-def test_text_of_others_stays_in_its_turn(family: str, role: str) -> None:
+def test_text_of_others_stays_in_its_turn(family, role):
     template, tokenizer = template_of(family)
     plain = tokenizer.decode(between(family, role, "Hi", "Yes", PLAIN))
     assert plain.count(PLAIN) == 1
@@ -87,7 +87,7 @@ def test_text_of_others_stays_in_its_turn(family: str, role: str) -> None:
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in WITHOUT_TOOLS])
-def test_what_a_server_says_of_its_tools_stays_in_its_place(family: str) -> None:
+def test_what_a_server_says_of_its_tools_stays_in_its_place(family):
     """Descriptions, values and names of arguments; a caller's own schemas are shown as they are."""
     model = model_of(embedded_tokenizer(), FAMILIES[family])
     ask = [{"role": "user", "content": "Hi"}]

@@ -34,7 +34,7 @@ PENALTIES = ([-2, 0, 2], [-2.0000001, 2.0000001])
 IDS = [[VOCABULARY], [-1], [2**63], [HUGE], [True], [5.0], ["5"], [np.bool_(True)], 5, "5", {5}]
 LOOPS = [5, {"_target": "a"}, b"a"]
 # Of each keyword: values that it takes up to its limits, and values that it refuses.
-LIMITS: dict[str, tuple[list[Any], list[Any]]] = {
+LIMITS = {
     "temperature": ([0, 1e-6, 100.0], [-1e-9, math.inf]),
     "top_p": ([1e-9, 1], [0, -0.0, 1.0000001]),
     "top_k": ([-1, 1, 2**31 - 1], [0, -2, 2**31]),  # SGLang dies of one beyond int32
@@ -98,20 +98,20 @@ NUMBERS += ["repetition_penalty"]
 COUNTS = [*"top_k max_tokens min_tokens seed n num_beams logprobs thinking_token_budget".split()]
 COUNTS += ["max_tokens_per_turn"]
 FLAGS = [name for name, (taken, refused) in LIMITS.items() if not refused]
-NOT_FLAGS: list[Any] = [0, 1, "true", "", [1], [[True]], np.array([True, False]), object()]
-NOT_NUMBERS: list[Any] = [True, np.bool_(True), "0.5", b"1", [[1]], [1, 1], {1: 1}, 1j, Decimal(1)]
+NOT_FLAGS = [0, 1, "true", "", [1], [[True]], np.array([True, False]), object()]
+NOT_NUMBERS = [True, np.bool_(True), "0.5", b"1", [[1]], [1, 1], {1: 1}, 1j, Decimal(1)]
 NOT_NUMBERS += [math.nan, -math.inf, np.float32("nan"), np.array(1), torch.ones(2), object(), int]
-NOT_COUNTS: list[Any] = [*NOT_NUMBERS, 1.0, np.float64(3), Fraction(3)]
+NOT_COUNTS = [*NOT_NUMBERS, 1.0, np.float64(3), Fraction(3)]
 WRONG = {**dict.fromkeys(NUMBERS, NOT_NUMBERS), **dict.fromkeys(COUNTS, NOT_COUNTS)}
 WRONG |= dict.fromkeys(FLAGS, NOT_FLAGS)
 
 
 @pytest.mark.parametrize("name", sorted(KEYWORDS.keys() - {"tools"}))  # test_tools.py has these
-def test_keyword_takes_values_up_to_its_limits_and_refuses_all_others_by_name(name: str) -> None:
+def test_keyword_takes_values_up_to_its_limits_and_refuses_all_others_by_name(name):
     taken, refused = LIMITS[name]
     for value in taken:
         sampled(**{name: value})
-    huge: list[Any] = [-HUGE, 10**400, Fraction(10**400)]
+    huge = [-HUGE, 10**400, Fraction(10**400)]
     for value in [*refused, *huge, *WRONG.get(name, [object(), iter([5]), b"5", math.nan])]:
         key = str(fault(**{name: value}).key)
         assert re.split(r"[.\[]", key)[0] == name, value
@@ -137,16 +137,14 @@ def sent(name: str, value: Any) -> Any:
         (COUNTS, [3, np.int64(3), np.uint8(3)], int),
     ],
 )
-def test_value_of_any_kind_becomes_a_plain_one(
-    names: list[str], values: list[Any], type_: type
-) -> None:
+def test_value_of_any_kind_becomes_a_plain_one(names, values, type_):
     for name in names:
         for value in values:
             assert sent(name, value) == value and type(sent(name, value)) is type_, name
 
 
 @pytest.mark.parametrize("name", PER_PROMPT)
-def test_list_gives_each_prompt_its_value_and_none_the_configs(name: str) -> None:
+def test_list_gives_each_prompt_its_value_and_none_the_configs(name):
     taken, refused = LIMITS[name]
     if PER_PROMPT[name].is_list:
         taken, refused = [value for value in taken if not isinstance(value, str)], []
@@ -190,11 +188,11 @@ def test_list_gives_each_prompt_its_value_and_none_the_configs(name: str) -> Non
         ),
     ],
 )
-def test_refusal_names_the_place_and_what_to_write(params: dict[str, Any], says: str) -> None:
+def test_refusal_names_the_place_and_what_to_write(params, says):
     assert refusal(**params).startswith(says)
 
 
-def test_list_that_mixes_values_and_lists_is_refused() -> None:
+def test_list_that_mixes_values_and_lists_is_refused():
     for prompts in (1, 2):  # it is neither one list nor one per prompt
         for mixed, place in (([5, [5]], 1), ([[5], 5], 0), ([None, 5], 0)):
             assert fault(_prompts=prompts, stop_token_ids=mixed).key == f"stop_token_ids[{place}]"
@@ -202,7 +200,7 @@ def test_list_that_mixes_values_and_lists_is_refused() -> None:
             assert fault(_prompts=prompts, stop=strings).key == "stop"
 
 
-def test_values_are_sent_in_the_engines_form() -> None:
+def test_values_are_sent_in_the_engines_form():
     assert sent("logit_bias", {np.int64(5): -100, "383": np.float32(2)}) == {5: -100.0, 383: 2.0}
     assert sent("stop", "\n\n") == ["\n\n"] and sent("stop", ("a", "b")) == ["a", "b"]
     assert sent("thinking_token_budget", -1) is sent("repetition_detection", {}) is None
@@ -216,7 +214,7 @@ PLAIN = {bool, int, float, str, list, dict, type(None)}
 
 @settings(max_examples=300)
 @given(CALLS)
-def test_any_values_end_in_plain_types_or_a_refusal_by_name(params: dict[str, Any]) -> None:
+def test_any_values_end_in_plain_types_or_a_refusal_by_name(params):
     try:
         sampling = sampled(**params)
     except (ConfigError, ToolError) as failure:

@@ -20,13 +20,13 @@ class Speechless:
 
 
 def contains_itself() -> dict[str, Any]:
-    value: dict[str, Any] = {"a": []}
+    value = {"a": []}
     value["a"] += [value, value]
     return value
 
 
 def nested(levels: int) -> Any:
-    value: Any = 1
+    value = 1
     for _ in range(levels):
         value = {"x": value}
     return value
@@ -53,7 +53,7 @@ def nested(levels: int) -> Any:
     ],
     ids=range(12),
 )
-def test_any_value_is_json(value: Any, plain: Any) -> None:
+def test_any_value_is_json(value, plain):
     found = json_value(value)
     assert found == plain
     assert json.loads(json.dumps(found, allow_nan=False)) == plain

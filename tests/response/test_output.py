@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import html
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,7 @@ def output(count: int, completion: str = "text") -> GenerationOutput:
 # ── Decoding ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_text_ends_before_the_stop_id_that_stays_in_the_token_ids(tokenizer: Any) -> None:
+def test_text_ends_before_the_stop_id_that_stays_in_the_token_ids(tokenizer):
     end = tokenizer.convert_tokens_to_ids(IM_END)
     a, b = tokenizer.encode("a") + tokenizer.encode("b")
     paris = [*tokenizer.encode("Paris."), end]
@@ -92,9 +91,7 @@ def test_text_ends_before_the_stop_id_that_stays_in_the_token_ids(tokenizer: Any
     "text", ["Ja, größer.", "你好 🙂", "don 't , no .", " a  b \n\n c ", f"a{PAD}b{IM_END}c"]
 )
 @pytest.mark.parametrize("finish", ["length", "abort"])
-def test_text_of_a_row_that_was_cut_is_whole_and_untidied(
-    text: str, finish: str, tokenizer: Any
-) -> None:
+def test_text_of_a_row_that_was_cut_is_whole_and_untidied(text, finish, tokenizer):
     ids = tokenizer.encode(text)
     shown = decoded(tokenizer, row(ids, finish), skip_special_tokens=False)
     assert shown.completions == [text]
@@ -102,7 +99,7 @@ def test_text_of_a_row_that_was_cut_is_whole_and_untidied(
     assert decoded(tokenizer, row(ids, finish)).completions == [plain]
 
 
-def test_padding_is_in_response_ids_and_nowhere_else(tokenizer: Any) -> None:
+def test_padding_is_in_response_ids_and_nowhere_else(tokenizer):
     answered = decoded(tokenizer, row([9, PAD_ID]), row(list(range(10, 18))))
     assert answered.token_ids == [[9, PAD_ID], list(range(10, 18))]
     padded, full = (m["response_ids"] for m in answered.metadata)
@@ -110,7 +107,7 @@ def test_padding_is_in_response_ids_and_nowhere_else(tokenizer: Any) -> None:
     assert [sum(m["response_mask"]) for m in answered.metadata] == [2, 8]
 
 
-def test_metadata_has_the_engines_values(tokenizer: Any) -> None:
+def test_metadata_has_the_engines_values(tokenizer):
     said = row([9, 7], "stop", 7, logprobs=[-0.25, -1.5], weight_versions=[(3, 0)], cached_tokens=2)
     (metadata,) = decoded(tokenizer, said).metadata
     assert metadata == {
@@ -130,15 +127,13 @@ def test_metadata_has_the_engines_values(tokenizer: Any) -> None:
     }
 
 
-def test_truncation_is_in_the_metadata_of_its_prompts_rows_only(tokenizer: Any) -> None:
+def test_truncation_is_in_the_metadata_of_its_prompts_rows_only(tokenizer):
     prompts = [Prompt([5]), Prompt([5], truncated_tokens=4)]
     answered = decoded(tokenizer, *[row([9]) for _ in range(4)], n=2, prompts=prompts)
     assert [m.get("truncated_prompt_tokens") for m in answered.metadata] == [None, None, 4, 4]
 
 
-def test_likeliest_tokens_of_a_prompt_have_its_own_token_and_go_into_tables(
-    tokenizer: Any,
-) -> None:
+def test_likeliest_tokens_of_a_prompt_have_its_own_token_and_go_into_tables(tokenizer):
     tops = [None, {7: -0.25, 8: -2.0}, {5: -0.5, 6: -1.0}]
     said = row([9], parts=(PromptScores([None, -0.25, -3.0], tops),))
     output = decoded(tokenizer, said, prompts=[Prompt([5, 7, 383])], prompt_logprobs=2)
@@ -152,9 +147,7 @@ def test_likeliest_tokens_of_a_prompt_have_its_own_token_and_go_into_tables(
     assert decoded(tokenizer, said).prompt_logprobs is None
 
 
-def test_what_users_code_returned_is_json_and_goes_through_parquet(
-    tokenizer: Any, tmp_path: Path
-) -> None:
+def test_what_users_code_returned_is_json_and_goes_through_parquet(tokenizer, tmp_path):
     for fields, plain in (
         ({}, {}),
         ({np.int64(7): [{(1, 2): np.float32(3)}], "b": {2}}, {"7": [{"(1, 2)": 3.0}], "b": "{2}"}),
@@ -200,8 +193,8 @@ def spelled(tokenizer: Any, *tokens: str) -> list[int]:
 )
 @pytest.mark.parametrize("skip", [True, False])
 def test_text_ends_before_the_stop_string_that_its_last_token_completed(
-    tokens: tuple[str, ...], stop: str, text: str, skip: bool, tokenizer: Any
-) -> None:
+    tokens, stop, text, skip, tokenizer
+):
     ids = spelled(tokenizer, *tokens)
     answered = decoded(tokenizer, row(ids, "stop", stop), skip_special_tokens=skip)
     assert answered.completions == [text] and answered.token_ids == [ids]
@@ -210,9 +203,7 @@ def test_text_ends_before_the_stop_string_that_its_last_token_completed(
 
 @settings(max_examples=200)
 @given(text=st.text("ab é🙂", min_size=1, max_size=12), data=st.data())
-def test_any_stop_string_at_its_first_place_is_where_the_text_ends(
-    text: str, data: Any, tokenizer: Any
-) -> None:
+def test_any_stop_string_at_its_first_place_is_where_the_text_ends(text, data, tokenizer):
     start = data.draw(st.integers(0, len(text) - 1))
     stop = text[start : start + data.draw(st.integers(1, 4))]
     ids = tokenizer.encode(text)
@@ -223,7 +214,7 @@ def test_any_stop_string_at_its_first_place_is_where_the_text_ends(
     assert whole == text[: text.index(stop) + len(stop)]
 
 
-def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_character() -> None:
+def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_character():
     """Llama 2's and Gemma's decoders write a U+FFFD per byte until the character is complete."""
     tokenizer, ids = tokenizer_of("Gemma"), named("Gemma", "a", *byte_tokens("🙂"))
     assert tokenizer.decode(ids[:-1]) == "a\ufffd\ufffd\ufffd"
@@ -232,9 +223,7 @@ def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_ch
 
 @pytest.mark.parametrize("own_decoder", [False, True])
 @pytest.mark.parametrize("skip", [True, False])
-def test_rows_decoded_together_read_as_each_does_alone(
-    own_decoder: bool, skip: bool, tokenizer: Any
-) -> None:
+def test_rows_decoded_together_read_as_each_does_alone(own_decoder, skip, tokenizer):
     class Loud(type(tokenizer)):  # type: ignore[misc]
         """A class with a decoder of its own, as files beside a model may bring."""
 
@@ -255,7 +244,7 @@ def test_rows_decoded_together_read_as_each_does_alone(
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_output_is_a_sequence_of_rows() -> None:
+def test_output_is_a_sequence_of_rows():
     rows = output(5)
     assert rows[-1] == rows[4] and len(rows) == 5
     assert [each.completion for each in rows] == rows.completions
@@ -266,7 +255,7 @@ def test_output_is_a_sequence_of_rows() -> None:
         assert isinstance(part, GenerationOutput) and list(part) == list(rows)[cut]
 
 
-def test_output_of_nothing_is_empty_and_still_a_table_and_a_file(tmp_path: Path) -> None:
+def test_output_of_nothing_is_empty_and_still_a_table_and_a_file(tmp_path):
     nothing = GenerationOutput()
     assert not nothing and nothing[:1] == nothing and not len(nothing.to_pandas())
     for name in ("rows.jsonl", "rows.parquet"):
@@ -274,7 +263,7 @@ def test_output_of_nothing_is_empty_and_still_a_table_and_a_file(tmp_path: Path)
         assert (tmp_path / name).exists()
 
 
-def test_repr_is_short_and_shows_the_first_completions() -> None:
+def test_repr_is_short_and_shows_the_first_completions():
     assert repr(output(9)).endswith("9 rows (9 stop): 'text 0', 'text 1', 'text 2', ...>")
     long = output(500, "x\n" * 9999)
     assert len(repr(long)) < 400 and len(repr(long[0])) < 200
@@ -295,7 +284,7 @@ def stopped_every_way(tokenizer: Any) -> GenerationOutput:
 def conversation(**changed: Any) -> Any:
     """Return the output of a row with a tool call."""
     call = {"name": "f", "arguments": {"x": 1}, "result": "2", "seconds": 0.1, "error": None}
-    said: dict[str, Any] = dict(
+    said = dict(
         messages=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a"}],
         ids=[10, 11, 12],
         mask=[1, 1, 0],
@@ -320,7 +309,7 @@ def talked(tokenizer: Any) -> GenerationOutput:
     return decoded(tokenizer, *rows)
 
 
-def test_dicts_and_tables_have_plain_values_without_padding(tokenizer: Any) -> None:
+def test_dicts_and_tables_have_plain_values_without_padding(tokenizer):
     answered = stopped_every_way(tokenizer)
     end = tokenizer.convert_tokens_to_ids(IM_END)
     [the] = spelled(tokenizer, " the")
@@ -347,9 +336,7 @@ def test_dicts_and_tables_have_plain_values_without_padding(tokenizer: Any) -> N
 
 
 @pytest.mark.parametrize("make", [stopped_every_way, talked, lambda t: decoded(t, row([9]))])
-def test_table_goes_through_parquet_and_datasets_unchanged(
-    make: Any, tokenizer: Any, tmp_path: Path
-) -> None:
+def test_table_goes_through_parquet_and_datasets_unchanged(make, tokenizer, tmp_path):
     import datasets
 
     answered = make(tokenizer)
@@ -373,16 +360,14 @@ def test_table_goes_through_parquet_and_datasets_unchanged(
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl.gz", None])
-def test_save_refuses_a_suffix_that_it_does_not_write(
-    name: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_refuses_a_suffix_that_it_does_not_write(name, tokenizer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"must end in \.jsonl or \.parquet"):
         stopped_every_way(tokenizer).save(name)
     assert not list(tmp_path.iterdir())
 
 
-def test_notebook_shows_texts_as_they_are_and_runs_nothing(tokenizer: Any) -> None:
+def test_notebook_shows_texts_as_they_are_and_runs_nothing(tokenizer):
     text = "</td></tr></table><script>alert(1)</script> &lt;"
     page = output(TABLE_ROWS + 7, text)._repr_html_()
     assert page.count("<tr>") == TABLE_ROWS + 1 and page.endswith("<p>and 7 more rows</p>")

@@ -27,7 +27,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(stats, "time", SimpleNamespace(monotonic=clock.monotonic))
     return clock
@@ -37,7 +37,7 @@ def row(prompt: int, completion: int, cached: int = 0) -> RequestOutput:
     return RequestOutput([], [], "stop", None, prompt, completion, cached)
 
 
-def test_rows_add_up_and_the_speed_is_generated_tokens_over_busy_time(clock: Clock) -> None:
+def test_rows_add_up_and_the_speed_is_generated_tokens_over_busy_time(clock):
     totals = Stats()
     assert totals.snapshot() == ZERO
     for call in range(2):
@@ -52,7 +52,7 @@ def test_rows_add_up_and_the_speed_is_generated_tokens_over_busy_time(clock: Clo
     assert totals.snapshot() == ZERO | said
 
 
-def test_answers_from_memory_are_rows_that_add_nothing_to_the_speed(clock: Clock) -> None:
+def test_answers_from_memory_are_rows_that_add_nothing_to_the_speed(clock):
     totals = Stats()
     with totals.call():
         clock.now += 2
@@ -63,7 +63,7 @@ def test_answers_from_memory_are_rows_that_add_nothing_to_the_speed(clock: Clock
     assert (said["generation_cache_hits"], said["tokens_per_second"]) == (1, 4.0)
 
 
-def test_first_parts_of_rows_that_are_continued_are_not_counted_again(clock: Clock) -> None:
+def test_first_parts_of_rows_that_are_continued_are_not_counted_again(clock):
     totals = Stats()
     with totals.call():
         clock.now += 2
@@ -75,7 +75,7 @@ def test_first_parts_of_rows_that_are_continued_are_not_counted_again(clock: Clo
     assert (said["completion_tokens"], said["tokens_per_second"]) == (14, 7.0)
 
 
-def test_time_counts_once_however_many_calls_overlap(clock: Clock) -> None:
+def test_time_counts_once_however_many_calls_overlap(clock):
     totals = Stats()
     first, second, third = totals.call(), totals.call(), totals.call()
     first.__enter__()
@@ -91,7 +91,7 @@ def test_time_counts_once_however_many_calls_overlap(clock: Clock) -> None:
     assert totals.snapshot()["busy_seconds"] == 4.0 and totals.snapshot()["calls"] == 3
 
 
-def test_call_that_fails_ends_its_time_and_brings_no_rows(clock: Clock) -> None:
+def test_call_that_fails_ends_its_time_and_brings_no_rows(clock):
     totals = Stats()
     with pytest.raises(KeyError), totals.call():
         clock.now += 2

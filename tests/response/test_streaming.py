@@ -46,7 +46,7 @@ def texts(chunks: Sequence[StreamChunk | None]) -> list[str | None]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_plain_text_comes_token_by_token_at_once(kind: str) -> None:
+def test_plain_text_comes_token_by_token_at_once(kind):
     if kind == "byte level":
         ids = tokenizer_of(kind).encode("The capital of France is Paris.")
     else:
@@ -57,7 +57,7 @@ def test_plain_text_comes_token_by_token_at_once(kind: str) -> None:
     assert all(texts(chunks))
 
 
-def test_tokens_of_half_a_character_wait_for_its_end() -> None:
+def test_tokens_of_half_a_character_wait_for_its_end():
     ids = tokenizer_of("byte level").encode("a🙂b")
     middle = len(ids) - 2
     assert middle > 1
@@ -66,7 +66,7 @@ def test_tokens_of_half_a_character_wait_for_its_end() -> None:
     assert chunks[-2].token_ids == ids[1:-1]
 
 
-def test_byte_tokens_wait_for_the_end_of_their_run_which_is_decoded_as_one() -> None:
+def test_byte_tokens_wait_for_the_end_of_their_run_which_is_decoded_as_one():
     """`tokenizers.decoders.ByteFallback` makes U+FFFD of every byte of a run that is not UTF-8."""
     ids = named("Llama 2", "▁a", *byte_tokens("é"), *byte_tokens("🙂")[:1], "b")
     assert tokenizer_of("Llama 2").decode(ids[:3]) == "aé"
@@ -86,9 +86,7 @@ def test_byte_tokens_wait_for_the_end_of_their_run_which_is_decoded_as_one() -> 
         ("a <end> b", [], ["a", "", "b"]),  # a special token has no text
     ],
 )
-def test_beginning_of_a_stop_string_waits_until_it_is_none(
-    tokens: str, stops: list[str], shown: list[str | None]
-) -> None:
+def test_beginning_of_a_stop_string_waits_until_it_is_none(tokens, stops, shown):
     assert texts(streamed("Gemma", named("Gemma", *tokens.split()), stops)) == shown
 
 
@@ -106,8 +104,8 @@ def test_beginning_of_a_stop_string_waits_until_it_is_none(
     st.booleans(),
 )
 def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answers(
-    kind: str, ids: list[int], stops: list[str], steps: list[int], skip: bool, include: bool
-) -> None:
+    kind, ids, stops, steps, skip, include
+):
     ids = [i % len(tokenizer_of(kind)) for i in ids]
 
     def decoded(part: Sequence[int]) -> str:
@@ -141,7 +139,7 @@ async def all_chunks(stream: Stream, *, within_a_loop: bool) -> list[StreamChunk
 
 
 @pytest.mark.parametrize("within_a_loop", [False, True])
-def test_rows_that_a_slow_reader_has_not_taken_are_not_kept(within_a_loop: bool) -> None:
+def test_rows_that_a_slow_reader_has_not_taken_are_not_kept(within_a_loop):
     ids = tokenizer_of("byte level").encode("The capital of France is Paris, é 🙂. " * 20)
     rows: list[weakref.ref[RequestOutput]] = []
 
@@ -157,7 +155,7 @@ def test_rows_that_a_slow_reader_has_not_taken_are_not_kept(within_a_loop: bool)
         done.set_result(None)
         return done
 
-    sampling: Any = SimpleNamespace(text_options={}, timeout=None)
+    sampling = SimpleNamespace(text_options={}, timeout=None)
     request = Request([5], SamplingParams(max_tokens=len(ids)))
     stream = Stream(
         begin, request, sampling, lambda row: row.finish_reason, tokenizer_of("byte level"), Stats()

@@ -43,15 +43,13 @@ def split(text: str, *, inside: bool = False) -> tuple[str, str, bool]:
         ("<think>a</think>b<think>c</think>", False, "a", "b<think>c</think>"),
     ],
 )
-def test_thought_is_what_stands_between_the_marks(
-    text: str, inside: bool, thought: str, content: str
-) -> None:
+def test_thought_is_what_stands_between_the_marks(text, inside, thought, content):
     assert split(text, inside=inside)[:2] == (thought, content)
 
 
 @given(st.lists(PIECES, max_size=12), st.booleans())
 @example(["<think>", "a", "</", "a", "</", "think>", "\n", "a"], False)
-def test_parts_of_a_text_are_split_as_the_whole(pieces: list[str], inside: bool) -> None:
+def test_parts_of_a_text_are_split_as_the_whole(pieces, inside):
     text = "".join(pieces)
     for parts in (pieces, list(text)):
         stream, thought, content = ThoughtStream(THINK, inside=inside), "", ""
@@ -63,7 +61,7 @@ def test_parts_of_a_text_are_split_as_the_whole(pieces: list[str], inside: bool)
         assert (thought, content, stream.thinking) == split(text, inside=inside)
 
 
-def test_text_of_a_thought_comes_at_once() -> None:
+def test_text_of_a_thought_comes_at_once():
     stream = ThoughtStream(THINK, inside=False)
     said = [stream.feed(part, last=False) for part in ("<think>", "\nSo ", "what", "</", "x")]
     assert said == [("", ""), ("So", ""), (" what", ""), ("", ""), ("</x", "")]
@@ -98,7 +96,7 @@ def sampling(tokenizer: Any) -> Sampling:
         ("<|im_start|>assistant\n<think>\n\n</think>\n\n", True, False),
     ],
 )
-def test_prompt_opens_a_thought(tokenizer: Any, prompt: str, unopened: bool, inside: bool) -> None:
+def test_prompt_opens_a_thought(tokenizer, prompt, unopened, inside):
     ids, ends = tokenizer(prompt)["input_ids"], [tokenizer.convert_tokens_to_ids(IM_END)]
     thoughts = Thoughts(THINK.model_copy(update={"unopened": unopened}), tokenizer, ends)
     assert thoughts.inside(ids, constrained=False) is inside
@@ -106,9 +104,7 @@ def test_prompt_opens_a_thought(tokenizer: Any, prompt: str, unopened: bool, ins
 
 
 @given(ids=st.lists(st.sampled_from([1, 2, 3, 40, 41]), max_size=40), unopened=st.booleans())
-def test_budget_counts_the_thoughts_that_are_split(
-    tokenizer: Any, ids: list[int], unopened: bool
-) -> None:
+def test_budget_counts_the_thoughts_that_are_split(tokenizer, ids, unopened):
     marks = ReasoningMarks(start=IM_START, end=PAD, unopened=unopened)
     start, end, ends = tokenizer.convert_tokens_to_ids([IM_START, PAD, IM_END])
     thoughts = Thoughts(marks, tokenizer, [ends])
@@ -120,16 +116,14 @@ def test_budget_counts_the_thoughts_that_are_split(
     ("text", "of_thought"),
     [("<think>a b</think> c d", "<think>a b</think>"), ("<think>a b", "<think>a b"), ("a", "")],
 )
-def test_tokens_of_a_thought_are_counted_with_its_marks(
-    tokenizer: Any, text: str, of_thought: str
-) -> None:
+def test_tokens_of_a_thought_are_counted_with_its_marks(tokenizer, text, of_thought):
     thoughts, output = Thoughts(THINK, tokenizer), row(tokenizer, text)
     counted = thoughts.tokens(output.token_ids, split(text)[0])
     said = tokenizer.decode(output.token_ids[:counted])
     assert said.startswith(of_thought) and len(said) <= len(of_thought) + 1
 
 
-def test_marks_that_are_special_tokens_are_found(tokenizer: Any) -> None:
+def test_marks_that_are_special_tokens_are_found(tokenizer):
     """As Mistral's; a text without special tokens would not have them."""
     marks = ReasoningMarks(start="<|im_start|>", end="<|pad|>")
     thoughts, output = Thoughts(marks, tokenizer), row(tokenizer, "<|im_start|>So<|pad|>Paris")
@@ -144,7 +138,7 @@ def test_marks_that_are_special_tokens_are_found(tokenizer: Any) -> None:
     assert thoughts.tokens(output.token_ids, "So") == 4
 
 
-def test_any_number_of_shown_marks_is_decoded(tokenizer: Any) -> None:
+def test_any_number_of_shown_marks_is_decoded(tokenizer):
     mark, end, word = tokenizer.convert_tokens_to_ids([IM_START, IM_END, "a"])
     ids = [word, mark, mark, word, end] * 1500 + [mark]
     text = decoded_text(ids, tokenizer, skip_special_tokens=True, shown={mark: "<think>"})
@@ -159,7 +153,7 @@ def split_row(
     return (thoughts.split_rows(decoded, [output], own) if thoughts else decoded)[0]
 
 
-def test_row_without_a_parser_is_not_split(tokenizer: Any) -> None:
+def test_row_without_a_parser_is_not_split(tokenizer):
     text = "<think>a</think>b"
     for thoughts, said in ((None, (None, text)), (Thoughts(THINK, tokenizer), ("a", "b"))):
         output = row(tokenizer, text)
@@ -169,7 +163,7 @@ def test_row_without_a_parser_is_not_split(tokenizer: Any) -> None:
         assert ("reasoning_tokens" in made.metadata) is (thoughts is not None)
 
 
-def test_thought_of_an_answer_that_ends_in_forced_tokens_is_split(tokenizer: Any) -> None:
+def test_thought_of_an_answer_that_ends_in_forced_tokens_is_split(tokenizer):
     """Forced tokens are part of the answer, whatever their mask is."""
     before = tokenizer("<|im_start|>assistant\n<think>\n")["input_ids"]
     said, end = (tokenizer(text)["input_ids"] for text in ("So it is", "</think>"))
@@ -180,7 +174,7 @@ def test_thought_of_an_answer_that_ends_in_forced_tokens_is_split(tokenizer: Any
     assert (made.reasoning, made.completion) == ("So it is", "")
 
 
-def test_parser_is_a_name_of_vllms_or_two_marks() -> None:
+def test_parser_is_a_name_of_vllms_or_two_marks():
     own = {"start": "[a]", "end": "[b]"}
     for parser, marks in (("qwen3", THINK), (own, ReasoningMarks(start="[a]", end="[b]"))):
         assert load_config({"reasoning_parser": parser}, {}).reasoning_parser == marks

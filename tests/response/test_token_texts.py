@@ -57,12 +57,10 @@ def check(tokens: list[Any], text: str, hidden: set[int]) -> None:
 @pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_texts_of_tokens_join_to_the_text(
-    kind: str, skip: bool, marked: bool, data: st.DataObject
-) -> None:
+def test_texts_of_tokens_join_to_the_text(kind, skip, marked, data):
     tokenizer, ids = tokenizer_of(kind), data.draw(ids_of(kind))
     shown = {tokenizer.convert_tokens_to_ids(MARK): MARK} if marked else {}
-    form: dict[str, Any] = {"skip_special_tokens": skip, "shown": shown}
+    form = {"skip_special_tokens": skip, "shown": shown}
     hidden = {*tokenizer.all_special_ids} - {*shown} if skip else set[int]()
     whole = TokenTexts.of_answer(tokenizer, **form).add(ids)
     assert [each.token for each in whole] == ids
@@ -80,7 +78,7 @@ def test_texts_of_tokens_join_to_the_text(
     check(found, text, hidden)
 
 
-def test_tokens_that_differ_by_a_space_have_two_names() -> None:
+def test_tokens_that_differ_by_a_space_have_two_names():
     texts = TokenTexts(tokenizer_of("Llama 2"))
     tokens = texts.add(named("Llama 2", "▁the", "▁w", "<0xC3>", "<0xA9>", "▁a"))
     assert [each.text for each in tokens] == ["the", " w", "", "é", " a"]

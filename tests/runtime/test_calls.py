@@ -57,14 +57,14 @@ async def played(lock: ReadWriteLock, *steps: str) -> list[str]:
         ),
     ],
 )
-def test_calls_and_changes_take_turns(steps: list[str], happens: list[str]) -> None:
+def test_calls_and_changes_take_turns(steps, happens):
     async def play() -> list[str]:
         return await asyncio.wait_for(played(ReadWriteLock(), *steps), 10)
 
     assert asyncio.run(play()) == happens
 
 
-def test_what_a_call_asks_of_the_engine_itself_does_not_wait_for_a_change() -> None:
+def test_what_a_call_asks_of_the_engine_itself_does_not_wait_for_a_change():
     async def play() -> None:
         lock, goes_on = ReadWriteLock(), asyncio.Event()
 

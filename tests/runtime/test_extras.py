@@ -37,7 +37,7 @@ VERL = r"verl is not installed in .*: it is the extra verl of inf-engine; run `.
 
 
 @pytest.fixture
-def no_verl(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_verl(monkeypatch):
     """Neither verl nor SGLang, wherever this runs."""
     monkeypatch.setattr(extras, "has", lambda extra: False)
     for name in ("verl", "verl.tools.base_tool", "verl.tools.gsm8k_tool"):
@@ -51,7 +51,7 @@ def set_to(path: str, value: Any) -> Callable[[], object]:
     return lambda: read_config({"rollout": rollout}, {})
 
 
-OF_IDS: Any = Mock(**{"_backend.supports": {"token_ids"}})
+OF_IDS = Mock(**{"_backend.supports": {"token_ids"}})
 EXAMPLE = Example(0, "2 + 2?", "openai/gsm8k", "4", {})
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("rollout.name", set_to("rollout.name", "sglang")),
@@ -72,7 +72,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
 
 @pytest.mark.usefixtures("no_verl")
 @pytest.mark.parametrize(("name", "call"), REFUSED, ids=[name for name, _ in REFUSED])
-def test_what_needs_verl_is_refused_by_name(name: str, call: Callable[[], object]) -> None:
+def test_what_needs_verl_is_refused_by_name(name, call):
     with pytest.raises(ConfigError, match=VERL) as refused:
         call()
     assert str(refused.value).startswith(f"{name}: ") and refused.value.key == name
@@ -80,15 +80,13 @@ def test_what_needs_verl_is_refused_by_name(name: str, call: Callable[[], object
 
 
 @pytest.mark.usefixtures("no_verl")
-def test_gsm8k_says_what_of_it_is_verls(capfd: Any) -> None:
+def test_gsm8k_says_what_of_it_is_verls(capfd):
     assert main(["eval", "gsm8k", "--set", "rollout.name=hf"]) == 2
     assert capfd.readouterr().err.startswith(f"inf: gsm8k: {extras.NEEDS_VERL['gsm8k']}, and verl")
 
 
 @pytest.mark.usefixtures("no_verl")
-def test_paths_of_a_conversation_are_compared_without_verls(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_paths_of_a_conversation_are_compared_without_verls(monkeypatch):
     monkeypatch.setitem(sys.modules, "verl.workers.rollout.schemas", None)
     report = compare_paths(model_of(embedded_tokenizer(), FAMILIES["Qwen2.5"]), Config(), None)
     assert report.passed
@@ -97,7 +95,7 @@ def test_paths_of_a_conversation_are_compared_without_verls(
 
 @pytest.mark.usefixtures("no_verl")
 @pytest.mark.parametrize("module", ["verl.tools.gsm8k_tool.Gsm8kTool", "mine_of_verl.Mine"])
-def test_tool_class_that_imports_verl_is_refused_in_its_entry(module: str, tmp_path: Path) -> None:
+def test_tool_class_that_imports_verl_is_refused_in_its_entry(module, tmp_path):
     (tmp_path / "tools.yaml").write_text(yaml.safe_dump([{"class_name": module}]))
     source = "from verl.tools.base_tool import BaseTool\nclass Mine(BaseTool):\n    pass\n"
     (tmp_path / "mine_of_verl.py").write_text(source)
@@ -106,7 +104,7 @@ def test_tool_class_that_imports_verl_is_refused_in_its_entry(module: str, tmp_p
 
 
 @pytest.mark.usefixtures("no_verl")
-def test_formats_are_those_that_can_be_read_without_sglang() -> None:
+def test_formats_are_those_that_can_be_read_without_sglang():
     for name in SGLANG:
         with pytest.raises(ToolError, match=f"format: '{name}': its calls are read by SGLang's"):
             parse("", name, [])
@@ -115,7 +113,7 @@ def test_formats_are_those_that_can_be_read_without_sglang() -> None:
         parse("", "hermse", [])
 
 
-def test_metrics_without_verl_are_verls_where_both_have_them(no_verl: None) -> None:
+def test_metrics_without_verl_are_verls_where_both_have_them(no_verl):
     extra = {"reward_extra": {"pred": "a"}}
     rows = [
         {"number": number, "data_source": source, "reward": reward, **extra}
@@ -130,7 +128,7 @@ def test_metrics_without_verl_are_verls_where_both_have_them(no_verl: None) -> N
 
 
 @pytest.mark.usefixtures("no_verl")
-def test_workers_of_a_batch_and_packages_of_other_extras_are_refused_by_name() -> None:
+def test_workers_of_a_batch_and_packages_of_other_extras_are_refused_by_name():
     with pytest.raises(ConfigError) as refused:
         answer_on_ray(Config(), [], {}, lambda *row: None, workers=2, rollouts=False)
     assert str(refused.value) == "--workers: ray is not installed: pip install 'inf-engine[ray]'"
@@ -138,7 +136,7 @@ def test_workers_of_a_batch_and_packages_of_other_extras_are_refused_by_name() -
         extras.require("mcp")
 
 
-def test_each_extra_is_one_of_the_package() -> None:
+def test_each_extra_is_one_of_the_package():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     optional = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     for extra in extras.EXTRAS:

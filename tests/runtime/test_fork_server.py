@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from multiprocessing import connection, forkserver
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import pytest
 
 from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime import fork_server
-from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.interpreter import set_torch_variables
 from _inf.runtime.processes import check_start
 from tests.support.forks import forked, server_that, worker
@@ -26,7 +24,7 @@ from tests.support.scripts import GONE_SECONDS, alive, environment, until
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ForkServer]:
+def server(tmp_path):
     (tmp_path / "server").mkdir()
     server = server_that("imports", tmp_path / "server" / "log")
     assert server.acquire()
@@ -36,8 +34,8 @@ def server(tmp_path: Path) -> Iterator[ForkServer]:
 
 
 def test_fork_gets_its_files_the_environment_of_now_and_a_log_of_its_own(
-    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, tmp_path, monkeypatch
+):
     monkeypatch.setenv("FOR_THE_FORK", "set after the server began")
     reader, writer = multiprocessing.Pipe(duplex=False)
     process = forked(server, worker("report", tmp_path / "log"), writer)
@@ -53,8 +51,8 @@ def test_fork_gets_its_files_the_environment_of_now_and_a_log_of_its_own(
 
 
 def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
-    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, tmp_path, monkeypatch
+):
     exits = forked(server, worker("exit_with_7", tmp_path / "log"))
     sleeps = [forked(server, worker("sleep", tmp_path / "log")) for _ in range(2)]
     exits.join(10)
@@ -73,7 +71,7 @@ def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
     assert sleeps[1].is_alive()
 
 
-def test_fork_that_the_system_refuses_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_fork_that_the_system_refuses_leaves_the_others_alone(tmp_path):
     server = server_that("no_second_fork", tmp_path / "server")
     assert server.acquire()
     runs = forked(server, worker("sleep", tmp_path / "log"))
@@ -101,7 +99,7 @@ PATHS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.pat
 
 
 @pytest.mark.parametrize("moment", ["slow_imports", "imports"])
-def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: str) -> None:
+def test_killed_caller_leaves_neither_server_nor_forks(tmp_path, moment):
     caller = subprocess.Popen(
         [sys.executable, "-c", CALLER, str(tmp_path / "log"), moment],
         env=environment(**PATHS), stdout=subprocess.PIPE,
@@ -116,9 +114,7 @@ def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: s
     assert until(lambda: not alive(family), GONE_SECONDS)
 
 
-def test_server_is_shared_only_by_engines_that_inherit_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_server_is_shared_only_by_engines_that_inherit_the_same(monkeypatch):
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     before = fork_server.inherited()
     assert fork_server.inherited() == before
@@ -139,9 +135,7 @@ def test_server_is_shared_only_by_engines_that_inherit_the_same(
             os.sched_setaffinity(0, cores)
 
 
-def test_engine_without_children_restarts_in_a_daemonic_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_engine_without_children_restarts_in_a_daemonic_process(monkeypatch):
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(InferenceError, match="is daemonic"):
         check_start()

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +37,7 @@ for megabytes in (0, 100, 300):
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """An engine's, alone on a machine with 1,000 MB that the kernel counts as free."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     machine = SimpleNamespace(available=1000 * MB)
@@ -53,7 +52,7 @@ def free_megabytes() -> float:
 
 
 @pytest.fixture
-def engine(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def engine(folder):
     """A process with a cache of 300 MB."""
     with subprocess.Popen(
         [sys.executable, "-c", ENGINE, str(folder)],
@@ -66,7 +65,7 @@ def engine(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_memory_that_an_engine_will_write_is_not_free(engine: subprocess.Popen[str]) -> None:
+def test_memory_that_an_engine_will_write_is_not_free(engine):
     for left in (700, 800, 1000):
         assert engine.stdout.readline() == "written\n"
         assert free_megabytes() == pytest.approx(left, abs=20)
@@ -74,7 +73,7 @@ def test_memory_that_an_engine_will_write_is_not_free(engine: subprocess.Popen[s
             print(file=engine.stdin, flush=True)
 
 
-def test_engine_that_was_killed_reserves_nothing(engine: subprocess.Popen[str]) -> None:
+def test_engine_that_was_killed_reserves_nothing(engine):
     assert engine.stdout.readline()
     assert free_megabytes() < 800
     engine.kill()
@@ -82,9 +81,7 @@ def test_engine_that_was_killed_reserves_nothing(engine: subprocess.Popen[str]) 
     assert free_megabytes() == 1000
 
 
-def test_engine_that_ends_while_its_folder_is_read_reserves_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_that_ends_while_its_folder_is_read_reserves_nothing(folder, monkeypatch):
     scandir = os.scandir
 
     def scan(path: Any) -> Any:
@@ -98,9 +95,7 @@ def test_engine_that_ends_while_its_folder_is_read_reserves_nothing(
 
 
 @pytest.mark.parametrize("changed", [{"started": 1.0}, {"pid": "x"}, None])
-def test_file_of_another_process_or_of_another_form_is_passed_over(
-    folder: Path, changed: dict[str, object] | None
-) -> None:
+def test_file_of_another_process_or_of_another_form_is_passed_over(folder, changed):
     """None: a file that its process has not written yet."""
     own = psutil.Process()
     note = {"pid": own.pid, "bytes": 500 * MB, "before": 2**60, "started": own.create_time()}

@@ -9,8 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -22,7 +21,7 @@ from _inf.runtime.processes import Watch
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+def host(monkeypatch):
     """A host in a process that has had no engine."""
     monkeypatch.setattr(processes, "_home", None)
     host = Host()
@@ -45,9 +44,7 @@ def in_a_fork(work: Callable[[], None]) -> str:
         return said.read()
 
 
-def test_module_imported_for_a_start_may_not_start_another_engine(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_imported_for_a_start_may_not_start_another_engine(host, tmp_path, monkeypatch):
     """As a script with the name of a module that the start imports, on any of its threads."""
     monkeypatch.syspath_prepend(tmp_path)
     program = "import inf; inf.InferenceEngine(rollout={'name': 'hf'}, model_path='nowhere')"
@@ -68,12 +65,12 @@ def started_here(build: Callable[[], object]) -> object:
         return build()
 
 
-def test_fork_may_start_an_engine_where_the_parents_start_was_refused(host: Host) -> None:
+def test_fork_may_start_an_engine_where_the_parents_start_was_refused(host):
     processes.check_start()  # and then a ConfigError, before anything ran
     assert in_a_fork(processes.check_start) == ""
 
 
-def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host: Host) -> None:
+def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host):
     host.start(lambda: None)
     while_it_runs = in_a_fork(processes.check_start)
     host.stop()
@@ -83,9 +80,7 @@ def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host: Host) -> 
     processes.check_start()
 
 
-def test_calls_submitted_just_before_the_stop_get_its_error_and_warn_of_nothing(
-    host: Host, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_calls_submitted_just_before_the_stop_get_its_error_and_warn_of_nothing(host, recwarn):
     began = threading.Event()
 
     async def busy() -> None:
@@ -104,9 +99,7 @@ def test_calls_submitted_just_before_the_stop_get_its_error_and_warn_of_nothing(
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_temporary_folder_with_a_path_too_long_for_sockets_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_folder_with_a_path_too_long_for_sockets_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -116,9 +109,7 @@ def test_temporary_folder_with_a_path_too_long_for_sockets_is_refused(
     Host().stop()  # of a backend without child processes
 
 
-def test_engine_is_dead_when_the_watch_over_its_processes_fails(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_is_dead_when_the_watch_over_its_processes_fails(host, monkeypatch):
     class Broken(Watch):  # of this engine only: others may run in this process
         def look(self) -> None:
             raise PermissionError("no /proc here")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,8 +32,8 @@ def interrupted_in_a_callback() -> None:
     ],
 )
 def test_interrupt_that_python_ignores_is_raised_after_the_block_and_others_at_once(
-    interrupted: Callable[[], None], at_once: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    interrupted, at_once, monkeypatch
+):
     reached, printed = False, list[Any]()
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
     with pytest.raises(KeyboardInterrupt), interrupt_kept():
@@ -45,7 +44,7 @@ def test_interrupt_that_python_ignores_is_raised_after_the_block_and_others_at_o
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_ignored_interrupt_stays_ignored() -> None:
+def test_an_ignored_interrupt_stays_ignored():
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with interrupt_kept():

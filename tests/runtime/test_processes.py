@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ LIMIT = 10 * LOOK_SECONDS
 
 
 @pytest.fixture
-def child() -> Iterator[int]:
+def child():
     process = subprocess.Popen(["sleep", "60"])
     yield process.pid
     process.kill()
@@ -33,7 +32,7 @@ def send(pid: int, number: signal.Signals, status: str) -> None:
         pass
 
 
-def test_stopped_process_hangs_at_the_second_look_and_one_that_is_gone_does_not(child: int) -> None:
+def test_stopped_process_hangs_at_the_second_look_and_one_that_is_gone_does_not(child):
     watching = watch(child)
     assert watching.look() is None
     for _ in range(2):
@@ -49,12 +48,12 @@ def test_stopped_process_hangs_at_the_second_look_and_one_that_is_gone_does_not(
     assert [watching.look(), watching.look()] == [None, None]
 
 
-def test_nothing_is_silent_without_work_or_without_a_limit(child: int) -> None:
+def test_nothing_is_silent_without_work_or_without_a_limit(child):
     for watching in (watch(child, None), watch(child, "one", limit=None)):
         assert [watching.look() for _ in range(20)] == [None] * 20
 
 
-def test_any_heartbeat_and_any_moment_without_work_restart_the_count(child: int) -> None:
+def test_any_heartbeat_and_any_moment_without_work_restart_the_count(child):
     for heartbeat in ("another", None):
         beats = iter(["one"] * 8 + [heartbeat] + ["one"] * 10)
         watching = Watch({"child 0": child}, lambda beats=beats: next(beats), LIMIT)

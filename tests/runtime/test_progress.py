@@ -7,7 +7,6 @@ import io
 from pathlib import Path
 
 import nbformat
-import pytest
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
@@ -25,7 +24,7 @@ class Terminal(io.StringIO):
         return [line.rstrip("\r").split("\r")[-1].strip() for line in self.getvalue().split("\n")]
 
 
-def test_line_printed_beside_a_bar_is_alone_above_it() -> None:
+def test_line_printed_beside_a_bar_is_alone_above_it():
     with contextlib.redirect_stderr(Terminal()) as terminal, progress(3, True) as report:
         assert report is not None
         report(1, 10)
@@ -37,9 +36,7 @@ def test_line_printed_beside_a_bar_is_alone_above_it() -> None:
     assert terminal.lines()[0] == said and "30 tokens" in terminal.getvalue()
 
 
-def test_default_bar_is_shown_after_two_seconds_and_erased(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_default_bar_is_shown_after_two_seconds_and_erased(monkeypatch):
     with contextlib.redirect_stderr(Terminal()) as terminal, progress(3, None) as report:
         assert report is not None
         report(1, 10)
@@ -54,7 +51,7 @@ def test_default_bar_is_shown_after_two_seconds_and_erased(
     assert terminal.lines() == ["a warning", ""]
 
 
-def test_nothing_is_reported_without_a_terminal_or_notebook() -> None:
+def test_nothing_is_reported_without_a_terminal_or_notebook():
     with progress(3, None) as report:
         assert report is None
 
@@ -68,9 +65,7 @@ done
 """
 
 
-def test_bar_of_a_saved_notebook_is_one_output_that_ends_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bar_of_a_saved_notebook_is_one_output_that_ends_empty(tmp_path, monkeypatch):
     for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(Path(progress_module.__file__).parents[2]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ def run(code: str) -> None:
 
 
 @pytest.mark.slow
-def test_imports_leave_scikit_learn_until_somebody_calls_it() -> None:
+def test_imports_leave_scikit_learn_until_somebody_calls_it():
     code = """
 import sys
 from _inf.runtime.interpreter import quick_imports
@@ -44,7 +43,7 @@ with quick_imports():
 
 
 @pytest.mark.slow
-def test_quantizer_is_imported_when_it_is_made() -> None:
+def test_quantizer_is_imported_when_it_is_made():
     run("""
 import sys
 from _inf.runtime.interpreter import quick_imports
@@ -59,7 +58,7 @@ assert type(quantizer).__name__ == "TorchAoHfQuantizer"
 
 
 @pytest.mark.slow
-def test_functions_that_are_not_to_be_compiled_do_not_import_the_compiler() -> None:
+def test_functions_that_are_not_to_be_compiled_do_not_import_the_compiler():
     code = """
 import os, sys
 from _inf.runtime.interpreter import quick_imports
@@ -85,7 +84,7 @@ with quick_imports():
 """)
 
 
-def test_objects_of_imports_are_old_ones_afterwards() -> None:
+def test_objects_of_imports_are_old_ones_afterwards():
     run("""
 import gc
 from _inf.runtime.interpreter import quick_imports
@@ -104,9 +103,7 @@ assert gc.get_freeze_count() == frozen, "what the caller has frozen stays so"
 """)
 
 
-def test_package_seems_absent_within_the_block_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_seems_absent_within_the_block_only(tmp_path, monkeypatch):
     (tmp_path / "of_a_gpu.py").write_text("number = 1")
     monkeypatch.syspath_prepend(tmp_path)
     with quick_imports(without=["of_a_gpu"]), pytest.raises(ImportError):
@@ -118,7 +115,7 @@ def test_package_seems_absent_within_the_block_only(
 
 @pytest.mark.slow
 @pytest.mark.verl
-def test_fork_server_imports_no_compiler_and_no_kernels_of_a_gpu(tmp_path: Path) -> None:
+def test_fork_server_imports_no_compiler_and_no_kernels_of_a_gpu(tmp_path):
     run(f"""
 import sys
 from pathlib import Path

@@ -21,13 +21,13 @@ def warned() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _show_all() -> object:
+def _show_all():
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield
 
 
-def test_starts_that_overlap_hide_warnings_until_each_has_ended_and_leave_no_filter() -> None:
+def test_starts_that_overlap_hide_warnings_until_each_has_ended_and_leave_no_filter():
     before = list(warnings.filters)
     first, second = quiet.no_warnings(), quiet.no_warnings()
     first.__enter__()
@@ -43,7 +43,7 @@ def test_starts_that_overlap_hide_warnings_until_each_has_ended_and_leave_no_fil
     assert list(warnings.filters) == before
 
 
-def test_filters_that_are_put_back_after_a_start_hide_nothing() -> None:
+def test_filters_that_are_put_back_after_a_start_hide_nothing():
     hidden, others = quiet.no_warnings(), warnings.catch_warnings()
     hidden.__enter__()
     others.__enter__()  # keeps the filters of now
@@ -55,7 +55,7 @@ def test_filters_that_are_put_back_after_a_start_hide_nothing() -> None:
         assert warned() == ["two"]
 
 
-def test_own_warnings_are_seen_where_those_of_others_are_hidden() -> None:
+def test_own_warnings_are_seen_where_those_of_others_are_hidden():
     with warnings.catch_warnings(record=True) as shown:
         with quiet.no_warnings():
             quiet.warn("n: ours")
@@ -65,7 +65,7 @@ def test_own_warnings_are_seen_where_those_of_others_are_hidden() -> None:
     assert [(str(each.message), each.filename) for each in shown] == [("n: ours", __file__)]
 
 
-def test_starts_that_overlap_leave_stdout_as_it_was() -> None:
+def test_starts_that_overlap_leave_stdout_as_it_was():
     before, entered, leave = sys.stdout, threading.Event(), threading.Event()
 
     def first() -> None:
@@ -89,7 +89,7 @@ def test_starts_that_overlap_leave_stdout_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("downloads", [True, False])
-def test_bars_of_transformers_are_hidden_and_then_as_they_were(downloads: bool) -> None:
+def test_bars_of_transformers_are_hidden_and_then_as_they_were(downloads):
     from huggingface_hub import utils as hub
     from transformers.utils import logging as bars
 
