@@ -98,9 +98,10 @@ class Decoder:
         """Compute the keys and values of all running rows again: they begin again, with what they
         have."""
         for batch in reversed(self._batches):
-            for row in reversed(batch.rows) if batch.cache is not None else ():
-                self._wait(row, first=True)
-        self._batches = [batch for batch in self._batches if batch.cache is None]
+            if batch.cache is not None:
+                for row in reversed(batch.rows):
+                    self._wait(row, first=True)
+                batch.rows = []  # `serve` may be among its batches
 
     async def between_steps(self) -> None:
         """Let calls begin, end and be cancelled, and tools run."""
