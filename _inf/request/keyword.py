@@ -8,8 +8,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
-# turns: with tools, interactions, environments or an agent loop. loop request: what an agent loop
-# itself asks for. continued row: with a row as a prompt.
+# turns: whose rows may have several answers. loop request: what the code of an agent loop itself
+# asks for. continued row: with a row as a prompt.
 CallKind: TypeAlias = Literal[
     "one turn", "turns", "agent loop", "loop request", "stream", "continued row"
 ]

@@ -6,6 +6,7 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
+from _inf.errors import ConfigError, shown
 from _inf.request import values
 from _inf.request.keyword import Keyword
 
@@ -14,6 +15,31 @@ _NO_LOOP = "stream() runs no agent loop; use generate()"
 _NO_LOOP_IN_CHAT = "this chat streams, and so runs no agent loop; start inf chat --json"
 _NO_ENVIRONMENT = "a chat has no environments; leave it out"
 _ENDED = "its state ended with the row; send the row's prompt again"
+
+
+def _agent_loop(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping) and isinstance(value.get("_target_"), str):
+        return dict(value)
+    return values.typed(name, value, (str, type), "a name, a class, or a mapping with a _target_")
+
+
+def _agent_kwargs(name: str, value: Any) -> dict[str, Any]:
+    columns = values.mapping(name, value)
+    if "raw_prompt" in columns:
+        raise ConfigError.of(f"{name}.raw_prompt", "the prompt has the messages; leave it out.")
+    return columns
+
+
+def _factories(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if not value:
+            raise ConfigError.of(name, "{} has no factory.")
+        for key, factory in values.mapping(name, value).items():
+            _factories(f"{name}.{key}", factory)
+        return dict(value)
+    if not callable(value):
+        raise ConfigError.of(name, f"{shown(value)} cannot be called to make an environment.")
+    return value
 
 
 def _as_tools(_: str, value: Any) -> Any:
@@ -55,7 +81,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         },
     ),
     "agent_loop": Keyword(
-        values.agent_loop,
+        _agent_loop,
         'verl\'s agent loop that answers. A name, a class, or `{"_target_": ...}`; default '
         "`rollout.agent.default_agent_loop` (docs/agent_loops.md). max_tokens then limits each of "
         "its requests.",
@@ -68,7 +94,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         },
     ),
     "agent_kwargs": Keyword(
-        values.agent_kwargs,
+        _agent_kwargs,
         "Columns of the row for the agent loop's run(), as verl passes them.",
         feature="agent_loop",
         typed="Mapping[str, Any]",
@@ -76,7 +102,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         refused={"stream": _NO_LOOP, "streamed chat": _NO_LOOP_IN_CHAT},
     ),
     "environment_factory": Keyword(
-        values.factories,
+        _factories,
         "Makes an environment for each row, whose methods are its tools. Or a dict, from which the "
         "column `environment` selects (as TRL; docs/environments.md).",
         feature="turn",

@@ -152,28 +152,3 @@ def token_id(name: str, value: Any, vocabulary: int) -> int:
             name, f"{shown(token)} is outside the vocabulary of {vocabulary} tokens."
         )
     return token
-
-
-def agent_loop(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping) and isinstance(value.get("_target_"), str):
-        return dict(value)
-    return typed(name, value, (str, type), "a name, a class, or a mapping with a _target_")
-
-
-def agent_kwargs(name: str, value: Any) -> dict[str, Any]:
-    columns = mapping(name, value)
-    if "raw_prompt" in columns:
-        raise ConfigError.of(f"{name}.raw_prompt", "the prompt has the messages; leave it out.")
-    return columns
-
-
-def factories(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if not value:
-            raise ConfigError.of(name, "{} has no factory.")
-        for key, factory in mapping(name, value).items():
-            factories(f"{name}.{key}", factory)
-        return dict(value)
-    if not callable(value):
-        raise ConfigError.of(name, f"{shown(value)} cannot be called to make an environment.")
-    return value

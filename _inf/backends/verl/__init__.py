@@ -51,7 +51,7 @@ WITH_ADAPTERS = dataclasses.replace(
 )
 
 
-def _has_adapters(config: Config) -> bool:
+def has_adapters(config: Config) -> bool:
     return bool(config.rollout.engine_kwargs["sglang"].get("enable_lora"))
 
 
@@ -73,7 +73,7 @@ def _faults(config: Config) -> Faults:
     size = config.rollout.tensor_model_parallel_size
     if config.generation_cache and size > 1:
         yield "generation_cache", f"must be 0 with rollout.tensor_model_parallel_size {size}"
-    if _has_adapters(config) and size > 1:
+    if has_adapters(config) and size > 1:
         key = "rollout.engine_kwargs.sglang.enable_lora"
         yield key, f"must be false with rollout.tensor_model_parallel_size {size}"
 
@@ -82,7 +82,7 @@ SGLANG = BackendDescription(
     name="sglang",
     launch="_inf.backends.verl.launch_sglang:launch",
     modes=(SGLANG_MODE, WITH_ADAPTERS),
-    mode=lambda config: WITH_ADAPTERS if _has_adapters(config) else SGLANG_MODE,
+    mode=lambda config: WITH_ADAPTERS if has_adapters(config) else SGLANG_MODE,
     faults=_faults,
     prepare=_prepare,
     restarting="_inf.backends.verl.launch_sglang:FORKS.kept",

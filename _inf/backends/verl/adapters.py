@@ -10,26 +10,28 @@ is given adapters of one rank, scaled already, with zeros for what is missing.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import pad
 
 from _inf.backends import new_adapters, new_weights
+from _inf.backends.base import Adapting
 from _inf.backends.loaded_adapters import LoadedAdapters, NewAdapter
+from _inf.backends.verl.abilities import WholeVerlBackend
+from _inf.backends.verl.corrected_rollout import CorrectedRollout
+from _inf.backends.verl.engine import Engine
 from _inf.backends.verl.server_arguments import MAX_RANK, OWN, SLOTS, TARGETS
 from _inf.errors import ConfigError, InferenceError
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-
-    from _inf.backends.verl.corrected_rollout import CorrectedRollout
-    from _inf.backends.verl.engine import Engine
 
 # SGLang computes those of a group in one product.
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -103,6 +105,47 @@ class SglangAdapters(LoadedAdapters):
         engine = self._rollout.engine()
         await engine.prefix_cache.empty()  # which waits until rows that were aborted have ended
         await _answered(engine, UnloadLoRAAdapterReqInput(lora_name=key, lora_id=key))
+
+
+class AdaptingEngine(Engine):
+    """An engine whose requests can name an adapter."""
+
+    def __init__(self, adapters: SglangAdapters, *args: Any, **kwargs: Any) -> None:
+        self._adapters = adapters
+        super().__init__(*args, **kwargs)
+
+    async def _before_sending(self, request: Any) -> None:
+        """Name the request's adapter by its key."""
+        await super()._before_sending(request)
+        if name := request.lora_path:
+            request.lora_id, request.lora_path = self._adapters.of(name).key, None
+
+    def _version_of(self, request: Any) -> Callable[[], int]:
+        name = request.lora_path
+        return (lambda: self._adapters.of(name).version) if name else super()._version_of(request)
+
+
+class AdaptingRollout(CorrectedRollout):
+    """A rollout whose engine has adapters."""
+
+    def __init__(self, *args: Any) -> None:
+        *_, self.server_arguments = args
+        self.adapters = SglangAdapters(self)
+        self.engine_kind = functools.partial(AdaptingEngine, self.adapters)
+        super().__init__(*args)
+
+    def weights_changed(self) -> None:
+        self.adapters.count_up()
+
+
+class AdaptingVerlBackend(WholeVerlBackend, Adapting):
+    """One whose engine was started with `enable_lora`."""
+
+    rollout: AdaptingRollout
+
+    @property
+    def loaded(self) -> LoadedAdapters:  # type: ignore[override]
+        return self.rollout.adapters
 
 
 def _rank(tensors: Mapping[str, torch.Tensor]) -> int:

@@ -87,20 +87,19 @@ class EndedBefore(Exception):
 @dataclasses.dataclass
 class RunningRow:
     """prompt_tokens: of its prompt. scored: whether it is only scored: ended early it would have
-    nothing, so it is not. adapter: its name. versions: each with the index of the first token that
-    it computed."""
+    nothing, so it is not. version: of the weights in use. versions: each with the index of the
+    first token that it computed."""
 
     prompt_tokens: int
     scored: bool
-    adapter: str | None = None
+    version: Callable[[], int] = lambda: 0
     versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
 
 class RunningRows:
-    """By their request ids. version_of: the version of the weights, or of an adapter, in use."""
+    """By their request ids."""
 
-    def __init__(self, version_of: Callable[[str | None], int]) -> None:
-        self._version_of = version_of
+    def __init__(self) -> None:
         self._rows: dict[str, RunningRow] = {}
         self._failures: dict[str, Exception | None] = {}  # of those that were ended
         self._ending = False
@@ -117,10 +116,10 @@ class RunningRows:
             self._rows.pop(rid, None)
             self._failures.pop(rid, None)
 
-    def sent(self, rid: str, adapter: str | None) -> None:
+    def sent(self, rid: str, version: Callable[[], int]) -> None:
         """Note that the request goes out now. Raises `EndedBefore` instead while rows end."""
         if (row := self._rows.get(rid)) is not None:
-            row.adapter, row.versions = adapter, [(self._version_of(adapter), 0)]
+            row.version, row.versions = version, [(version(), 0)]
             if self._ending and not row.scored:
                 raise EndedBefore
 
@@ -129,7 +128,7 @@ class RunningRows:
         for rid in tokens.keys() & self._rows.keys():
             row, first = self._rows[rid], tokens[rid]
             before = [each for each in row.versions if each[1] < first]
-            row.versions = [*before, (self._version_of(row.adapter), first)]
+            row.versions = [*before, (row.version(), first)]
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:

@@ -161,8 +161,7 @@ async def send_weights(
     except Exception as failure:
         raise InferenceError(f"{HALF_WAY} It failed with {failure!r}.") from failure
     rollout.weight_version = rollout.weight_version + 1 if version is None else version
-    if rollout.adapters:
-        rollout.adapters.count_up()
+    rollout.weights_changed()
     if engine is not None:
         frozen = rollout.host.lock.frozen
         tokens = await engine.or_death(_tokens_of_rows(engine)) if frozen else {}

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import hashlib
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,24 +20,19 @@ from _inf.backends.verl.caller_patches import PATCHES
 from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.engine import Engine, build_engine, sglang_rollout
 from _inf.backends.verl.patch_table import apply
-from _inf.backends.verl.server_arguments import ENABLE
+from _inf.backends.verl.raw_batches import check_one_turn, corrected
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
-from _inf.errors import ConfigError, InferenceError, shown
-from _inf.request.messages import is_empty
-from _inf.request.prompts import object_array
+from _inf.errors import ConfigError, InferenceError
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.processes import Worker
-from _inf.types import RequestOutput
 
 if TYPE_CHECKING:
-    from _inf.backends.loaded_adapters import LoadedAdapters
     from _inf.backends.new_weights import ExpectedWeights
 
 __all__ = ["DataProto", "HFModelConfig", "RolloutConfig", "CorrectedRollout"]
 
-NOT_ONE_TURN = ("tools_kwargs", "interaction_kwargs", "multi_modal_data")
 MESH = ("dp", "infer_tp", "infer_pp")
 GREEDY = {"temperature": 0, "top_p": 1, "top_k": -1}  # as verl writes it
 
@@ -45,6 +41,8 @@ apply(PATCHES)
 
 class CorrectedRollout(sglang_rollout.SGLangRollout):
     """verl's rollout, callable from any thread, with correct lengths and masks."""
+
+    engine_kind: Callable[..., Engine] = Engine
 
     def __init__(
         self,
@@ -57,11 +55,6 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         self.host = host
         self.weight_version = 0
         self._scheduler, self.server_arguments = scheduler, server_arguments
-        self.adapters: LoadedAdapters | None = None
-        if server_arguments.get(ENABLE):
-            from _inf.backends.verl.adapters import SglangAdapters
-
-            self.adapters = SglangAdapters(self)
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
 
@@ -97,7 +90,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         """Build our `Engine`. The other ranks of a group wait for it, and fail if it does."""
         start = super()._init_inference_engine
         arguments = self._scheduler, self.server_arguments, self.config.free_cache_engine
-        build_engine.set(functools.partial(Engine, *arguments, self.adapters))
+        build_engine.set(functools.partial(self.engine_kind, *arguments))
         self.ranks.agreed(lambda: start(*args, **kwargs))
 
     def generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
@@ -113,13 +106,13 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         `response_mask` added, and in `non_tensor_batch["rows"]` the engine's answers. Raises
         `ConfigError` for a column that asks for more than one turn.
         """
-        _check_one_turn(prompts)
+        check_one_turn(prompts)
         meta = prompts.meta_info
         if not (self.config.do_sample or "do_sample" in meta or meta.get("validate")):
             kwargs = {**GREEDY, **kwargs}
         call = Call(self.host, CancelToken())
         output = self.run(prompts, call, **kwargs)
-        return _corrected(output, call.rows) if call.rows else output
+        return corrected(output, call.rows) if call.rows else output
 
     def _req_level_generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
         """Refused: verl would run it on an event loop that is not the engine's."""
@@ -162,6 +155,9 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         engine: Engine = self._engine
         return engine
 
+    def weights_changed(self) -> None:
+        """Called when new weights are in use."""
+
     @functools.cached_property
     def expected_weights(self) -> ExpectedWeights:
         from _inf.backends.new_weights import expected_weights
@@ -176,31 +172,3 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
     def dtype(self) -> torch.dtype:
         """The dtype in which the engine computes, also if the config says auto."""
         return self._engine.tokenizer_manager.model_config.dtype
-
-
-def _check_one_turn(prompts: DataProto) -> None:
-    """Refuse these columns unless they are empty; verl's datasets have them in every row."""
-    for name in NOT_ONE_TURN:
-        for row, value in enumerate(prompts.non_tensor_batch.get(name, ())):
-            if value is not None and not is_empty(value):
-                raise ConfigError(
-                    f"non_tensor_batch[{name!r}][{row}]: {shown(value)}: this call answers one "
-                    "turn of text; for tools and interactions use the engine's generate() or "
-                    "rollout_batch()."
-                )
-
-
-def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
-    """Replace verl's masks by masks from the engine's own lengths. verl takes everything up to the
-    first EOS as the answer (`get_response_mask`), which includes padding if a row was cut by length
-    or stopped by another id, and it pads log probs with the pad token's id."""
-    batch = output.batch
-    width = batch["responses"].shape[1]
-    lengths = torch.tensor([len(row.token_ids) for row in rows])
-    mask = (torch.arange(width)[None, :] < lengths[:, None]).to(batch["attention_mask"].dtype)
-    batch["response_mask"] = mask
-    batch["attention_mask"] = torch.cat([batch["attention_mask"][:, :-width], mask], dim=1)
-    if "rollout_log_probs" in batch:
-        batch["rollout_log_probs"] = batch["rollout_log_probs"] * mask
-    output.non_tensor_batch["rows"] = object_array(rows)
-    return output

@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from _inf.backends.verl.calls import Call, EndedBefore, RunningRows, current_call
 from _inf.backends.verl.sglang_format import (
-    SO_FAR,
+    KNOWN_TOKENS,
     output_row,
     request_arguments,
-    score_params,
     sglang_params,
     whole_row,
 )
 from _inf.errors import EngineRefusal, InferenceError
-from _inf.parts.prompt_logprobs import PromptLogprobs
 from _inf.runtime.host import current_host
 from _inf.runtime.interpreter import interpreter_left_alone
 from _inf.runtime.processes import Worker
@@ -40,7 +38,6 @@ with interpreter_left_alone():
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
 
 if TYPE_CHECKING:
-    from _inf.backends.loaded_adapters import LoadedAdapters
     from _inf.backends.verl.changes import PrefixCache
 
 # An answer, for verl's `_post_process_outputs`: it takes longer to pad answers than to decode them.
@@ -59,14 +56,13 @@ class Engine(sglang_rollout.AsyncEngine):
         scheduler: Worker,
         server_arguments: dict[str, Any],
         free_cache: bool,
-        adapters: LoadedAdapters | None,
         **verl_arguments: Any,
     ) -> None:
-        self.free_cache, self.adapters = free_cache, adapters
+        self.free_cache = free_cache
         self.refusal: str | None = None  # the reason, while requests are refused
         self.update_failure: Exception | None = None
         self._abandoned: set[str] = set()  # requests that are being aborted
-        self.rows = RunningRows(self._version_of)
+        self.rows = RunningRows()
         unset: Any = None
         self.tokenizer_manager = self.send_to_rpc = unset
         host = current_host.get()
@@ -94,22 +90,16 @@ class Engine(sglang_rollout.AsyncEngine):
         return self.tokenizer_manager, templates
 
     async def _before_sending(self, request: Any) -> None:
-        """Refuse a request while requests are refused; name its adapter by its key
-        (`_inf.backends.verl.adapters`). Those that come under frozen rows, also while new weights
-        are sent, have waited until the rows go on."""
+        """Refuse a request while requests are refused. Those that come under frozen rows, also
+        while new weights are sent, have waited until the rows go on."""
         if self.refusal is not None:
             raise EngineRefusal(self.refusal)
-        name = request.lora_path
         if isinstance(request.rid, str):  # else a batch that none of our calls sent
-            self.rows.sent(request.rid, name)
-        if self.adapters and name:
-            request.lora_id, request.lora_path = self.adapters.of(name).key, None
+            self.rows.sent(request.rid, self._version_of(request))
 
-    def _version_of(self, adapter: str | None) -> int:
-        """The version of the weights in use; for rows of an adapter, the adapter's."""
-        if self.adapters and adapter:
-            return self.adapters.of(adapter).version
-        return int(self.tokenizer_manager.server_args.weight_version)
+    def _version_of(self, request: Any) -> Callable[[], int]:
+        """Returns the version of the weights in use that answer a request."""
+        return lambda: int(self.tokenizer_manager.server_args.weight_version)
 
     def _close_sockets(self) -> None:
         """Close them now: the garbage collector would wait without end for unsent messages."""
@@ -169,7 +159,7 @@ class Engine(sglang_rollout.AsyncEngine):
     async def _request(
         self, ids: list[int], params: dict[str, Any], rid: str, *, scored: bool = False
     ) -> dict[str, Any]:
-        known = params.get("custom_params", {}).get(SO_FAR, 0)
+        known = params.get("custom_params", {}).get(KNOWN_TOKENS, 0)
         with self._sending(rid, len(ids) - known, scored=scored):
             try:
                 output = dict(await super().async_generate(**request_arguments(ids, params, rid)))
@@ -204,12 +194,14 @@ class Engine(sglang_rollout.AsyncEngine):
         sequences: Sequence[tuple[list[int], int]],
         call: Call,
         likeliest: int,
-        adapter: str | None,
+        lora_path: str | None,
     ) -> list[RequestOutput]:
         """Compute the log probs of each `ids[start:]` by a prefill; nothing is generated."""
+        from _inf.parts.prompt_logprobs import PromptLogprobs
+        from _inf.parts.prompt_logprobs.sglang import score_params
 
         async def score_row(row: int, ids: list[int], start: int) -> RequestOutput:
-            params = score_params(start, likeliest, adapter)
+            params = score_params(start, likeliest, lora_path)
             output = await self._request(ids, params, call.rid(row), scored=True)
             return output_row(output, params, row, parts=[PromptLogprobs(likeliest)])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _inf.backends.model_info import eos_token_ids, limits_of, with_dtype, with_limits
-from _inf.backends.verl import environment, kv_memory
+from _inf.backends.verl import environment, has_adapters, kv_memory
 from _inf.backends.verl.compiled_libraries import kernel_library
 from _inf.backends.verl.environment import UNUSED_ON_CPU, Device
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
@@ -94,7 +94,7 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
             from _inf.backends.verl.cuda import leave_out_deep_gemm
 
             leave_out_deep_gemm()
-        from _inf.backends.verl.backend import AdaptingVerlBackend, VerlBackend
+        from _inf.backends.verl import abilities
         from _inf.backends.verl.corrected_rollout import HFModelConfig
         from _inf.backends.verl.engine import ServerArgs
 
@@ -113,7 +113,12 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     has_engine = rollout._engine is not None  # another rank of its group may have it
     dtype = str(rollout.dtype).removeprefix("torch.") if has_engine else ""
     model = ModelInfo(model_config.tokenizer, eos, limits, folder, dtype)
-    backend = (AdaptingVerlBackend if rollout.adapters else VerlBackend)(rollout, host, model)
+    kind = abilities.WholeVerlBackend
+    if has_adapters(config):
+        from _inf.backends.verl.adapters import AdaptingVerlBackend
+
+        kind = AdaptingVerlBackend
+    backend = kind(rollout, host, model, abilities.supported(rollout))
     rollout.ranks.agreed(lambda: _check_started(backend, config, folder))
     return backend
 
@@ -138,6 +143,11 @@ def _start(
 
     from _inf.backends.verl.corrected_rollout import CorrectedRollout, RolloutConfig
 
+    kind: type[CorrectedRollout] = CorrectedRollout
+    if has_adapters(config):
+        from _inf.backends.verl.adapters import AdaptingRollout
+
+        kind = AdaptingRollout
     wanted = server_arguments(config, limits.total, device, quiet.engine_log_level())
     folder = Path(model_config.local_path)
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
@@ -159,7 +169,7 @@ def _start(
     try:
         with interpreter_left_alone():
             return host.start(
-                lambda: CorrectedRollout(rollout_config, model_config, host, scheduler, arguments)
+                lambda: kind(rollout_config, model_config, host, scheduler, arguments)
             )
     except EngineDeadError as death:
         from _inf.backends.verl.child import weight_loading

@@ -24,7 +24,7 @@ from _inf.types import Request, RequestOutput
 SEED = "seed"
 BY_HISTORY = "by_history"  # whether what may come next depends on what was generated
 KEEP_FILTERED = "keep_filtered"  # whether what the filters leave is kept (`child/drawing.py`)
-SO_FAR = "so_far"  # how many of the last input ids are the answer's first part
+KNOWN_TOKENS = "known_tokens"  # how many of the last input ids are the answer's first
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
 NO_TOKENS = RequestOutput()
@@ -71,13 +71,6 @@ def sglang_params(request: Request) -> dict[str, Any]:
 def translation(part: Part) -> Translation[Any]:
     kind: type[Translation[Any]] = part.on("sglang", Translation)
     return kind(part)
-
-
-def score_params(start: int, likeliest: int, adapter: str | None) -> dict[str, Any]:
-    """Parameters of a prefill that returns the log probs of the prompt's tokens from `start` on."""
-    params = {"max_new_tokens": 0, "temperature": 1.0, LOGPROB_START: start - 1}
-    of_adapter = {} if adapter is None else {"lora_path": adapter}
-    return params | {TOP_PROMPT_LOGPROBS: likeliest} | of_adapter
 
 
 @functools.cache

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from _inf.backends.verl.patch_table import Process, Wrap
-from _inf.backends.verl.sglang_format import SO_FAR, custom_of
+from _inf.backends.verl.sglang_format import KNOWN_TOKENS, custom_of
 
 
 def begin_with_tokens(init: Callable[..., None], scheduler: Any, req: Any) -> None:
     """Make the last ids of a prompt the first of its answer. Places of seeds, penalties and stop
     strings then count from there."""
-    if count := custom_of(req).get(SO_FAR, 0):
+    if count := custom_of(req).get(KNOWN_TOKENS, 0):
         ids = list(req.origin_input_ids)
         req.origin_input_ids, req.output_ids = ids[:-count], ids[-count:]
         req.origin_input_ids_unpadded = req.origin_input_ids

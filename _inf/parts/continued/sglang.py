@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from _inf.backends.verl import translation
-from _inf.backends.verl.sglang_format import SO_FAR
+from _inf.backends.verl.sglang_format import KNOWN_TOKENS
 from _inf.parts.continued import Continued
 from _inf.types import Request, RequestOutput, SamplingParams, joined_versions
 
@@ -19,7 +19,7 @@ class Translation(translation.Translation[Continued]):
         return {
             "max_new_tokens": params.max_tokens - known,
             "min_new_tokens": max(0, params.min_tokens - known),
-            "custom_params": {SO_FAR: known},
+            "custom_params": {KNOWN_TOKENS: known},
         }
 
     def whole(self, request: Request, output: RequestOutput) -> RequestOutput:

@@ -32,3 +32,10 @@ class Translation(translation.Translation[PromptLogprobs]):
                 for top in tops
             ],
         )
+
+
+def score_params(start: int, likeliest: int, adapter: str | None) -> dict[str, Any]:
+    """Parameters of a prefill that returns the log probs of the prompt's tokens from `start` on."""
+    params = {"max_new_tokens": 0, "temperature": 1.0, LOGPROB_START: start - 1}
+    of_adapter = {} if adapter is None else {"lora_path": adapter}
+    return params | {TOP_PROMPT_LOGPROBS: likeliest} | of_adapter

@@ -15,7 +15,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from _inf.backends.verl.child.overlap import read_last_step
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
-from _inf.backends.verl.sglang_format import SO_FAR, custom_of
+from _inf.backends.verl.sglang_format import KNOWN_TOKENS, custom_of
 
 CACHE_NUMBER = "inf_cache_number"  # on the scheduler: how often its cache was emptied under rows
 
@@ -61,7 +61,7 @@ def tokens_of_rows(get: Callable[..., Any], scheduler: Any, request: Any) -> Any
 
 def _new_tokens(req: Any) -> int:
     """How many tokens of its answer it has, without those that it began with."""
-    known: int = custom_of(req).get(SO_FAR, 0)
+    known: int = custom_of(req).get(KNOWN_TOKENS, 0)
     return len(req.output_ids) - known
 
 
