@@ -37,7 +37,8 @@ from _inf.request.call import PreparedCall
 from _inf.request.keywords import names_keywords, refuse_positional
 from _inf.request.prompts import Form, normalize
 from _inf.request.sampling import resolve
-from _inf.request.template import escaped_json, template_of
+from _inf.request.special_tokens import escaped_json
+from _inf.request.template import template_of
 from _inf.request.tokenize import tokenize
 from _inf.request.values import one_of
 from _inf.response.decode import decode

@@ -20,8 +20,8 @@ from _inf.request.keywords import OF_CHATS, checked
 from _inf.request.prompts import Form, LaterTurn, normalize
 from _inf.request.sampling import Sampling
 from _inf.request.seeds import prompt_seed, sample_seed
-from _inf.request.template import Template
 from _inf.request.tokenize import tokenize
+from _inf.request.tool_template import ToolTemplate
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.runtime import quiet
@@ -31,7 +31,7 @@ from _inf.types import JSON, Side
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-Place: TypeAlias = Callable[[Sequence[Form], Template], Sequence[Form]]
+Place: TypeAlias = Callable[[Sequence[Form], ToolTemplate], Sequence[Form]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ def rendered_call(
         if params.get(name) is not None:
             params[name] = checked(name, params[name])
     rules = shown_rules(engine, params)
-    template = cast(Template, rules.template)
+    template = cast(ToolTemplate, rules.template)
     most, side = params.pop("max_tokens", None), params.pop("truncate_prompt", None)
     forms = normalize(prompts) if place is None else place(normalize(prompts), template)
     room = None if fits else most
@@ -146,7 +146,7 @@ def shown_rules(engine: InferenceEngine, params: JSON) -> Rules:
 def _tokenized(
     engine: InferenceEngine,
     forms: Sequence[Form],
-    template: Template,
+    template: ToolTemplate,
     max_tokens: int | None,
     side: Side | None,
 ) -> list[list[int]]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
 from _inf.parts.reasoning import said
-from _inf.request.template import Template, escaped_json, template_of
+from _inf.request.special_tokens import escaped_json
+from _inf.request.tool_template import ToolTemplate
 from _inf.response.decode import answer_text, decoded_text
 from _inf.types import ModelInfo, RequestOutput, Tool
 
@@ -27,7 +28,7 @@ class Rules:
     None if a server renders; interactions: verl's, by name."""
 
     tools: Mapping[str, Tool]
-    template: Template | None
+    template: ToolTemplate | None
     config: Config
     model: ModelInfo
     interactions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -56,9 +57,10 @@ def rules_for(
     tools: Sequence[Tool], kwargs: Mapping[str, Any], config: Config, model: ModelInfo
 ) -> Rules:
     """Return the rules of a call with these tools. kwargs: of `apply_chat_template`."""
-    shows = tools and model.tokenizer is not None
-    shown = _shown_to_the_model(tools, config, model) if shows else {}
-    template = template_of(model, kwargs, **shown)
+    template = None
+    if model.tokenizer is not None:
+        shown = _shown_to_the_model(tools, config, model) if tools else {}
+        template = ToolTemplate(model.tokenizer, kwargs, eos_token_ids=model.eos_token_ids, **shown)
     return Rules({tool.name: tool for tool in tools}, template, config, model)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from _inf.errors import PromptError, ToolError
-from _inf.request.template import Template
+from _inf.request.tool_template import ToolTemplate
 from tests.support.chat_templates import QWEN3
 from tests.support.tiny import IM_END, IM_START
 
@@ -64,14 +64,14 @@ NO_TOOLS = """{%- for message in messages %}{%- if message.role not in ["user", 
 """
 
 
-def made(tokenizer: Any, text: str | None, **more: Any) -> Template:
+def made(tokenizer: Any, text: str | None, **more: Any) -> ToolTemplate:
     other = copy.deepcopy(tokenizer)
     if text is not None:
         other.chat_template = text
-    return Template(other, eos_token_ids=[other.convert_tokens_to_ids(IM_END)], **more)
+    return ToolTemplate(other, eos_token_ids=[other.convert_tokens_to_ids(IM_END)], **more)
 
 
-def after(tokenizer: Any, template: Template, *said: Any, ended: bool = True) -> str:
+def after(tokenizer: Any, template: ToolTemplate, *said: Any, ended: bool = True) -> str:
     """Return the text after the first assistant message of `said`."""
     place = [message["role"] for message in said].index("assistant")
     return str(tokenizer.decode(template.after(said, place, ended=ended)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from _inf.config import Config
 from _inf.conversation.rules import rules_for
-from _inf.request.template import Template
+from _inf.request.tool_template import ToolTemplate
 from _inf.types import Tool
 from tests.support.chat_templates import FAMILIES, embedded_tokenizer, model_of
 
@@ -37,9 +37,9 @@ TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=6), max_size=8).map(
 
 
 @functools.cache
-def template_of(family: str) -> tuple[Template, Any]:
+def template_of(family: str) -> tuple[ToolTemplate, Any]:
     model = model_of(embedded_tokenizer(), FAMILIES[family])
-    made = Template(
+    made = ToolTemplate(
         model.tokenizer,
         schemas=[SCHEMA],
         instructions="Call add.",

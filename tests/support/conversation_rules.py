@@ -7,7 +7,7 @@ from typing import Any
 
 from _inf.config import load_config
 from _inf.conversation.rules import Rules
-from _inf.request.template import Template
+from _inf.request.tool_template import ToolTemplate
 from _inf.types import Limits, ModelInfo, Tool
 from tests.support.tiny import VOCABULARY, tiny_model
 
@@ -34,5 +34,5 @@ def tiny_rules(chat_template: str, *tokens: str) -> Rules:
     tokenizer.add_tokens([*tokens])
     tokenizer.chat_template = chat_template
     end = tokenizer.eos_token_id
-    template = Template(tokenizer, eos_token_ids=[end])
+    template = ToolTemplate(tokenizer, eos_token_ids=[end])
     return rules(template, tokenizer, vocabulary=VOCABULARY, eos=end)

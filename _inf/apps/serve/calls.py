@@ -14,7 +14,7 @@ from _inf.apps.rendered_call import RenderedCall, is_chat, rendered_call
 from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
 from _inf.request.prompts import Form, LaterTurn
-from _inf.request.template import Template
+from _inf.request.tool_template import ToolTemplate
 from _inf.types import JSON, Message
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def served_call(
     prompts, keywords = body.prompts(), _keywords(engine, body, adapter, session)
     starts: list[Start] = []
 
-    def recorded(forms: Sequence[Form], template: Template) -> Sequence[Form]:
+    def recorded(forms: Sequence[Form], template: ToolTemplate) -> Sequence[Form]:
         assert session is not None
         if not is_chat(forms[0]):
             return [_turn(form, engine.model.limits.prompt, session) for form in forms]

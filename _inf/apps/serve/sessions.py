@@ -21,7 +21,7 @@ from _inf.apps.serve.forks import THOUGHTS, Fork, fork_of
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
-from _inf.request.template import Template
+from _inf.request.tool_template import ToolTemplate
 from _inf.types import JSON, Message, joined_versions
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Session:
         reason = f"session: its {limit} of {most} is reached; delete it, or open another one."
         raise RequestError(400, reason, key=limit, code="length")
 
-    def chat(self, messages: list[Message], context: str, template: Template) -> Start:
+    def chat(self, messages: list[Message], context: str, template: ToolTemplate) -> Start:
         """Find the answer that a conversation continues, and the ids of its prompt."""
         recorded, shown = self._newest_first(), messages
         messages = _compared(messages)
@@ -248,7 +248,7 @@ def _ids_to(answer: Answer, trace: Trace) -> list[int]:
     return trace.prompt_token_ids + trace.token_ids[: answer.ids]
 
 
-def _ids_after(answer: Answer, messages: list[Message], template: Template) -> list[int]:
+def _ids_after(answer: Answer, messages: list[Message], template: ToolTemplate) -> list[int]:
     """The template's ids between an answer and the next one."""
     plain = [
         {key: value for key, value in message.items() if key != "tool_calls"}
