@@ -18,8 +18,8 @@ from _inf.config.source import ABSENT, Source, at
 from _inf.errors import shown
 from _inf.response.stats import Stats
 from _inf.runtime.extras import without_verl
+from _inf.runtime.forks import starting
 from _inf.runtime.interpreter import quick_imports
-from _inf.runtime.processes import starting
 
 BACKENDS = (SGLANG, HF, OPENAI)
 MODES = tuple(mode for backend in BACKENDS for mode in backend.modes)

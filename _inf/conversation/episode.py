@@ -15,7 +15,7 @@ from typing import Any
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules, answered_calls
 from _inf.errors import PromptError, RequestFailure, at_fault, error_text
-from _inf.parts.continued import Continued
+from _inf.parts.continued import with_first_part, without_first_part
 from _inf.parts.grammars import is_constrained
 from _inf.parts.reasoning import said
 from _inf.request.seeds import turn_seed
@@ -56,8 +56,7 @@ class Episode:
         self.records: list[dict[str, Any]] = []  # of the calls that were run
         self.unfinished: RequestOutput | None = None  # an answer that the next request continues
         self.environment: Any = None  # of a row that `pause` ended, for the one that continues it
-        parts = (part for part in params.parts if not isinstance(part, Continued))
-        self._params = dataclasses.replace(params, parts=tuple(parts))  # of each turn
+        self._params = without_first_part(params)  # of each turn
         self._limit = "max_tokens"  # the one that bounds the request under way
 
     def add_tools(self, tools: Iterable[Tool]) -> None:
@@ -121,11 +120,8 @@ class Episode:
         if so_far is not None and so_far.completion_tokens >= left:
             raise RequestFailure(f"the row has no room for more tokens ({self._limit}).")
         if self.rules.template is not None:
-            parts = (Continued(so_far), *params.parts) if so_far is not None else params.parts
-            params = dataclasses.replace(params, parts=parts)
-            return Request(self.prompt_ids + self.ids, params)
-        schemas = [tool.schema for tool in self.rules.tools.values()]
-        return Request([], params, messages=list(self.messages), tools=schemas)
+            return Request(self.prompt_ids + self.ids, with_first_part(params, so_far))
+        return Request([], params, messages=list(self.messages), tools=self.rules.schemas)
 
     def may_add_user_message(self, user_turns: int) -> bool:
         """Whether the limits allow another user message after `user_turns` of them."""

@@ -33,6 +33,11 @@ class Rules:
     model: ModelInfo
     interactions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def schemas(self) -> list[Mapping[str, Any]]:
+        """Those of all tools."""
+        return [tool.schema for tool in self.tools.values()]
+
     @functools.cached_property
     def thoughts(self) -> Thoughts | None:
         """How answers are split into thoughts and content; None if they are not."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from _inf.errors import EngineDeadError
+from _inf.runtime.forks import check_start
 from _inf.runtime.free_memory import give_back
 from _inf.runtime.interpreter import TORCH_VARIABLES
 from _inf.runtime.processes import (
@@ -31,7 +32,6 @@ from _inf.runtime.processes import (
     Worker,
     WorkerProcess,
     block_interrupts,
-    check_start,
 )
 
 MAX_FILES = 32  # that one fork inherits

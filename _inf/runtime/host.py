@@ -21,6 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
 from _inf.runtime.calls import TIMED_OUT, CancelToken, ReadWriteLock
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
+from _inf.runtime.forks import check_process, note_engine, starting
 from _inf.runtime.processes import (
     JOIN_SECONDS,
     LOOK_SECONDS,
@@ -29,9 +30,6 @@ from _inf.runtime.processes import (
     Worker,
     WorkerProcess,
     block_interrupts,
-    check_process,
-    note_engine,
-    starting,
 )
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ import pytest
 
 from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime import fork_server
+from _inf.runtime.forks import check_start
 from _inf.runtime.interpreter import set_torch_variables
-from _inf.runtime.processes import check_start
 from tests.support.forks import forked, server_that, worker
 from tests.support.scripts import GONE_SECONDS, alive, environment, until
 

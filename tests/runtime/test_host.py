@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from _inf.errors import EngineDeadError, InferenceError
-from _inf.runtime import processes
+from _inf.runtime import forks
 from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host
 from _inf.runtime.processes import Watch
@@ -23,7 +23,7 @@ from _inf.runtime.processes import Watch
 @pytest.fixture
 def host(monkeypatch):
     """A host in a process that has had no engine."""
-    monkeypatch.setattr(processes, "_home", None)
+    monkeypatch.setattr(forks, "_home", None)
     host = Host()
     yield host
     host.stop()
@@ -61,23 +61,23 @@ def test_module_imported_for_a_start_may_not_start_another_engine(host, tmp_path
 
 
 def started_here(build: Callable[[], object]) -> object:
-    with processes.starting():
+    with forks.starting():
         return build()
 
 
 def test_fork_may_start_an_engine_where_the_parents_start_was_refused(host):
-    processes.check_start()  # and then a ConfigError, before anything ran
-    assert in_a_fork(processes.check_start) == ""
+    forks.check_start()  # and then a ConfigError, before anything ran
+    assert in_a_fork(forks.check_start) == ""
 
 
 def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host):
     host.start(lambda: None)
-    while_it_runs = in_a_fork(processes.check_start)
+    while_it_runs = in_a_fork(forks.check_start)
     host.stop()
     here = f"a fork of process {os.getpid()}, which has had an engine"
-    for said in (while_it_runs, in_a_fork(processes.check_start)):
+    for said in (while_it_runs, in_a_fork(forks.check_start)):
         assert said.startswith("InferenceError: ") and here in said and '"spawn"' in said
-    processes.check_start()
+    forks.check_start()
 
 
 def test_calls_submitted_just_before_the_stop_get_its_error_and_warn_of_nothing(host, recwarn):

@@ -32,9 +32,9 @@ from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
 from _inf.models.resolve import model_folder
 from _inf.runtime import quiet
+from _inf.runtime.forks import check_start
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
-from _inf.runtime.processes import check_start
 from _inf.types import Limits, ModelInfo
 
 # On a CPU more rows or longer prompts at once are not faster, and a step should not take seconds.

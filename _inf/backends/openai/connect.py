@@ -16,8 +16,8 @@ from _inf.errors import ConfigError
 from _inf.request.values import MAX_INT32
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
+from _inf.runtime.forks import check_start
 from _inf.runtime.host import Host
-from _inf.runtime.processes import check_start
 from _inf.types import Limits, ModelInfo
 
 

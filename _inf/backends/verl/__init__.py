@@ -57,7 +57,7 @@ def has_adapters(config: Config) -> bool:
 
 def _prepare(config: Config) -> None:
     from _inf.backends.verl.environment import check_pins, prepare
-    from _inf.runtime.processes import check_start
+    from _inf.runtime.forks import check_start
 
     check_start()
     check_pins()

@@ -10,7 +10,7 @@ from _inf.parts.part import Part
 from _inf.types import RequestOutput
 
 if TYPE_CHECKING:
-    from _inf.types import Prompt
+    from _inf.types import Prompt, SamplingParams
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,3 +38,15 @@ def row_lacks(keyword: str, prompt: Prompt) -> PromptError:
     return PromptError(
         f"prompt {prompt.index} is a row with turns; pass the {keyword} that it began with."
     )
+
+
+def with_first_part(params: SamplingParams, so_far: RequestOutput | None) -> SamplingParams:
+    """The parameters of a request that continues an answer, if there is one."""
+    if so_far is None:
+        return params
+    return dataclasses.replace(params, parts=(Continued(so_far), *params.parts))
+
+
+def without_first_part(params: SamplingParams) -> SamplingParams:
+    parts = tuple(part for part in params.parts if not isinstance(part, Continued))
+    return dataclasses.replace(params, parts=parts)

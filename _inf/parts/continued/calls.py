@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from _inf.errors import ConfigError, at_fault, shown
 from _inf.parts.adapters import adapter_of
-from _inf.parts.continued import Continued
+from _inf.parts.continued import with_first_part
 from _inf.parts.continued.rows import RowPrompt
 from _inf.request.keywords import refuse
 from _inf.request.sampling import Sampling
@@ -49,4 +49,4 @@ def _of_row(params: SamplingParams, row: RowPrompt, limits: Limits) -> SamplingP
     for each in (row.token_ids, ids):
         known_ids(each, limits, f"prompt {index}: the row's token")
     seed = params.seed if row.seed is None else row.seed
-    return dataclasses.replace(params, seed=seed, parts=(Continued(so_far), *params.parts))
+    return with_first_part(dataclasses.replace(params, seed=seed), so_far)
