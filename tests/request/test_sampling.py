@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from _inf.parts.beams import Beams
-from _inf.parts.prompt_logprobs import PromptLogprobs
 from _inf.parts.typed import GenerateParams
 from _inf.request.effective import effective_params
 from _inf.types import SamplingParams
@@ -164,12 +163,7 @@ def test_keywords_that_contradict_each_other_are_refused_by_one_of_them(params, 
     sampled(**{**params, **agree})
 
 
-def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens():
-    for value, likeliest in ((True, 0), (1, 1), (384, 384), (False, 0)):
-        sampling = sampled(_prompts=2, n=2, prompt_logprobs=value)
-        assert ("prompt_logprobs" in sampling.asked) is (value is not False)
-        parts = () if value is False else (PromptLogprobs(likeliest),)
-        assert [each.parts for each in sampling.rows] == [parts] * 4
+def test_prompt_logprobs_are_shown_as_they_were_asked_for():
     shown = [effective_params({"prompt_logprobs": value}, DEFAULT) for value in (True, 3, False)]
     assert [each.get("prompt_logprobs") for each in shown] == [True, 3, None]
 

@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 import inf
+from tests.support.installed import ran
 from tests.support.tiny import tiny_model
 
 START_SECONDS = 300.0  # for one engine, on a machine that does other things too
@@ -93,21 +94,10 @@ def two_ranks(program: str, folder: Path, *arguments: str) -> list[dict[str, Any
     """Run it in `folder` as two processes under torchrun; return what each has written to the file
     `said` and its rank."""
     (folder / "program.py").write_text(program)
-    # This process has settled its own rendezvous, and torchrun settles theirs.
-    own = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    own += ("ASCEND_RT_VISIBLE_DEVICES", "INF_CHOSEN_MASTER_PORT")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("program.py", *arguments),
-        ],
-        cwd=folder,
-        env={name: value for name, value in environment().items() if name not in own},
-        capture_output=True,
-        text=True,
-        timeout=2 * START_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    python_path = environment()["PYTHONPATH"]
+    seconds = 2 * START_SECONDS
+    ran(*launch, "program.py", *arguments, folder=folder, seconds=seconds, PYTHONPATH=python_path)
     return [json.loads((folder / f"said{rank}").read_text()) for rank in range(2)]
 
 

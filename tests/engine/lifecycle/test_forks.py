@@ -124,11 +124,6 @@ def test_each_call_in_a_fork_says_at_once_which_process_has_the_engine(forks):
     assert kind == "InferenceError" and "another process" in message
 
 
-def test_engine_in_a_fork_of_a_process_that_has_one_is_refused(forks):
-    kind, message = forks["forks"]["a new engine"]
-    assert kind == "InferenceError" and '"spawn"' in message
-
-
 def test_shutdown_stats_and_exit_in_a_fork_do_no_harm(forks, tiny):
     assert forks["forks"]["shutdown"] is None and forks["forks"]["stats"] is None
     assert forks["exit"] == 0  # of a fork that leaves inside `with`
