@@ -47,9 +47,9 @@ def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and
     for line in (
         "better: 1, worse: 1, equal: 1",
         "row 1: 0 -> 1 (math)",
-        "only in A, not compared: 1 rows (7)",
-        "only in B, not compared: 1 rows (9)",
-        "no reward in one of them, not compared: 1 rows (3)",
+        "only in A, not compared: 1 rows [7]",
+        "only in B, not compared: 1 rows [9]",
+        "no reward in one of them, not compared: 1 rows [3]",
         "answers without a reward: 1 of A, 1 of B",
     ):
         assert line in found.table()

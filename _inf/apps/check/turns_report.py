@@ -13,14 +13,13 @@ from _inf.apps.json_lines import json_text
 from _inf.backends.model_info import tokenizer_only
 from _inf.backends.verl.turn_builder import builder_name, built_ids
 from _inf.config import Config
-from _inf.errors import ConfigError, InferenceError, PromptError, error_text
+from _inf.errors import ConfigError, InferenceError, PromptError, error_text, shown
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
 from _inf.runtime.extras import lacks_verl
 from _inf.types import Message, ModelInfo
 
 OURS = "ours"
-SHOWN_IDS, SHOWN_TEXT = 12, 160
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,9 +171,4 @@ def _path_lines(path: PathReport) -> list[str]:
 
 def _shown(text: str, ids: Sequence[int]) -> str:
     """Text and ids, of which the first are shown; --json has all."""
-    if not ids:
-        return "nothing"
-    longer, more = len(text) - SHOWN_TEXT, len(ids) - SHOWN_IDS
-    cut = f" and {longer} more characters" if longer > 0 else ""
-    numbers = ", ".join(map(str, ids[:SHOWN_IDS])) + (f" and {more} more" if more > 0 else "")
-    return f"{text[:SHOWN_TEXT]!r}{cut}, ids {numbers}"
+    return f"{shown(text)}, ids {shown(ids)}" if ids else "nothing"

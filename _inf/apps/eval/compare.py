@@ -149,8 +149,7 @@ class Comparison:
         }
         lines = []
         for why, numbers in left_out.items():
-            some = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
-            lines += [f"{why}, not compared: {len(numbers)} rows ({some})"] if numbers else []
+            lines += [f"{why}, not compared: {len(numbers)} rows {shown(numbers)}"] * bool(numbers)
         a, b = self.unscored
         return lines + [f"answers without a reward: {a} of A, {b} of B"] * bool(a or b)
 

@@ -84,11 +84,10 @@ def share_of(
     name, what = ("GPU", "GPUs") if on_gpu else ("CPU", "cores")
     machines, whole = [int(each.get(name, 0)) for each in free], int(resources.get(name, 0))
     if workers > (left := sum(machines)):
-        ways = [f"set it to {left} or less"] if left else []
-        ways += ["wait until other work on it has ended"] if left < whole else []
         raise ConfigError(
             f"--workers: {workers} engines need one each of the cluster's {what}, of which {left} "
-            f"of {whole} are free; {', or '.join(ways or ['name another one in RAY_ADDRESS'])}."
+            f"of {whole} are free; lower it, wait until other work there has ended, or name "
+            "another cluster in RAY_ADDRESS."
         )
     most = 1 if on_gpu else max(machines)
     fits = [size for size in range(1, most + 1) if sum(n // size for n in machines) >= workers]

@@ -152,8 +152,8 @@ SHARES: list[tuple[list[tuple[float, float]], str, int, Any]] = [
     ([(8, 0), (8, 0)], "auto", 3, {"num_cpus": 4}),
     ([(64, 0), (2, 0)], "auto", 2, {"num_cpus": 32}),
     ([(7, 0), (4, 0)], "auto", 3, {"num_cpus": 3}),
-    ([(2, 0)], "auto", 3, "3 engines .* 2 of 2 are free; set it to 2 or less"),
-    ([(7, 0.5)], "auto", 1, "GPUs, of which 0 of 8 are free; wait"),
+    ([(2, 0)], "auto", 3, "3 engines .* 2 of 2 are free; lower it"),
+    ([(7, 0.5)], "auto", 1, "GPUs, of which 0 of 8 are free"),
     ([(7, 0)], "cuda", 9, "0 of 8 are free"),
 ]
 
