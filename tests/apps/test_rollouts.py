@@ -66,7 +66,6 @@ def test_line_of_another_form_is_named_with_its_key() -> None:
         ({**ROW, "reward": float("nan")}, "reward: nan is not a finite number"),
         ({**ROW, "logprobs": [-0.1]}, "logprobs: 1 values for 3 response_ids; give one each"),
         ({**ROW, "response_mask": None}, "response_mask is missing"),
-        ({**ROW, "unsampled_at": [0, 3]}, "unsampled_at: 3 is no place among 3 response_ids"),
         ({**ROW, "answer_places": [[0, 2], [1, 3]]}, "answer_places: pairs of a first place and"),
         ({**ROW, "response_mask": [1, 2, 1]}, "response_mask: its values are 0 and 1"),
         ('{"completion": "a', "it is not JSON (the file ends inside it)"),

@@ -128,17 +128,12 @@ class Rollout:
             raise ConfigError(f"{where}: response_mask is missing; it says which ids were sampled.")
         if set(self.response_mask or ()) - {0, 1}:
             raise ConfigError(f"{where}: response_mask: its values are 0 and 1.")
-        places = range(len(self.response_ids or ()))
-        if wrong := [place for place in self.unsampled_at or () if place not in places]:
-            raise ConfigError(
-                f"{where}: unsampled_at: {wrong[0]} is no place among {len(places)} response_ids."
-            )
-        bounds = [place for pair in self.answer_places or () for place in pair]
-        pairs = all(len(pair) == 2 for pair in self.answer_places or ())
-        if not pairs or [0, *bounds, len(places)] != sorted([0, *bounds, len(places)]):
+        length, pairs = len(self.response_ids or ()), self.answer_places or []
+        bounds = [0, *(place for pair in pairs for place in pair), length]
+        if any(len(pair) != 2 for pair in pairs) or bounds != sorted(bounds):
             raise ConfigError(
                 f"{where}: answer_places: pairs of a first place and an end, in order, among "
-                f"{len(places)} response_ids, not {shown(self.answer_places)}."
+                f"{length} response_ids, not {shown(pairs)}."
             )
 
     def row(self) -> dict[str, Any]:
@@ -217,10 +212,9 @@ def _pad(rollouts: Sequence[Rollout], *, padded: bool) -> int:
     """The id of the padding; if there is none to write, any."""
     pads = {rollout.pad_token_id for rollout in rollouts} - {None}
     if len(pads) > 1 or (padded and not pads):
-        found = f"they have {sorted(map(str, pads))}" if pads else "none has one"
         raise ConfigError(
-            f"rollouts: {found}; a batch needs one pad_token_id: make them with tokenizer=, or set "
-            "it with dataclasses.replace."
+            f"rollouts: a batch needs one pad_token_id, and they have {sorted(map(str, pads))}: "
+            "make them with tokenizer=, or set it with dataclasses.replace."
         )
     return next(iter(pads), 0) or 0
 
