@@ -3,7 +3,7 @@
     python examples/eval_gsm8k.py [FILE.jsonl] [QUESTIONS]
 
 Without a file it uses the ten problems in this folder. `inf eval gsm8k` does more: other rules,
-examples before the question, a plot, and resuming a stopped run.
+and resuming a stopped run.
 """
 
 import json
