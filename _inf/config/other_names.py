@@ -6,130 +6,184 @@ command, `/set` of a chat, a field of a request or of a batch line, and an attri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from _inf.config.verl_keys import OWNED_BY_KEY
 from _inf.errors import did_you_mean
 
-# Keywords of a call.
-KEYWORDS: Mapping[str, str] = {
-    **dict.fromkeys(("max_new_tokens", "max_completion_tokens", "max_output_tokens"), "max_tokens"),
-    **dict.fromkeys(("n_predict", "max_gen_toks", "max_gen_len"), "max_tokens"),
-    "min_new_tokens": "min_tokens",
-    **dict.fromkeys(("num_return_sequences", "best_of", "num_samples"), "n"),
-    **dict.fromkeys(("stop_strings", "stop_sequences", "stop_words"), "stop"),
-    **dict.fromkeys(("eos_token_id", "stop_ids"), "stop_token_ids"),
-    **dict.fromkeys(("sampling_seed", "random_seed"), "seed"),
-    **dict.fromkeys(("guided_json", "response_format", "response_schema"), "json_schema"),
-    **dict.fromkeys(("guided_regex", "guided_choice"), "regex"),
-    **dict.fromkeys(("lora_request", "lora_path", "lora_name", "lora_id"), "adapter"),
-    **dict.fromkeys(("use_tqdm", "show_progress", "verbose"), "progress"),
-    **dict.fromkeys(("top_logprobs", "num_logprobs", "top_logprobs_num"), "logprobs"),
-    "bad_words_ids": "bad_words",
-    "max_time": "timeout",
-    "functions": "tools",
-    "truncate_prompt_tokens": "truncate_prompt",
-    **dict.fromkeys(("beam_width", "best_of_beams"), "num_beams"),
-    "no_stop_trim": "include_stop_str_in_output",
-    **dict.fromkeys(("repeat_penalty", "repetition_penalties"), "repetition_penalty"),
-    "template_kwargs": "chat_template_kwargs",
+
+def _by_name(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What stands for each of the names."""
+    return {name: here for here, others in names.items() for name in others}
+
+
+# Keywords of a call, each with its names elsewhere.
+_KEYWORDS = {
+    "max_tokens": (
+        "max_new_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "n_predict",
+        "max_gen_toks",
+        "max_gen_len",
+    ),
+    "min_tokens": ("min_new_tokens",),
+    "n": ("num_return_sequences", "best_of", "num_samples"),
+    "stop": ("stop_strings", "stop_sequences", "stop_words"),
+    "stop_token_ids": ("eos_token_id", "stop_ids"),
+    "seed": ("sampling_seed", "random_seed"),
+    "json_schema": ("guided_json", "response_format", "response_schema"),
+    "regex": ("guided_regex", "guided_choice"),
+    "adapter": ("lora_request", "lora_path", "lora_name", "lora_id"),
+    "progress": ("use_tqdm", "show_progress", "verbose"),
+    "logprobs": ("top_logprobs", "num_logprobs", "top_logprobs_num"),
+    "bad_words": ("bad_words_ids",),
+    "timeout": ("max_time",),
+    "tools": ("functions",),
+    "truncate_prompt": ("truncate_prompt_tokens",),
+    "num_beams": ("beam_width", "best_of_beams"),
+    "include_stop_str_in_output": ("no_stop_trim",),
+    "repetition_penalty": ("repeat_penalty", "repetition_penalties"),
+    "chat_template_kwargs": ("template_kwargs",),
 }
 # Keys of the config.
-KEYS: Mapping[str, str] = {
-    **{name: key for name, key in OWNED_BY_KEY.items() if " " not in key and name != key},
-    **dict.fromkeys(("model", "model_name", "model_id", "model_name_or_path"), "model_path"),
-    "pretrained_model_name_or_path": "model_path",
-    **dict.fromkeys(("torch_dtype", "torch_dtype_str", "precision"), "rollout.dtype"),
-    **dict.fromkeys(("max_seq_len", "max_seq_length", "model_max_length"), "rollout.max_model_len"),
-    **dict.fromkeys(("context_window", "n_ctx"), "rollout.max_model_len"),
-    **dict.fromkeys(("lora_path", "lora_adapter", "adapter_model"), "adapter_path"),
-    **dict.fromkeys(("adapter_name_or_path", "peft_path", "lora_paths"), "adapter_path"),
-    "tensor_parallel_size": "rollout.tensor_model_parallel_size",
-    "pipeline_parallel_size": "rollout.pipeline_model_parallel_size",
-    **dict.fromkeys(("tool_call_parser", "tool_parser"), "rollout.multi_turn.format"),
-    **dict.fromkeys(
-        ("attention_backend", "attn_implementation", "attn_backend"),
-        "rollout.engine_kwargs.sglang.attention_backend",
+_KEYS = {
+    "model_path": (
+        "model",
+        "model_name",
+        "model_id",
+        "model_name_or_path",
+        "pretrained_model_name_or_path",
     ),
-    **dict.fromkeys(("engine", "backend", "inference_engine"), "rollout.name"),
-    **dict.fromkeys(("device_map", "device_type"), "device"),
-    **dict.fromkeys(("api_key", "openai_api_key"), "api_key_env"),
-    **dict.fromkeys(("api_base", "server_url", "remote_url"), "base_url"),
-    "tokenizer": "tokenizer_path",
-    "max_num_tokens": "rollout.max_num_batched_tokens",
+    "rollout.dtype": ("torch_dtype", "torch_dtype_str", "precision"),
+    "rollout.max_model_len": (
+        "max_seq_len",
+        "max_seq_length",
+        "model_max_length",
+        "context_window",
+        "n_ctx",
+    ),
+    "adapter_path": (
+        "lora_path",
+        "lora_adapter",
+        "adapter_model",
+        "adapter_name_or_path",
+        "peft_path",
+        "lora_paths",
+    ),
+    "rollout.tensor_model_parallel_size": ("tensor_parallel_size",),
+    "rollout.pipeline_model_parallel_size": ("pipeline_parallel_size",),
+    "rollout.multi_turn.format": ("tool_call_parser", "tool_parser"),
+    "rollout.engine_kwargs.sglang.attention_backend": (
+        "attention_backend",
+        "attn_implementation",
+        "attn_backend",
+    ),
+    "rollout.name": ("engine", "backend", "inference_engine"),
+    "device": ("device_map", "device_type"),
+    "api_key_env": ("api_key", "openai_api_key"),
+    "base_url": ("api_base", "server_url", "remote_url"),
+    "tokenizer_path": ("tokenizer",),
+    "rollout.max_num_batched_tokens": ("max_num_tokens",),
 }
 # What is written otherwise than under another name.
-SENTENCES: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("sampling_params", "generation_config", "generation_params", "gen_kwargs"),
-        "give its values as keywords: generate(prompts, temperature=0, max_tokens=64)",
+_SENTENCES = {
+    "give its values as keywords: generate(prompts, temperature=0, max_tokens=64)": (
+        "sampling_params",
+        "generation_config",
+        "generation_params",
+        "gen_kwargs",
     ),
-    **dict.fromkeys(
-        ("system", "system_prompt", "system_message", "instructions"),
-        'give it as a message of the prompt: [{"role": "system", "content": ...}, ...]',
+    'give it as a message of the prompt: [{"role": "system", "content": ...}, ...]': (
+        "system",
+        "system_prompt",
+        "system_message",
+        "instructions",
     ),
-    **dict.fromkeys(
-        ("structured_outputs", "guided_decoding", "guided_decoding_params"),
-        "here the grammar itself is the keyword: json_schema or regex",
+    "here the grammar itself is the keyword: json_schema or regex": (
+        "structured_outputs",
+        "guided_decoding",
+        "guided_decoding_params",
     ),
-    **dict.fromkeys(
-        ("guided_grammar", "grammar", "ebnf", "structural_tag"),
-        "only grammars of json_schema and regex are offered",
+    "only grammars of json_schema and regex are offered": (
+        "guided_grammar",
+        "grammar",
+        "ebnf",
+        "structural_tag",
     ),
-    **dict.fromkeys(
-        ("input_ids", "token_ids", "prompt_token_ids", "inputs"),
-        'give token ids as the prompt: {"prompt_token_ids": [...]}',
+    'give token ids as the prompt: {"prompt_token_ids": [...]}': (
+        "input_ids",
+        "token_ids",
+        "prompt_token_ids",
+        "inputs",
     ),
-    **dict.fromkeys(
-        ("prompt", "messages", "conversation", "conversations", "input"),
-        "prompts and messages are the first argument",
+    "prompts and messages are the first argument": (
+        "prompt",
+        "messages",
+        "conversation",
+        "conversations",
+        "input",
     ),
-    **dict.fromkeys(
-        ("pad_token_id", "pad_token", "attention_mask", "padding", "padding_side"),
-        "leave it out: nothing is padded here",
+    "leave it out: nothing is padded here": (
+        "pad_token_id",
+        "pad_token",
+        "attention_mask",
+        "padding",
+        "padding_side",
     ),
-    **dict.fromkeys(
-        ("stream", "streamer"), "engine.stream() and engine.astream() give an answer in chunks"
+    "engine.stream() and engine.astream() give an answer in chunks": ("stream", "streamer"),
+    "leave it out: each row has logprobs, and logprobs=k the likeliest tokens": (
+        "return_logprob",
+        "output_scores",
+        "output_logits",
+        "return_dict_in_generate",
     ),
-    **dict.fromkeys(
-        ("return_logprob", "output_scores", "output_logits", "return_dict_in_generate"),
-        "leave it out: each row has logprobs, and logprobs=k the likeliest tokens",
+    "it is not offered; logit_bias, allowed_token_ids, bad_words, json_schema and regex are": (
+        "logits_processor",
+        "logits_processors",
+        "custom_logit_processor",
     ),
-    **dict.fromkeys(
-        ("logits_processor", "logits_processors", "custom_logit_processor"),
-        "it is not offered; logit_bias, allowed_token_ids, bad_words, json_schema and regex are",
+    "it is not offered; repetition_detection ends an answer that repeats itself": (
+        "no_repeat_ngram_size",
+        "dry_multiplier",
     ),
-    **dict.fromkeys(
-        ("no_repeat_ngram_size", "dry_multiplier"),
-        "it is not offered; repetition_detection ends an answer that repeats itself",
+    "it is not offered; num_beams is": (
+        "length_penalty",
+        "early_stopping",
+        "num_beam_groups",
+        "diversity_penalty",
     ),
-    **dict.fromkeys(
-        ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty"),
-        "it is not offered; num_beams is",
+    "it is not offered; top_p, top_k and min_p are": (
+        "typical_p",
+        "top_a",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "mirostat",
+        "tfs_z",
     ),
-    **dict.fromkeys(
-        ("typical_p", "top_a", "epsilon_cutoff", "eta_cutoff", "mirostat", "tfs_z"),
-        "it is not offered; top_p, top_k and min_p are",
+    'the chat template takes it: chat_template_kwargs={"enable_thinking": False}': (
+        "enable_thinking",
+        "thinking",
+        "reasoning_effort",
     ),
-    **dict.fromkeys(
-        ("enable_thinking", "thinking", "reasoning_effort"),
-        'the chat template takes it: chat_template_kwargs={"enable_thinking": False}',
-    ),
-    "max_length": "it counts the prompt too; max_tokens counts the answer",
-    "add_generation_prompt": "continue_final_message=True goes on with the last message",
-    "tool_choice": "only requests to `inf serve` have it",
+    "it counts the prompt too; max_tokens counts the answer": ("max_length",),
+    "continue_final_message=True goes on with the last message": ("add_generation_prompt",),
+    "only requests to `inf serve` have it": ("tool_choice",),
 }
 # Attributes of an output, and of one of its rows.
-ATTRIBUTES: Mapping[str, str] = {
-    **dict.fromkeys(("text", "content", "generated_text", "answer"), "completion"),
-    **dict.fromkeys(("texts", "responses", "answers"), "completions"),
-    **dict.fromkeys(("outputs", "choices", "samples"), "rows"),
-    **dict.fromkeys(("sequences", "output_ids", "output_token_ids", "ids"), "token_ids"),
-    "stop_reason": "matched_stop",
-    **dict.fromkeys(("meta_info", "usage"), "metadata"),
-    "reasoning_content": "reasoning",
-    "message": "messages",
+_ATTRIBUTES = {
+    "completion": ("text", "content", "generated_text", "answer"),
+    "completions": ("texts", "responses", "answers"),
+    "rows": ("outputs", "choices", "samples"),
+    "token_ids": ("sequences", "output_ids", "output_token_ids", "ids"),
+    "matched_stop": ("stop_reason",),
+    "metadata": ("meta_info", "usage"),
+    "reasoning": ("reasoning_content",),
+    "messages": ("message",),
 }
+KEYWORDS, SENTENCES, ATTRIBUTES = map(_by_name, (_KEYWORDS, _SENTENCES, _ATTRIBUTES))
+KEYS = {name: key for name, key in OWNED_BY_KEY.items() if " " not in key and name != key}
+KEYS |= _by_name(_KEYS)
 
 
 def named(word: str, known: Collection[str]) -> str:

@@ -79,6 +79,7 @@ def test_text_has_the_type_that_the_schema_takes(schema: Any, text: str, value: 
         {"type": "object", "additionalProperties": TEXT},
         {"$ref": "#/$defs/all", "$defs": {"all": {"properties": {"query": TEXT}}}},
         {"anyOf": [{"properties": {"query": TEXT}}, {"additionalProperties": False}]},
+        {"oneOf": [{"properties": {"query": TEXT}, "required": [name]} for name in "ab"]},
     ],
 )
 def test_type_may_stand_outside_properties(schema: dict[str, Any]) -> None:
