@@ -204,6 +204,14 @@ def test_pattern_that_takes_hours_is_an_error_of_its_call() -> None:
     assert "takes more than" in str(fault) and time.monotonic() - started < 20
 
 
+def test_patterns_of_names_are_not_searched() -> None:
+    parameters = {"type": "object", "patternProperties": {SLOW: {}}, "additionalProperties": False}
+    started = time.monotonic()
+    tool = Tool("f", {"function": {"parameters": parameters}})
+    assert argument_fault(tool, {"a" * 40 + "!": 1}) is None
+    assert time.monotonic() - started < 2  # Python's `re` takes half a minute
+
+
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
 def test_check_of_references_that_double_is_an_error_of_its_call(keyword: str) -> None:
     links = {f"a{n}": {"anyOf": [{keyword: f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
