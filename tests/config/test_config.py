@@ -53,6 +53,9 @@ def test_another_model_has_the_librarys_defaults_in_place_of_the_embedded_ones(n
     assert not own.model_fields_set & {*embedded, "prompt_length", "response_length"}
     assert {key: getattr(read(**embedded), key) for key in embedded} == embedded
     assert "prompt_length" in read(prompt_length=7).model_fields_set
+    of_file = load_config({"rollout": {"prompt_length": 7}}, {})
+    for config in (of_file, load_config(of_file, {})):
+        assert config.rollout.model_fields_set >= {"prompt_length"}
     assert load_config(None, {"model_path": None}) == load_config(None, {})
 
 
