@@ -11,7 +11,7 @@ import anyio
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from _inf.apps.serve.bodies import BodyT, read_body
 from _inf.apps.serve.error_responses import ABANDONED, RequestError
@@ -106,21 +106,35 @@ class EventStream(StreamingResponse):
     def __init__(
         self, first: str, events: AsyncGenerator[str, None], headers: Mapping[str, str], ping: str
     ) -> None:
-        async def with_pings() -> AsyncIterator[str]:
-            event: str | None = first
-            while event is not None:
+        async def all_events() -> AsyncIterator[str]:
+            yield first
+            async for event in events:
                 yield event
-                coming = asyncio.ensure_future(anext(events, None))
-                try:
-                    while not (await asyncio.wait({coming}, timeout=PING_SECONDS))[0]:
-                        yield ping
-                    event = coming.result()
-                finally:
-                    coming.cancel()
-                    await asyncio.wait({coming})
 
-        super().__init__(with_pings(), headers={"Cache-Control": "no-cache", **headers})
-        self._events = events
+        super().__init__(all_events(), headers={"Cache-Control": "no-cache", **headers})
+        self._events, self._ping = events, ping.encode()
+
+    async def stream_response(self, send: Send) -> None:
+        now = asyncio.get_running_loop().time
+        sent = now()
+
+        async def noted(message: Message) -> None:
+            nonlocal sent
+            sent = now()
+            await send(message)
+
+        async def ping() -> None:
+            while True:
+                await asyncio.sleep(sent + PING_SECONDS - now())
+                if now() - sent >= PING_SECONDS:
+                    body = {"body": self._ping, "more_body": True}
+                    await noted({"type": "http.response.body", **body})
+
+        pinging = asyncio.ensure_future(ping())
+        try:
+            await super().stream_response(noted)
+        finally:
+            pinging.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with contextlib.aclosing(self._events):
