@@ -174,28 +174,6 @@ def test_module_that_a_notebooks_function_uses_counts_with_its_files(
     assert not same(first, version_of(reward))
 
 
-def test_class_of_a_folder_is_known_by_its_module_and_those_that_it_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "classes_of_a_folder.py").write_text("class Game: pass\n")
-    (tmp_path / "named_by_an_entry.py").write_text("X = 1\n")
-    with monkeypatch.context() as path:
-        path.syspath_prepend(str(tmp_path))
-        game = importlib.import_module("classes_of_a_folder").Game
-
-    def digest(*imports: str) -> str:
-        return version_of(game, folder=tmp_path, imports=imports).digest
-
-    first, named = digest(), digest("named_by_an_entry")
-    assert first != named
-    (tmp_path / "named_by_an_entry.py").write_text("X = 2\n")
-    assert digest() == first and digest("named_by_an_entry") != named
-    (tmp_path / "classes_of_a_folder.py").write_text("class Game: pass  # a comment\n")
-    assert digest() == first
-    (tmp_path / "classes_of_a_folder.py").write_text("class Game: x = 1\n")
-    assert digest() != first
-
-
 # ─── Code that files and keywords name ───
 
 GAME = """
