@@ -167,11 +167,13 @@ def test_module_that_a_notebooks_function_uses_counts_with_its_files(
     )
     judge = importlib.import_module("reward_client").judge
     assert same(version_of(judge), version_of(judge))
-    reward = made("from reward_rules import strict\nreward = lambda **rest: strict.rule(1)")
-    first = version_of(reward)
-    assert same(first, version_of(reward))
+    inside = "def reward(**rest):\n    from reward_rules import words\n    return words.LIST"
+    rewards = [made("from reward_rules import strict\nreward = lambda **rest: strict.rule(1)")]
+    rewards.append(made(inside))
+    versions = [version_of(reward) for reward in rewards]
+    assert all(map(same, versions, map(version_of, rewards)))
     (folder / "reward_rules" / "words.py").write_text("LIST = ['b']\n")  # what a new process sees
-    assert not same(first, version_of(reward))
+    assert not any(map(same, versions, map(version_of, rewards)))
 
 
 # ─── Code that files and keywords name ───

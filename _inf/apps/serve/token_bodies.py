@@ -108,8 +108,8 @@ class SglangBody(RequestBody):
         given = {SGLANG.get(name, name): value for name, value in self.sampling_params}
         del given["spaces_between_special_tokens"]
         prompt = self.input_ids if self.text is None else self.text
-        listed = self.top_logprobs_num if self.return_logprob else None
-        return {"prompt": prompt, "stream": self.stream, "logprobs": listed, **given}
+        listed = {"logprobs": self.top_logprobs_num, "stream": self.stream}
+        return {"prompt": prompt, **listed, **given}
 
 
 class SglangCompletion(Translated, CompletionBody):

@@ -70,6 +70,9 @@ def test_tokens_route_has_grammars_and_prompt_log_probs(http: Http) -> None:
     first, *others = whole["prompt_logprobs"]
     assert first is None
     assert all(str(token) in entry for token, entry in zip(IDS[1:], others, strict=True))
+    [choice] = http.post(TOKENS, **of_tokens(logprob_token_ids=[9]))["choices"]
+    listed = [each["top_logprobs"] for each in choice["logprobs"]["content"]]
+    assert [[top["token_id"] for top in tops] for tops in listed] == [[9]] * 6
 
 
 @pytest.mark.verl
