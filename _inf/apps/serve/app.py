@@ -158,8 +158,7 @@ class Service:
                 # The first one is awaited here, so that a failure before it has its own status.
                 first = await while_connected(request, anext(events))
                 return EventStream(first, events, responses.headers, responses.ping)
-            with self.keeper.watching():
-                output = await while_connected(request, call.answer())
+            output = await while_connected(request, call.answer())
         self.keeper.answered()
         text = await asyncio.to_thread(responses.whole, list(output))
         call.record(responses.choices)
@@ -169,19 +168,18 @@ class Service:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
         begun = False
         try:
-            with self.keeper.watching():
-                streams = await asyncio.to_thread(responses.call.streams)
-                async with contextlib.aclosing(merged(streams)) as chunks:
-                    async for row, chunk in chunks:
-                        events = [] if begun else responses.first_events()
-                        events += responses.events(choice := responses.choices[row], chunk)
-                        begun = True
-                        if chunk.metadata is not None:
-                            self.keeper.answered()
-                            # Many clients read no further than its finish reason.
-                            responses.call.record([choice])
-                        if events:
-                            yield "".join(events)
+            streams = await asyncio.to_thread(responses.call.streams)
+            async with contextlib.aclosing(merged(streams)) as chunks:
+                async for row, chunk in chunks:
+                    events = [] if begun else responses.first_events()
+                    events += responses.events(choice := responses.choices[row], chunk)
+                    begun = True
+                    if chunk.metadata is not None:
+                        self.keeper.answered()
+                        # Many clients read no further than its finish reason.
+                        responses.call.record([choice])
+                    if events:
+                        yield "".join(events)
         except Exception as failure:
             if not begun:
                 raise

@@ -7,10 +7,8 @@ stays dead too: a restart would load the first weights again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from _inf.errors import EngineDeadError, InferenceError, error_text
@@ -57,15 +55,6 @@ class EngineKeeper:
 
     def answered(self) -> None:
         self._may_restart = True
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Begin the restart of an engine that is found dead inside."""
-        try:
-            yield
-        except EngineDeadError:
-            _ = self.status
-            raise
 
     def _run_restart(self) -> None:
         logger.warning("The engine died; it is started again.")

@@ -97,6 +97,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [  # and how the message begins
     (COMPLETION, {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
      "structured_outputs: response_format is set"),
     (TOKENS, {"sampling_params": {"max_tokens": 0}}, "sampling_params.max_tokens: 0"),
+    (TOKENS, {"stream": True, "sampling_params": {"prompt_logprobs": 0}},
+     "sampling_params.prompt_logprobs: a stream does not"),
     (TOKENS, {"token_ids": [5] * 513}, "the prompt has 513 tokens"),
     (TOKENS, {"stream_options": {}}, "stream_options: it needs"),
     (SGLANGS, {"text": "Hi"}, "input_ids: give either input_ids or text"),
