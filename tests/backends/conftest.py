@@ -1,23 +1,18 @@
 """A server for the tests of the backend `openai`, and the C functions for those of `sglang`."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
-from tests.support.scripted_server import ScriptedServer, echo, scripted
+from tests.support.scripted_server import echo, scripted
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
+def server():
     with scripted(echo) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def compiled_kernels() -> Any:
+def compiled_kernels():
     """`Kernels`, of the library that gcc makes here."""
     from _inf.backends.verl import compiled_libraries, environment
 

@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stac
 
 
 @pytest.fixture(scope="module", autouse=True)
-def prepared() -> None:
+def prepared():
     environment.prepare("auto")
 
 
-def test_failure_of_an_update_is_an_answer_unless_other_ranks_have_taken_it() -> None:
+def test_failure_of_an_update_is_an_answer_unless_other_ranks_have_taken_it():
     from _inf.backends.verl.child.weight_loading import WeightsNotTaken, answer_a_refused_update
 
     def update(worker: Any, failure: Exception | None) -> tuple[bool, str]:
@@ -46,7 +46,7 @@ def test_failure_of_an_update_is_an_answer_unless_other_ranks_have_taken_it() ->
     assert answer_a_refused_update(update, worker, forbidden)[0] is False
 
 
-def test_infinite_weights_are_set_and_nan_is_not() -> None:
+def test_infinite_weights_are_set_and_nan_is_not():
     from _inf.backends.verl.child.weight_loading import _has_nan
 
     assert not _has_nan(torch.tensor([math.inf, 1.0, -math.inf]))
@@ -55,7 +55,7 @@ def test_infinite_weights_are_set_and_nan_is_not() -> None:
     assert _has_nan(torch.tensor([math.inf, math.nan]))
 
 
-def test_log_probs_of_a_prompt_are_the_same_in_pieces_and_as_a_whole() -> None:
+def test_log_probs_of_a_prompt_are_the_same_in_pieces_and_as_a_whole():
     """SGLang's two functions for the same numbers, of rows with and without log probs of their
     prompt, on a stand-in for the head of a model."""
     from sglang.srt.layers.logits_processor import LogitsProcessor
@@ -116,7 +116,7 @@ print(before, torch.get_float32_matmul_precision())
 
 
 @pytest.mark.slow
-def test_float32_stays_float32_where_a_variable_asks_for_tf32() -> None:
+def test_float32_stays_float32_where_a_variable_asks_for_tf32():
     """NVIDIA's containers set it."""
     variables = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
     done = subprocess.run(
@@ -146,7 +146,7 @@ def rows_of(backend: Any, key: tuple[str, str], count: int) -> list[Any]:
     return [row if ready else row.result(timeout=60) for row, ready in asked]
 
 
-def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars() -> None:
+def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars():
     from sglang.srt.constrained.base_grammar_backend import INVALID_GRAMMAR_OBJ
 
     class Slow:
@@ -159,9 +159,7 @@ def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars() -> None:
         assert rows_of(backend, ("regex", "a"), 1) == [INVALID_GRAMMAR_OBJ]
 
 
-def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers(
-    tokenizer: Any,
-) -> None:
+def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers(tokenizer):
     """A grammar's thread starts no thread but those that compute masks: with a second team of
     OpenMP's, all later steps would be slower."""
     width = 100_000  # enough for torch to compute in parallel
@@ -196,7 +194,7 @@ def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_rows_that_arrive_together_compile_their_grammar_once(works: bool) -> None:
+def test_rows_that_arrive_together_compile_their_grammar_once(works):
     """One that cannot be compiled is invalid, and no exception."""
     from _inf.parts.grammars.compiled import CompiledGrammars
 
@@ -228,7 +226,7 @@ def test_rows_that_arrive_together_compile_their_grammar_once(works: bool) -> No
         assert grammars.row(("json", "{}")) == ("invalid", True)
 
 
-def test_grammars_that_were_used_last_are_kept() -> None:
+def test_grammars_that_were_used_last_are_kept():
     from _inf.parts.grammars import compiled as compiled_grammars
     from _inf.parts.grammars.compiled import CompiledGrammars
 

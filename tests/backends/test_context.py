@@ -17,11 +17,11 @@ from tests.support.architectures import CONTEXT, LLAMA3, LONGROPE, YARN
 pytestmark = pytest.mark.verl
 
 EXTENDED = {ORIGINAL: 256}
-LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 2.0}
-DYNAMIC: dict[str, Any] = {"rope_type": "dynamic", "factor": 2.0}
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
 HALF_YARN = {**YARN, "factor": 2.0}
 # By name: rope_scaling, other keys, the context.
-ROPES: dict[str, tuple[dict[str, Any] | None, dict[str, Any], int]] = {
+ROPES = {
     "none": (None, {}, CONTEXT),
     "default": ({"rope_type": "default"}, {}, CONTEXT),
     "linear": (LINEAR, {}, 2 * CONTEXT),
@@ -45,17 +45,17 @@ def scaled(rope: str) -> Any:
 
 
 @pytest.mark.parametrize("rope", ROPES)
-def test_context_is_the_one_after_scaling_wherever_the_config_says_it(rope: str) -> None:
+def test_context_is_the_one_after_scaling_wherever_the_config_says_it(rope):
     assert context_length(scaled(rope)) == ROPES[rope][2]
 
 
-def test_gemma_3_has_its_context_after_its_linear_scaling_and_xlnet_has_none() -> None:
+def test_gemma_3_has_its_context_after_its_linear_scaling_and_xlnet_has_none():
     own = {"max_position_embeddings": 131_072, "rope_scaling": {"rope_type": "linear", "factor": 8}}
     assert context_length(transformers.Gemma3TextConfig(**own)) == 131_072
     assert context_length(transformers.XLNetConfig()) is None
 
 
-def test_factors_that_change_with_the_longest_row_are_named() -> None:
+def test_factors_that_change_with_the_longest_row_are_named():
     fixed = {rope: fixed_factors_length(scaled(rope)) for rope in ROPES}
     assert {rope: length for rope, length in fixed.items() if length is not None} == {
         "dynamic": CONTEXT,
@@ -66,7 +66,7 @@ def test_factors_that_change_with_the_longest_row_are_named() -> None:
 
 
 @pytest.fixture(scope="module")
-def sglang_rope() -> Any:
+def sglang_rope():
     environment.prepare("auto")
     from sglang.srt.layers import rotary_embedding
 
@@ -80,9 +80,7 @@ def sglang_rope() -> Any:
 @pytest.mark.parametrize(
     "rope", ["linear", "llama3", *(r for r in ROPES if r.startswith("yarn, "))]
 )
-def test_sglangs_factors_are_those_of_transformers_up_to_the_context(
-    rope: str, sglang_rope: Any
-) -> None:
+def test_sglangs_factors_are_those_of_transformers_up_to_the_context(rope, sglang_rope):
     about = scaled(rope)
     scaling = about.rope_scaling
     if rope == "yarn, original left out":

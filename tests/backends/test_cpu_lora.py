@@ -18,7 +18,7 @@ RANKS, SCALINGS = [0, 2, MOST], [0.0, 0.5, 2.0]  # by place; the first is the mo
 
 
 @pytest.fixture(scope="module")
-def lora() -> Any:
+def lora():
     environment.prepare("auto")
     from _inf.backends.verl.child import lora
 
@@ -53,9 +53,7 @@ def batch(lengths: list[int], decoding: bool) -> Any:
     ],
 )
 @pytest.mark.parametrize("in_c", [True, False])
-def test_layer_gets_what_its_adapters_add(
-    lora: Any, places: list[int], lengths: list[int], decoding: bool, in_c: bool
-) -> None:
+def test_layer_gets_what_its_adapters_add(lora, places, lengths, decoding, in_c):
     torch.manual_seed(0)
     inner = torch.randn(len(RANKS), 3 * MOST, WIDE)
     outer = torch.randn(len(RANKS), sum(OUT), MOST)

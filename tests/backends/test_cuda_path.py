@@ -51,7 +51,7 @@ def in_process_with_gpu(
 
 
 @pytest.fixture(scope="module")
-def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def facts(tmp_path_factory):
     script = "tests.support.cuda_facts"
     done = in_process_with_gpu(tmp_path_factory.mktemp("driver"), "-m", script)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -59,9 +59,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_what_a_start_imports_on_a_gpu_imports_and_every_measured_architecture_has_its_class(
-    facts: dict[str, Any],
-) -> None:
+def test_what_a_start_imports_on_a_gpu_imports_and_every_measured_architecture_has_its_class(facts):
     """The scheduler, FlashAttention 3, flashinfer, Triton's attention, both tables of patches."""
     assert set(facts["imports"].values()) == {None}, facts["imports"]
     assert "/sm90/" in facts["library"]
@@ -71,14 +69,12 @@ def test_what_a_start_imports_on_a_gpu_imports_and_every_measured_architecture_h
 
 
 @pytest.mark.slow
-def test_every_function_of_the_patch_tables_takes_upstreams_arguments(
-    facts: dict[str, Any],
-) -> None:
+def test_every_function_of_the_patch_tables_takes_upstreams_arguments(facts):
     assert facts["misfits"] == []
 
 
 @pytest.mark.slow
-def test_norms_call_kernels_of_the_wheel_and_float32_norms_none(facts: dict[str, Any]) -> None:
+def test_norms_call_kernels_of_the_wheel_and_float32_norms_none(facts):
     """They are asked for tensors of a CPU, which a kernel refuses by its name."""
     norms = facts["norms"]
     assert norms["RMSNorm float32"] is norms["GemmaRMSNorm float32"] is None
@@ -110,24 +106,18 @@ def arguments_of(
     ],
     ids=str,
 )
-def test_server_arguments_of_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], expected: dict[str, Any]
-) -> None:
+def test_server_arguments_of_a_gpu(monkeypatch, how, expected):
     assert arguments_of(monkeypatch, **how).items() >= expected.items()
 
 
-def test_attention_that_does_not_compute_in_float32_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attention_that_does_not_compute_in_float32_is_refused(monkeypatch):
     asked = {"engine_kwargs": {"sglang": {"attention_backend": "fa3"}}, "dtype": "float32"}
     with pytest.raises(ConfigError, match="attention_backend: fa3 computes in half precision"):
         arguments_of(monkeypatch, **asked)
 
 
 @pytest.mark.slow
-def test_triton_kernels_compile_for_a_gpu_and_fit_and_do_not_round_float32(
-    facts: dict[str, Any],
-) -> None:
+def test_triton_kernels_compile_for_a_gpu_and_fit_and_do_not_round_float32(facts):
     kernels = facts["kernels"]
     assert {kernel["kernel"] for kernel in kernels} == {
         "_fwd_kernel",
@@ -160,7 +150,7 @@ print(before, ends(), folder, shutil.which("ninja"))
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["no ninja on PATH", "one on PATH"])
-def test_engine_finds_the_libraries_of_cuda_and_ninja(tmp_path: Path, own: bool) -> None:
+def test_engine_finds_the_libraries_of_cuda_and_ninja(tmp_path, own):
     """The memory saver is preloaded, and needs libcudart, which pip brought; Triton links -lcuda,
     and some machines have only libcuda.so.1; with a toolkit tvm-ffi calls ninja by its name."""
     tools, beside = tmp_path / "tools", Path(sysconfig.get_path("scripts"), "ninja")
@@ -177,9 +167,7 @@ def test_engine_finds_the_libraries_of_cuda_and_ninja(tmp_path: Path, own: bool)
     assert done.stdout.split() == ["127", "0", str(linked), str(ninja)], done.stderr
 
 
-def test_missing_compiler_and_headers_are_named_before_a_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_compiler_and_headers_are_named_before_a_start(tmp_path, monkeypatch):
     cuda.check_tools()
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
@@ -192,16 +180,14 @@ def test_missing_compiler_and_headers_are_named_before_a_start(
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
-def test_allocator_beside_which_memory_cannot_be_given_back_is_refused(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_allocator_beside_which_memory_cannot_be_given_back_is_refused(monkeypatch, name):
     monkeypatch.setenv(name, "max_split_size_mb:64, expandable_segments: True")
     config = load_config({"rollout": {"free_cache_engine": True}}, {})
     with pytest.raises(ConfigError, match=f"free_cache_engine: {name} .* expandable_segments"):
         server_arguments(config, 64, "cuda", "info")
 
 
-def test_cause_is_read_in_the_last_traceback_only() -> None:
+def test_cause_is_read_in_the_last_traceback_only():
     warned = "Failed to load JIT KV-Cache kernel: [Errno 2] No such file or directory: 'nvcc'\n"
     traceback = "Traceback (most recent call last)\n"
     assert cuda.cause(warned) == cuda.cause(f"{warned}{traceback}ValueError") == ""

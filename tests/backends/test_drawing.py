@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +43,7 @@ class PretendedGpu(TorchFunctionMode):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def patched() -> Iterator[None]:
+def patched():
     """The rows of the table for what is used here."""
     environment.prepare("auto")
     from sglang.srt import server_args
@@ -113,9 +112,7 @@ def sampled(info: Any, logits: torch.Tensor, tops: int = 0) -> tuple[torch.Tenso
 
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("params", [{}, {"top_p": 0.9}, SEEDED, {**SEEDED, "top_k": 5}], ids=str)
-def test_row_of_nan_gets_a_token_and_a_log_prob_of_nan_and_no_other_row_does(
-    gpu: bool, params: dict[str, Any]
-) -> None:
+def test_row_of_nan_gets_a_token_and_a_log_prob_of_nan_and_no_other_row_does(gpu, params):
     _batch, info = info_of([request([1], **params) for _ in range(3)])
     logits = torch.randn(3, WIDTH)
     logits[1, 77] = torch.nan
@@ -128,7 +125,7 @@ def test_row_of_nan_gets_a_token_and_a_log_prob_of_nan_and_no_other_row_does(
     assert output.next_token_logprobs.isnan().tolist() == [False, True, False]
 
 
-def test_log_probs_are_those_of_the_softmax_and_the_least_number_where_it_is_zero() -> None:
+def test_log_probs_are_those_of_the_softmax_and_the_least_number_where_it_is_zero():
     _, info = info_of([request([1, 2, row]) for row in range(2)])
     logits = torch.linspace(0, -60.0, WIDTH).repeat(2, 1)
     logits[0, 1::2] = -torch.inf  # as a grammar does
@@ -141,7 +138,7 @@ def test_log_probs_are_those_of_the_softmax_and_the_least_number_where_it_is_zer
         torch.testing.assert_close(values[ids.argsort()], expected[row])
 
 
-def test_draw_on_a_gpu_is_as_often_as_the_probabilities_say() -> None:
+def test_draw_on_a_gpu_is_as_often_as_the_probabilities_say():
     probs = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(100_000, -1)
     torch.manual_seed(3)
     with PretendedGpu():
@@ -150,9 +147,7 @@ def test_draw_on_a_gpu_is_as_often_as_the_probabilities_say() -> None:
     assert shares[1] == 0 and (shares - probs[0]).abs().max() < 0.01
 
 
-def test_masked_rows_are_drawn_from_their_mask_on_a_gpu_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_masked_rows_are_drawn_from_their_mask_on_a_gpu_too(monkeypatch):
     """There SGLang filters one after the other beside min_p: a wrong token stands for its draw."""
     from sglang.srt.layers import sampler
 

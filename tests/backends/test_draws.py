@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -25,9 +24,7 @@ def noise(seeds: Sequence[int], positions: Sequence[int], width: int) -> torch.T
     ("seeds", "positions"),
     [([7], [0]), ([7] * 20_000, range(20_000)), (range(20_000), [3] * 20_000)],
 )
-def test_noise_is_exponential_over_tokens_over_positions_and_over_seeds(
-    seeds: Sequence[int], positions: Sequence[int]
-) -> None:
+def test_noise_is_exponential_over_tokens_over_positions_and_over_seeds(seeds, positions):
     drawn = noise(seeds, positions, 151_936 if len(seeds) == 1 else 8).double()
     for values in drawn if len(seeds) == 1 else drawn.T:
         # Each of these shares should be as large as the others.
@@ -36,7 +33,7 @@ def test_noise_is_exponential_over_tokens_over_positions_and_over_seeds(
 
 
 @pytest.mark.parametrize("width", [1, 2, 6, 97, 1000])
-def test_tokens_are_drawn_as_often_as_their_probabilities_say(width: int) -> None:
+def test_tokens_are_drawn_as_often_as_their_probabilities_say(width):
     generator = torch.Generator().manual_seed(width)
     weights = torch.rand(width, generator=generator) ** 4
     weights[::3] = 0.0 if width > 1 else 1.0  # never drawn
@@ -49,7 +46,7 @@ def test_tokens_are_drawn_as_often_as_their_probabilities_say(width: int) -> Non
         assert_as_often(torch.bincount(tokens, minlength=width), weights)
 
 
-def test_rows_without_a_seed_beside_others_are_drawn_by_chance() -> None:
+def test_rows_without_a_seed_beside_others_are_drawn_by_chance():
     probs = torch.full((200, 1000), 1e-3)
     seeds = [number if number % 2 else None for number in range(200)]
     drawn = [draws.draw_rows(probs, seeds, range(200)) for _ in range(2)]
@@ -70,14 +67,14 @@ def assert_as_often(counts: torch.Tensor, weights: torch.Tensor | None = None) -
     assert squares.sum() < freedom + 5 * (2 * freedom) ** 0.5 + 1e-6
 
 
-def test_each_row_has_its_own_draw() -> None:
+def test_each_row_has_its_own_draw():
     one_hot = torch.eye(300)[torch.randperm(300)]
     assert torch.equal(draws.draw(one_hot), one_hot.argmax(1))
     assert len(set(draws.draw(torch.ones(50, 10_000)).tolist())) > 30
 
 
 @pytest.fixture(scope="module")
-def in_c_too() -> list[Any]:
+def in_c_too():
     """The functions, and where verl is installed those in C."""
     if importlib.util.find_spec("verl") is None:
         return [draws]
@@ -95,8 +92,8 @@ def in_c_too() -> list[Any]:
     scale=st.sampled_from([0.0, 1.0, 3.0, 100.0]),
 )
 def test_seeds_draw_the_same_tokens_in_c_and_any_of_a_row_without_probabilities(
-    in_c_too: list[Any], seeds: list[int], position: int, width: int, scale: float
-) -> None:
+    in_c_too, seeds, position, width, scale
+):
     generator = torch.Generator().manual_seed(position)
     probs = (torch.randn(len(seeds), width, generator=generator) * scale).softmax(-1)
     places = range(position, position + len(seeds))
@@ -123,12 +120,8 @@ def test_seeds_draw_the_same_tokens_in_c_and_any_of_a_row_without_probabilities(
     ),
 )
 def test_filters_leave_what_a_sort_of_the_whole_vocabulary_leaves(
-    in_c_too: list[Any],
-    seed: int,
-    width: int,
-    spread: float,
-    filters: list[tuple[int, float, float]],
-) -> None:
+    in_c_too, seed, width, spread, filters
+):
     logits = torch.randn(len(filters), width, generator=torch.Generator().manual_seed(seed))
     probs = torch.softmax(logits * spread, -1)
     columns = [torch.tensor(values)[:, None] for values in zip(*filters, strict=True)]

@@ -31,8 +31,8 @@ def computed(
     ("stored", "on_gpu"), [("float16", "float16"), ("float32", "bfloat16"), (None, "bfloat16")]
 )
 def test_auto_is_float32_on_a_cpu_and_the_checkpoints_half_precision_on_a_gpu(
-    stored: str | None, on_gpu: str, source: Any
-) -> None:
+    stored, on_gpu, source
+):
     assert computed(stored, True, source) == "float32"
     assert computed(stored, False, source) == on_gpu
     assert computed(stored, False, source, model=None) == "float32"  # the embedded model
@@ -43,15 +43,13 @@ def test_auto_is_float32_on_a_cpu_and_the_checkpoints_half_precision_on_a_gpu(
     assert with_dtype(config, False, several).rollout.dtype == "float16"
 
 
-def test_quantized_weights_are_left_to_the_backend() -> None:
+def test_quantized_weights_are_left_to_the_backend():
     config = load_config(None, {"model_path": "another"})
     quantized = PretrainedConfig(quantization_config={"quant_method": "awq"})
     assert with_dtype(config, True, quantized) is config
 
 
-def test_weights_that_do_not_fit_on_a_cpu_are_refused_before_they_are_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weights_that_do_not_fit_on_a_cpu_are_refused_before_they_are_loaded(monkeypatch):
     about = AutoConfig.from_pretrained(tiny_model())
     needed = weight_bytes(Path(tiny_model()), about, "float32")
     monkeypatch.setattr("_inf.backends.hf.launch_hf.free_bytes", lambda: needed - 1)

@@ -54,7 +54,7 @@ class Scripted:
 
 
 @pytest.fixture
-def scripted() -> Scripted:
+def scripted():
     return Scripted()
 
 
@@ -68,9 +68,7 @@ def answers(backend: CachedBackend, *tokens: int) -> list[list[int]]:
     return [output.token_ids for output in outputs]
 
 
-def test_known_rows_come_from_memory_and_the_others_are_computed_in_order(
-    scripted: Scripted,
-) -> None:
+def test_known_rows_come_from_memory_and_the_others_are_computed_in_order(scripted):
     stats, reports = Stats(), []
     backend = cached(scripted, size=3, stats=stats)
     assert answers(backend, 5, 6) == [[5, 1], [6, 2]]
@@ -84,9 +82,9 @@ def test_known_rows_come_from_memory_and_the_others_are_computed_in_order(
     assert answers(backend, 6, 5) == [[6, 2], [5, 5]]
 
 
-def test_only_equal_requests_that_would_be_answered_so_again_are_known(scripted: Scripted) -> None:
+def test_only_equal_requests_that_would_be_answered_so_again_are_known(scripted):
     backend = cached(scripted, size=100)
-    changed: dict[str, Any] = {"max_tokens": 5, "seed": 4, "parts": (TopLogprobs(1),)}
+    changed = {"max_tokens": 5, "seed": 4, "parts": (TopLogprobs(1),)}
     rows = [request(5), request(5, SamplingParams(max_tokens=4, temperature=0.7, seed=3))]
     rows += [request(5, dataclasses.replace(GREEDY, **{k: v})) for k, v in changed.items()]
     rows.append(request(5, dataclasses.replace(GREEDY, parts=(TopLogprobs(2),))))
@@ -96,9 +94,7 @@ def test_only_equal_requests_that_would_be_answered_so_again_are_known(scripted:
     assert scripted.calls == len(rows) + 2
 
 
-def test_new_weights_empty_it_also_under_the_same_version_and_during_a_call(
-    scripted: Scripted,
-) -> None:
+def test_new_weights_empty_it_also_under_the_same_version_and_during_a_call(scripted):
     backend = cached(scripted)
     assert answers(backend, 5) == [[5, 1]]
     backend.update_weights({}, 0)
@@ -109,9 +105,7 @@ def test_new_weights_empty_it_also_under_the_same_version_and_during_a_call(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_update_between_the_known_and_the_computed_rows_computes_all_of_them(
-    version: int, scripted: Scripted
-) -> None:
+def test_update_between_the_known_and_the_computed_rows_computes_all_of_them(version, scripted):
     backend = cached(scripted)
     answers(backend, 5)
     found = backend._known
@@ -128,7 +122,7 @@ def test_update_between_the_known_and_the_computed_rows_computes_all_of_them(
     assert scripted.asked[-1] == [5, 6]
 
 
-def test_dead_engine_answers_nothing_from_memory(scripted: Scripted) -> None:
+def test_dead_engine_answers_nothing_from_memory(scripted):
     backend = cached(scripted)
     answers(backend, 5)
     scripted.dead = True

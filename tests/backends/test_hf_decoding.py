@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from tests.support.tiny import VOCABULARY, tiny_model
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Callable[[], Decoder]:
+def decoder():
     from transformers import AutoModelForCausalLM
 
     forward = Forward(AutoModelForCausalLM.from_pretrained(tiny_model()), 512)
@@ -53,8 +52,8 @@ def answered(decoder: Decoder, *later: int) -> list[RequestOutput | BaseExceptio
 
 @pytest.mark.parametrize("place", ["selected", "joined"])
 def test_memory_that_runs_out_between_two_steps_fails_the_rows_that_it_was_for(
-    place: str, decoder: Callable[[], Decoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    place, decoder, monkeypatch
+):
     expected = answered(decoder())
     lengths = [len(row.token_ids) for row in expected if isinstance(row, RequestOutput)]
     assert lengths == [4, 8, 12, 8]

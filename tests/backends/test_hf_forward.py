@@ -46,7 +46,7 @@ def saved(kind: str, folder: Path, auto: Any = transformers.AutoModelForCausalLM
         ("olmo_hybrid", False),
     ],
 )
-def test_model_with_a_state_is_computed_alone_and_equals_one_pass(kind: str, cached: bool) -> None:
+def test_model_with_a_state_is_computed_alone_and_equals_one_pass(kind, cached):
     forward = Forward(model_of(kind), 200)
     assert (forward.cached, forward.causal) == (cached, True)
     assert len(forward.grouped([5, 5], 1000, [None, None])) == (1 if cached else 2)
@@ -58,7 +58,7 @@ def test_model_with_a_state_is_computed_alone_and_equals_one_pass(kind: str, cac
 
 @pytest.mark.engine
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_model_that_sees_later_tokens_is_refused_by_name(dtype: str, tmp_path: Path) -> None:
+def test_model_that_sees_later_tokens_is_refused_by_name(dtype, tmp_path):
     saved("bert", tmp_path)
     with pytest.raises(ConfigError, match="BertLMHeadModel does not run .* tokens behind it"):
         InferenceEngine(model_path=str(tmp_path), rollout=ROLLOUT | {"dtype": dtype})
@@ -66,9 +66,7 @@ def test_model_that_sees_later_tokens_is_refused_by_name(dtype: str, tmp_path: P
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["llama", "mixtral", "qwen3_moe"])
-def test_rows_of_half_precision_share_a_cache_as_those_of_float32_do(
-    kind: str, dtype: torch.dtype
-) -> None:
+def test_rows_of_half_precision_share_a_cache_as_those_of_float32_do(kind, dtype):
     forward = Forward(model_of(kind).to(dtype), 200)
     assert (forward.cached, forward.causal) == (True, True)
 
@@ -81,9 +79,7 @@ def test_rows_of_half_precision_share_a_cache_as_those_of_float32_do(
         ("position_ids", torch.float32),
     ],
 )
-def test_model_that_sees_padding_or_counts_it_is_computed_alone(
-    lacks: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_that_sees_padding_or_counts_it_is_computed_alone(lacks, dtype, monkeypatch):
     model = model_of("llama").to(dtype)
     own = model.forward
 
@@ -96,7 +92,7 @@ def test_model_that_sees_padding_or_counts_it_is_computed_alone(
 
 
 @pytest.mark.engine
-def test_model_that_needs_another_ones_states_is_refused_by_name(tmp_path: Path) -> None:
+def test_model_that_needs_another_ones_states_is_refused_by_name(tmp_path):
     saved("gemma4_unified_assistant", tmp_path)
     with pytest.raises(ConfigError, match="AssistantForCausalLM does not run .* row of token ids"):
         InferenceEngine(model_path=str(tmp_path), rollout=ROLLOUT)
@@ -104,9 +100,7 @@ def test_model_that_needs_another_ones_states_is_refused_by_name(tmp_path: Path)
 
 @pytest.mark.engine
 @pytest.mark.parametrize("kind", ["mistral3", "gemma4", "qwen3_5_moe"])
-def test_model_of_several_modalities_answers_text_and_refuses_an_image(
-    kind: str, tmp_path: Path
-) -> None:
+def test_model_of_several_modalities_answers_text_and_refuses_an_image(kind, tmp_path):
     model = saved(kind, tmp_path, transformers.AutoModelForImageTextToText)
     picture = [{"type": "image_url", "image_url": {"url": "data:,"}}]
     with InferenceEngine(model_path=str(tmp_path), rollout=ROLLOUT) as engine:

@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.verl, pytest.mark.usefixtures("loa
 
 
 @pytest.fixture(scope="module")
-def library() -> Path:
+def library():
     path = compiled_libraries.kernel_library()
     assert path is not None, "there must be a gcc"
     return path
 
 
 @pytest.fixture(scope="module")
-def loaded(library: Path) -> Any:
+def loaded(library):
     environment.prepare("auto")
     from _inf.backends.verl.child.kernels import Kernels
 
@@ -39,9 +39,7 @@ def close(ours: torch.Tensor, exact: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(("heads", "width", "rotary"), [(9, 64, 64), (2, 80, 32), (1, 6, 2)])
-def test_rotation_equals_pytorchs_and_leaves_the_rest(
-    loaded: Any, heads: int, width: int, rotary: int
-) -> None:
+def test_rotation_equals_pytorchs_and_leaves_the_rest(loaded, heads, width, rotary):
     rows, positions = 5, torch.tensor([3, 0, 7, 7, 1])
     wider, angles = draw(rows, heads * width + 10), draw(8, rotary)
     x, before = wider[:, : heads * width], wider.double().clone()
@@ -75,9 +73,7 @@ def layer_of(*of_it: float | None) -> Any:
     ],
 )
 @pytest.mark.parametrize("lengths", [[1], [50, 3, 9, 17, 1, 2, 4, 300, 31, 16, 5, 64]])
-def test_attention_equals_pytorchs_and_stores_the_new_tokens(
-    loaded: Any, lengths: list[int], of_layer: tuple[Any, ...]
-) -> None:
+def test_attention_equals_pytorchs_and_stores_the_new_tokens(loaded, lengths, of_layer):
     heads, kv_heads, width, value_width, window, scale, cap = of_layer
     rows, slots = len(lengths), sum(lengths) + 5
     keys, values = draw(slots, kv_heads, width), draw(slots, kv_heads, value_width)
@@ -121,7 +117,7 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
 
 
 @pytest.mark.parametrize("wrong", ["query", "key", "value", "keys", "values"])
-def test_layer_that_does_not_fit_its_tensors_is_refused(loaded: Any, wrong: str) -> None:
+def test_layer_that_does_not_fit_its_tensors_is_refused(loaded, wrong):
     """C would read and write what is beside them."""
     sizes = {"query": (2, 128), "key": (2, 64), "value": (2, 64)}
     sizes |= {"keys": (4, 1, 64), "values": (4, 1, 64)}
@@ -133,9 +129,7 @@ def test_layer_that_does_not_fit_its_tensors_is_refused(loaded: Any, wrong: str)
         step.attend(query, key, value, layer_of(2, 1, 64, 64, -1, 1.0, 0.0))
 
 
-def test_without_gcc_or_with_a_damaged_library_there_is_a_warning_and_none(
-    monkeypatch: Any, tmp_path: Path
-) -> None:
+def test_without_gcc_or_with_a_damaged_library_there_is_a_warning_and_none(monkeypatch, tmp_path):
     """Damaged as in a folder that is mounted noexec."""
 
     def damaged(command: list[str], folder: Path) -> None:
@@ -150,7 +144,7 @@ def test_without_gcc_or_with_a_damaged_library_there_is_a_warning_and_none(
         assert compiled_libraries.kernel_library() is None
 
 
-def test_cache_of_zeros_is_created_without_writing_it(monkeypatch: Any, tmp_path: Path) -> None:
+def test_cache_of_zeros_is_created_without_writing_it(monkeypatch, tmp_path):
     """And counted as reserved."""
     from _inf.backends.verl.child import attention
 

@@ -46,7 +46,7 @@ def sized(config: Config, folder: Path, free: int, device: str = "cpu", pool: in
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A model with weights of 1,000,000 bytes."""
     (tmp_path / "model.safetensors").write_bytes(bytes(600_000))
     (tmp_path / "model-2.safetensors").write_bytes(bytes(400_000))
@@ -63,9 +63,7 @@ def folder(tmp_path: Path) -> Path:
         ({"engine_kwargs": {"sglang": {"kv_cache_dtype": "fp8_e5m2"}}}, None, WEIGHTS),
     ],
 )
-def test_bytes_of_a_token_and_of_the_weights_with_the_packed_head(
-    rollout: dict[str, Any], token: int | None, weights: int, folder: Path
-) -> None:
+def test_bytes_of_a_token_and_of_the_weights_with_the_packed_head(rollout, token, weights, folder):
     own = config(**rollout)
     assert kv_memory.token_bytes(MODEL, own) == token
     packed = kv_memory.packed_bytes(MODEL, own)
@@ -77,13 +75,13 @@ def test_bytes_of_a_token_and_of_the_weights_with_the_packed_head(
     "unlike",
     [{"kv_lora_rank": 512}, {"layer_types": ["linear_attention", "full_attention"]}],
 )
-def test_models_with_another_cache_are_not_checked(unlike: dict[str, Any], folder: Path) -> None:
+def test_models_with_another_cache_are_not_checked(unlike, folder):
     model = SimpleNamespace(**vars(MODEL), **unlike)
     arguments = {"device": "cpu", "context_length": ROW, "max_total_tokens": DEFAULT}
     assert kv_memory.sized(arguments, config(), model, folder, 0) == arguments
 
 
-def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder: Path) -> None:
+def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder):
     free = 2 * (DEFAULT * TOKEN + WEIGHTS)  # of which the engine may use half
     assert sized(config(), folder, free) == DEFAULT
     assert sized(config(), folder, free - 2 * TOKEN) == DEFAULT - 1
@@ -91,7 +89,7 @@ def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder: P
     assert sized(config(), folder, 0, device="cuda") == DEFAULT  # SGLang measures it there
 
 
-def test_number_that_a_refusal_names_fits_and_lengths_where_not_one_row_does(folder: Path) -> None:
+def test_number_that_a_refusal_names_fits_and_lengths_where_not_one_row_does(folder):
     free = 2 * (2000 * TOKEN + WEIGHTS)
     said = f"9000 tokens .* at {TOKEN} bytes each; 2000 would. 0.2 GB are free, .* take 0.5 of them"
     with refused(ConfigError, f"^{POOL}: {said}"):
@@ -102,12 +100,12 @@ def test_number_that_a_refusal_names_fits_and_lengths_where_not_one_row_does(fol
             sized(config(), folder, free)
 
 
-def test_pool_that_cannot_hold_a_row_is_refused(folder: Path) -> None:
+def test_pool_that_cannot_hold_a_row_is_refused(folder):
     with refused(ConfigError, "must hold one row .*: 514 tok.* not 513", key=POOL):
         sized(config(513), folder, 10**12, "cuda")
 
 
-def test_engine_that_started_with_less_is_refused() -> None:
+def test_engine_that_started_with_less_is_refused():
     kv_memory.check_held((ROW, 1), ROW, config())
     kv_memory.check_held((8960, 64), ROW, config(9000))  # whole pages
     with refused(ConfigError, f"^{POOL}: 9000 .* not fit.*; 8896 would"):
@@ -116,7 +114,7 @@ def test_engine_that_started_with_less_is_refused() -> None:
         kv_memory.check_held((513, 1), ROW, config())
 
 
-def test_what_the_engine_says_of_memory_becomes_one_sentence() -> None:
+def test_what_the_engine_says_of_memory_becomes_one_sentence():
     log = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current"
     said = kv_memory.refused(log, config(gpu_memory_utilization=0.2)) or ""
     assert said.startswith("rollout.gpu_memory_utilization: at 0.2 of the free")
@@ -136,9 +134,7 @@ def group(folder: Path, version: int, limit: str, used: int, cache: int) -> None
     (folder / "memory.stat").write_text(stat)
 
 
-def test_limits_of_every_group_around_the_process_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_of_every_group_around_the_process_count(tmp_path, monkeypatch):
     # Without what the engines of other tests have reserved meanwhile.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     member = tmp_path / "cgroup"

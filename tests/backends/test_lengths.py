@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 import pytest
 
@@ -38,13 +37,11 @@ def lengths(config: Config, longest: int | None) -> tuple[int, int, int]:
         (None, {"rollout": {"max_model_len": 3000}}, 1000, (2048, 512, 3000)),
     ],
 )
-def test_lengths_that_nobody_set_fit_the_longest_row(
-    source: Any, overrides: Any, longest: int | None, expected: tuple[int, int, int]
-) -> None:
+def test_lengths_that_nobody_set_fit_the_longest_row(source, overrides, longest, expected):
     assert lengths(load_config(source, overrides), longest) == expected
 
 
-def test_config_that_is_given_on_says_which_lengths_were_set() -> None:
+def test_config_that_is_given_on_says_which_lengths_were_set():
     read = load_config(None, {"rollout": {"response_length": 100}})
     for again in (load_config(read, {}), load_config(pickle.loads(pickle.dumps(read)), {})):
         assert again == read and lengths(again, 1000) == (900, 100, 1000)

@@ -41,11 +41,11 @@ class Listed(LoadedAdapters):
 
 
 @pytest.fixture
-def adapters() -> Listed:
+def adapters():
     return Listed()
 
 
-def test_version_counts_up_for_each_name_and_never_comes_again(adapters: Listed) -> None:
+def test_version_counts_up_for_each_name_and_never_comes_again(adapters):
     assert [adapters.put("a", folder) for folder in "xyx"] == [0, 1, 2]
     assert adapters.put("b", "x") == 0 and adapters.names == ["a", "b"]
     assert adapters.put("a", "z", version=40) == 40
@@ -57,7 +57,7 @@ def test_version_counts_up_for_each_name_and_never_comes_again(adapters: Listed)
     assert adapters.put("a", "x") == 42 and adapters.of("b").version == 2
 
 
-def test_load_that_fails_changes_nothing(adapters: Listed) -> None:
+def test_load_that_fails_changes_nothing(adapters):
     adapters.put("a", "x")
     adapters.failure = InferenceError("full")
     for name in ("a", "b"):
@@ -69,8 +69,6 @@ def test_load_that_fails_changes_nothing(adapters: Listed) -> None:
     assert adapters.names == ["a"]
 
 
-def test_name_that_was_unloaded_since_its_call_was_checked_is_an_error_of_the_row(
-    adapters: Listed,
-) -> None:
+def test_name_that_was_unloaded_since_its_call_was_checked_is_an_error_of_the_row(adapters):
     with pytest.raises(ConfigError, match="adapter: 'a' was unloaded"):
         adapters.of("a")

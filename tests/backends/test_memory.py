@@ -14,9 +14,7 @@ from _inf.errors import InferenceError
 pytestmark = pytest.mark.verl
 
 
-def test_piece_that_shared_memory_cannot_hold_is_refused_before_it_is_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_piece_that_shared_memory_cannot_hold_is_refused_before_it_is_sent(monkeypatch):
     shared = SimpleNamespace(f_bavail=128 * 2**20 // 4096, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", {changes.SHARED_MEMORY: shared}.__getitem__)
     weights = [(name, torch.empty(2**20 * size)) for name, size in (("a", 24), ("b", 8))]  # x 4
@@ -29,9 +27,7 @@ def test_piece_that_shared_memory_cannot_hold_is_refused_before_it_is_sent(
 
 
 @pytest.mark.parametrize("expandable", [True, False])
-def test_tensors_in_expandable_segments_are_copied_out_of_them(
-    monkeypatch: pytest.MonkeyPatch, expandable: bool
-) -> None:
+def test_tensors_in_expandable_segments_are_copied_out_of_them(monkeypatch, expandable):
     """With stand-ins for torch's allocator: no GPU was used."""
     settings: list[str] = []
     about = {"allocator_settings": {"expandable_segments": expandable}}
@@ -44,7 +40,7 @@ def test_tensors_in_expandable_segments_are_copied_out_of_them(
     assert settings == ["expandable_segments:False", "expandable_segments:True"] * expandable
 
 
-def test_tensor_of_a_cpu_is_copied_whole() -> None:
+def test_tensor_of_a_cpu_is_copied_whole():
     given = torch.arange(6.0).view(2, 3).T.requires_grad_()
     sent = changes._sendable(given, on_cpu=True, copy=False)
     assert torch.equal(sent, given) and sent.is_contiguous() and not sent.requires_grad

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,7 @@ WIDTH, HEADS, POSITIONS = 64, 3, 50
 
 
 @pytest.fixture(scope="module", autouse=True)
-def model_code() -> Any:
+def model_code():
     environment.prepare("auto")
     from _inf.backends.verl.child import model_code
 
@@ -29,7 +28,7 @@ def model_code() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_scheduler() -> Any:
+def as_in_the_scheduler():
     torch.manual_seed(0)
     with torch.inference_mode():
         yield
@@ -49,9 +48,7 @@ def norm(dtype: torch.dtype, **settings: Any) -> Any:
     return SimpleNamespace(**{**none, **usual, **settings})
 
 
-def test_norm_is_sglangs_and_of_another_kind_takes_sglangs_path(
-    model_code: Any, compiled_kernels: Any
-) -> None:
+def test_norm_is_sglangs_and_of_another_kind_takes_sglangs_path(model_code, compiled_kernels):
     x, half = torch.randn(2, WIDTH), torch.randn(2, WIDTH).bfloat16()
     strided, layer = torch.randn(WIDTH, 2).T, norm(torch.float32)
     for given in ((x,), (x, x * 3)):
@@ -72,9 +69,7 @@ def test_norm_is_sglangs_and_of_another_kind_takes_sglangs_path(
         assert model_code.normalize(compiled_kernels, marker, other, *given) == marker()
 
 
-def test_rotation_is_sglangs_and_of_another_kind_takes_sglangs_path(
-    model_code: Any, compiled_kernels: Any
-) -> None:
+def test_rotation_is_sglangs_and_of_another_kind_takes_sglangs_path(model_code, compiled_kernels):
     from sglang.srt.layers.rotary_embedding import RotaryEmbedding, _apply_rotary_emb
 
     def rotary(**settings: Any) -> Any:
@@ -132,9 +127,7 @@ print(models["LlamaForCausalLM"].__module__ if "LlamaForCausalLM" in models else
 
 
 @pytest.mark.slow
-def test_model_package_of_ones_own_wins_also_with_the_name_of_a_file_of_sglang(
-    tmp_path: Path,
-) -> None:
+def test_model_package_of_ones_own_wins_also_with_the_name_of_a_file_of_sglang(tmp_path):
     (tmp_path / "own_models").mkdir()
     (tmp_path / "own_models" / "__init__.py").touch()
     (tmp_path / "own_models" / "llama.py").write_text(
@@ -150,7 +143,7 @@ def test_model_package_of_ones_own_wins_also_with_the_name_of_a_file_of_sglang(
 
 
 @pytest.mark.slow
-def test_only_the_file_of_an_architecture_is_imported_and_all_for_an_unknown_one() -> None:
+def test_only_the_file_of_an_architecture_is_imported_and_all_for_an_unknown_one():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM],
         capture_output=True, text=True, timeout=300, check=True,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -39,7 +37,7 @@ def tensors_of(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 # By what is wrong: the arguments of load_adapter after the name, and what is said of it.
-BROKEN: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
+BROKEN = {
     "nowhere": (lambda: ("/nowhere", None), "/nowhere is not a PEFT folder"),
     "no path": (lambda: ("a\0b", None), r"'a\\x00b' is no folder: ValueError"),
     "no config": (lambda: (tensors_of(), None), "give the adapter's peft_config"),
@@ -70,13 +68,13 @@ BROKEN: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_adapter_that_cannot_be_served_is_refused_by_what_is_wrong(what: str) -> None:
+def test_adapter_that_cannot_be_served_is_refused_by_what_is_wrong(what):
     make, words = BROKEN[what]
     with refused(ConfigError, "^adapters.new: .*" + words, key="adapters.new"):
         new(*make())
 
 
-def test_embeddings_that_are_the_head_too_take_no_adapter(tmp_path: Path) -> None:
+def test_embeddings_that_are_the_head_too_take_no_adapter(tmp_path):
     tied = tiny_model(tied=True)
     embeddings = adapter(tied, tmp_path / "embeddings", target_modules=["embed_tokens"])
     with refused(ConfigError, "only a merge", key="adapters.new"):

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
-from inf import ConfigError, InferenceEngine
+from inf import ConfigError
 from tests.support.refusals import refused
 from tests.support.scripted_server import MODEL, ScriptedServer, scripted
 from tests.support.scripted_tokens import Vllm, connected
 
 
 @pytest.fixture
-def vllm(tokenizer: Any) -> Vllm:
+def vllm(tokenizer):
     vllm = Vllm(tokenizer)
     vllm.adapters = {}
     return vllm
 
 
 @pytest.fixture
-def server(vllm: Vllm) -> Iterator[ScriptedServer]:
+def server(vllm):
     with scripted(vllm) as server:
         yield server
 
 
 @pytest.fixture
-def engine(server: ScriptedServer) -> Iterator[InferenceEngine]:
+def engine(server):
     with connected(server) as engine:
         server.seen.clear()
         yield engine
@@ -40,12 +37,10 @@ def asked(server: ScriptedServer) -> list[str]:
     return [body["model"] for body in sorted(bodies, key=lambda body: body["prompt"])]
 
 
-PROMPTS: Any = [{"prompt_token_ids": [place, 9]} for place in (5, 6, 7)]
+PROMPTS = [{"prompt_token_ids": [place, 9]} for place in (5, 6, 7)]
 
 
-def test_rows_ask_for_their_adapters_as_models(
-    engine: InferenceEngine, server: ScriptedServer, vllm: Vllm
-) -> None:
+def test_rows_ask_for_their_adapters_as_models(engine, server, vllm):
     assert "adapters" in engine.supports and engine.adapters == []
     assert engine.load_adapter("first", "/adapters/first") == 0
     vllm.adapters["anothers"] = "/adapters/other"  # loaded by another client
@@ -59,8 +54,8 @@ def test_rows_ask_for_their_adapters_as_models(
 
 
 def test_no_name_at_the_server_is_used_twice_for_its_prefix_cache_keeps_what_it_computed(
-    engine: InferenceEngine, server: ScriptedServer, vllm: Vllm
-) -> None:
+    engine, server, vllm
+):
     """Not by an engine beside this one or after it, either."""
     for version, folder in enumerate(("/one", "/two")):
         engine.load_adapter("first", folder)
@@ -81,9 +76,7 @@ def test_no_name_at_the_server_is_used_twice_for_its_prefix_cache_keeps_what_it_
     assert len(set(vllm.ever)) == 5 and all(name.startswith("first@") for name in vllm.ever)
 
 
-def test_engine_that_ends_unloads_what_it_has_loaded_and_nothing_else(
-    server: ScriptedServer, vllm: Vllm
-) -> None:
+def test_engine_that_ends_unloads_what_it_has_loaded_and_nothing_else(server, vllm):
     vllm.adapters["first"] = "/of/another/client"
     with connected(server) as engine:
         engine.load_adapter("first", "/one")
@@ -104,9 +97,7 @@ def test_engine_that_ends_unloads_what_it_has_loaded_and_nothing_else(
     assert engine.dead and len(vllm.adapters) == 2
 
 
-def test_what_a_server_cannot_load_is_refused_by_the_adapters_name(
-    engine: InferenceEngine, server: ScriptedServer, vllm: Vllm
-) -> None:
+def test_what_a_server_cannot_load_is_refused_by_the_adapters_name(engine, server, vllm):
     with refused(ConfigError, "a folder on its machine .*No adapter found", key="adapters.new"):
         engine.load_adapter("new", "/nowhere")
     vllm.adapters = None  # it was started without them

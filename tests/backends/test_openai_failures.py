@@ -31,9 +31,7 @@ def answering(server: ScriptedServer, reply: Reply) -> None:
 # The key.
 
 
-def test_key_of_the_named_variable_is_sent_and_no_other(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_of_the_named_variable_is_sent_and_no_other(server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with connected(server) as engine:
         engine.generate("a")
@@ -56,12 +54,8 @@ def test_key_of_the_named_variable_is_sent_and_no_other(
     [(401, True, "SERVER_KEY"), (403, False, "SERVER_KEY"), (401, True, None), (401, False, None)],
 )
 def test_refused_key_names_the_variable_and_never_the_key(
-    server: ScriptedServer,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int,
-    at_start: bool,
-    variable: str | None,
-) -> None:
+    server, monkeypatch, status, at_start, variable
+):
     monkeypatch.setenv("SERVER_KEY", KEY)
     reply = Reply({"error": {"message": f"Incorrect API key: {KEY}"}}, status=status)
     server.script = lambda path, body: reply if at_start or body else echo(path, body)
@@ -99,9 +93,7 @@ def _tool(x: str) -> str:
         (404, {"message": "No model."}, {}),
     ],
 )
-def test_what_the_server_refuses_is_said_in_its_words(
-    server: ScriptedServer, status: int, body: Any, about: dict[str, Any]
-) -> None:
+def test_what_the_server_refuses_is_said_in_its_words(server, status, body, about):
     reply = Reply({"error": body} if "message" in list(body) else body, status)
     server.script = lambda path, sent: (
         reply if sent and "b" in str(sent["messages"]) else echo(path, sent)
@@ -114,9 +106,7 @@ def test_what_the_server_refuses_is_said_in_its_words(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_request_that_stays_unanswered_is_a_failure_of_that_row(
-    server: ScriptedServer, status: int
-) -> None:
+def test_request_that_stays_unanswered_is_a_failure_of_that_row(server, status):
     """The client waits as long as the server says."""
     wait = {"retry-after-ms": "300"}
     answering(server, Reply({"error": {"message": "Busy."}}, status=status, headers=wait))
@@ -144,9 +134,7 @@ def test_request_that_stays_unanswered_is_a_failure_of_that_row(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_broken_answer_and_silence_are_a_failure_of_that_row(
-    server: ScriptedServer, reply: Reply, message: str
-) -> None:
+def test_broken_answer_and_silence_are_a_failure_of_that_row(server, reply, message):
     with connected(server, retries=0, hang_timeout=1) as engine:
         answering(server, reply)
         with pytest.raises(RequestFailure, match=f"^prompt 0: .*{message}"):
@@ -164,9 +152,7 @@ def test_broken_answer_and_silence_are_a_failure_of_that_row(
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_broken_stream_gives_what_came_and_then_a_failure(
-    server: ScriptedServer, reply: Reply, message: str
-) -> None:
+def test_broken_stream_gives_what_came_and_then_a_failure(server, reply, message):
     answering(server, reply)
     with connected(server) as engine:
         text = ""
@@ -176,7 +162,7 @@ def test_broken_stream_gives_what_came_and_then_a_failure(
         assert text == ("ab" if message.startswith("in the middle") and reply.events else "")
 
 
-def test_failed_turn_with_tools_ends_its_row_only(server: ScriptedServer) -> None:
+def test_failed_turn_with_tools_ends_its_row_only(server):
     def script(path: str, body: Any) -> Reply:
         if body["messages"][-1]["role"] == "tool":
             return Reply({"error": {"message": "Bad."}}, status=400)
@@ -190,7 +176,7 @@ def test_failed_turn_with_tools_ends_its_row_only(server: ScriptedServer) -> Non
     assert output[1].finish_reason == "abort" and "Bad" in output.metadata[1]["error"]
 
 
-def test_calls_own_timeout_ends_it_and_the_engine_goes_on(server: ScriptedServer) -> None:
+def test_calls_own_timeout_ends_it_and_the_engine_goes_on(server):
     with connected(server) as engine:
         answering(server, Reply({}, wait=3))
         with pytest.raises(GenerationTimeout):
@@ -199,9 +185,7 @@ def test_calls_own_timeout_ends_it_and_the_engine_goes_on(server: ScriptedServer
         assert engine.generate("a").completions == ["A"]
 
 
-def test_server_that_is_not_there_is_one_sentence_and_later_calls_try_again(
-    server: ScriptedServer,
-) -> None:
+def test_server_that_is_not_there_is_one_sentence_and_later_calls_try_again(server):
     with connected(server) as engine:
         server.close()
         with pytest.raises(EngineDeadError, match=r"^No server answers at .*:\d+/v1 \("):
@@ -211,7 +195,7 @@ def test_server_that_is_not_there_is_one_sentence_and_later_calls_try_again(
         connected(server)
 
 
-def test_no_more_requests_are_under_way_than_max_num_seqs(server: ScriptedServer) -> None:
+def test_no_more_requests_are_under_way_than_max_num_seqs(server):
     running = most = 0
 
     def script(path: str, body: Any) -> Reply:

@@ -26,7 +26,7 @@ def turns(folder: Path, **fields: Any) -> dict[str, Any]:
     return {"multi_turn": {"enable": True, "tool_config_path": str(file)}}
 
 
-def test_a_servers_tool_runs_and_ends_with_the_engine(tmp_path: Path) -> None:
+def test_a_servers_tool_runs_and_ends_with_the_engine(tmp_path):
     def answers(path: str, body: Any) -> Any:
         last = body["messages"][-1]
         if last["role"] == "tool":
@@ -46,7 +46,7 @@ def test_a_servers_tool_runs_and_ends_with_the_engine(tmp_path: Path) -> None:
         assert not psutil.pid_exists(pid)
 
 
-def test_an_engine_that_does_not_start_leaves_no_server(tmp_path: Path) -> None:
+def test_an_engine_that_does_not_start_leaves_no_server(tmp_path):
     with scripted(lambda path, body: chat("")) as server:
         rollout = turns(tmp_path, include=["pid"])
         wrong = {"agent": {"agent_loop_config_path": str(tmp_path / "none.yaml")}}

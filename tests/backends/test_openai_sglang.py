@@ -1,31 +1,26 @@
 """The backend on SGLang's own server, with a scripted one."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from _inf.errors import RequestFailure
 from inf import ConfigError
 from tests.support.refusals import refused
-from tests.support.scripted_server import ScriptedServer, scripted
+from tests.support.scripted_server import scripted
 from tests.support.scripted_tokens import ANSWER, IM_END, Sglang, connected
 
 
 @pytest.fixture
-def sglang(tokenizer: Any) -> Sglang:
+def sglang(tokenizer):
     return Sglang(tokenizer)
 
 
 @pytest.fixture
-def server(sglang: Sglang) -> Iterator[ScriptedServer]:
+def server(sglang):
     with scripted(sglang) as server:
         yield server
 
 
-def test_its_own_route_is_found_and_used(server: ScriptedServer, sglang: Sglang) -> None:
+def test_its_own_route_is_found_and_used(server, sglang):
     with connected(server) as engine:
         server.seen.clear()
         [row] = engine.generate({"prompt_token_ids": [5, 6]}, min_p=0.1, regex="a+", stop="z")
@@ -50,9 +45,7 @@ def test_its_own_route_is_found_and_used(server: ScriptedServer, sglang: Sglang)
     [{"seed": 3}, {"repetition_penalty": 1.1}, {"ignore_eos": True, "stop_token_ids": [7]}],
     ids=str,
 )
-def test_what_sglangs_server_ignores_is_refused_by_name(
-    server: ScriptedServer, params: dict[str, Any]
-) -> None:
+def test_what_sglangs_server_ignores_is_refused_by_name(server, params):
     with connected(server) as engine:
         server.seen.clear()
         with refused(ConfigError, key=next(iter(params))):

@@ -15,7 +15,6 @@ from tests.support.running import begun
 from tests.support.scripted_server import (
     MODEL,
     Reply,
-    ScriptedServer,
     call,
     chat,
     connected,
@@ -35,7 +34,7 @@ def weather(city: str) -> str:
     return f"Sunny in {city}"
 
 
-def test_messages_go_out_and_text_comes_back(server: ScriptedServer, tmp_path: Any) -> None:
+def test_messages_go_out_and_text_comes_back(server, tmp_path):
     history = [{"role": "system", "content": "Be loud."}, {"role": "user", "content": "so"}]
     with connected(server) as engine:
         assert repr(engine) == f"<InferenceEngine: {MODEL} (openai, {server.base_url})>"
@@ -63,9 +62,7 @@ def test_messages_go_out_and_text_comes_back(server: ScriptedServer, tmp_path: A
     assert "<td" in output._repr_html_() and "(3 tokens, stop)" in repr(output[0])
 
 
-def test_plain_text_goes_to_completions_and_a_schema_is_the_response_format(
-    server: ScriptedServer,
-) -> None:
+def test_plain_text_goes_to_completions_and_a_schema_is_the_response_format(server):
     with connected(server) as engine:
         [row] = engine.generate({"text": "once upon"}, max_tokens=3)
         assert server.seen[-1].path == "/v1/completions"
@@ -81,9 +78,7 @@ def test_plain_text_goes_to_completions_and_a_schema_is_the_response_format(
     assert set(third) == {"model", "messages", "max_tokens", "temperature"}
 
 
-def test_newer_name_of_max_tokens_is_used_where_the_server_asks_for_it(
-    server: ScriptedServer,
-) -> None:
+def test_newer_name_of_max_tokens_is_used_where_the_server_asks_for_it(server):
     words = "'max_tokens' is not supported with this model. Use 'max_completion_tokens'."
     no = Reply({"error": {"message": words, "param": "max_tokens"}}, status=400)
     server.script = lambda path, body: no if "max_tokens" in (body or {}) else echo(path, body)
@@ -93,11 +88,11 @@ def test_newer_name_of_max_tokens_is_used_where_the_server_asks_for_it(
     assert [body.get("max_completion_tokens") for body in server.bodies] == [None, 9, 9]
 
 
-def test_chunks_of_a_stream_are_the_answer(server: ScriptedServer) -> None:
+def test_chunks_of_a_stream_are_the_answer(server):
     function = {"name": "weather", "arguments": ""}
     parts = [{"index": 0, "id": "c", "type": "function", "function": function}]
     parts += [{"index": 0, "function": {"arguments": text}} for text in ('{"city":', ' "Rome"}')]
-    events: list[Any] = [{"choices": [{"delta": {"tool_calls": [part]}}]} for part in parts]
+    events = [{"choices": [{"delta": {"tool_calls": [part]}}]} for part in parts]
     events.append({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
     schema = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
     with connected(server) as engine:
@@ -116,7 +111,7 @@ def test_chunks_of_a_stream_are_the_answer(server: ScriptedServer) -> None:
     assert last.finish_reason == "tool_calls"
 
 
-def test_tools_run_between_turns(server: ScriptedServer) -> None:
+def test_tools_run_between_turns(server):
     """Also where the arguments are broken: the model reads its error, and what it wrote."""
 
     def script(path: str, body: Any) -> Reply:
@@ -142,7 +137,7 @@ def test_tools_run_between_turns(server: ScriptedServer) -> None:
     assert "token_ids" not in row.to_dict() and row.to_dict()["executed_tool_calls"]
 
 
-def test_max_tokens_is_of_all_turns(server: ScriptedServer) -> None:
+def test_max_tokens_is_of_all_turns(server):
     calls = [call("weather", '{"city": "Rome"}')]
     server.script = lambda path, body: chat("", calls, "tool_calls")
     with connected(server) as engine:
@@ -151,7 +146,7 @@ def test_max_tokens_is_of_all_turns(server: ScriptedServer) -> None:
     assert [body["max_tokens"] for body in server.bodies] == [6, 3]
 
 
-def test_short_call_does_not_wait_for_all_rows_of_a_long_one(server: ScriptedServer) -> None:
+def test_short_call_does_not_wait_for_all_rows_of_a_long_one(server):
     server.script = lambda path, body: Reply(echo(path, body).body, wait=0.02 if body else 0)
     with connected(server, rollout={"max_num_seqs": 1}) as engine:
         long = begun(lambda: engine.generate([f"a{i}" for i in range(20)], tools=[weather]))
@@ -162,9 +157,7 @@ def test_short_call_does_not_wait_for_all_rows_of_a_long_one(server: ScriptedSer
         assert len(long.result(60)) == 20
 
 
-def test_what_it_lacks_and_wrong_prompts_are_refused_before_anything_is_sent(
-    server: ScriptedServer,
-) -> None:
+def test_what_it_lacks_and_wrong_prompts_are_refused_before_anything_is_sent(server):
     """All features are in `test_registry.py`."""
     says = "the backend openai does not offer it"
     with connected(server) as engine:

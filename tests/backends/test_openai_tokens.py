@@ -2,13 +2,8 @@
 what the start finds out about it. What `inf serve` gives is in `engine/answers/test_backends.py`.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +13,7 @@ from _inf.backends.openai.http import httpx
 from _inf.errors import RequestFailure
 from inf import ConfigError
 from tests.support.refusals import refused
-from tests.support.scripted_server import Reply, ScriptedServer, scripted
+from tests.support.scripted_server import Reply, scripted
 from tests.support.scripted_tokens import (
     ANSWER,
     BEST,
@@ -35,12 +30,12 @@ OWN_CODE = {"AutoTokenizer": ["own.Own", None]}
 
 
 @pytest.fixture
-def vllm(tokenizer: Any) -> Vllm:
+def vllm(tokenizer):
     return Vllm(tokenizer)
 
 
 @pytest.fixture
-def server(vllm: Vllm) -> Iterator[ScriptedServer]:
+def server(vllm):
     with scripted(vllm) as server:
         yield server
 
@@ -48,7 +43,7 @@ def server(vllm: Vllm) -> Iterator[ScriptedServer]:
 # Answers.
 
 
-def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) -> None:
+def test_ids_go_out_and_ids_come_back(server, tokenizer):
     with connected(server) as engine:
         server.seen.clear()
         output = engine.generate(["Hi", {"prompt_token_ids": [5, 6]}], max_tokens=9)
@@ -81,11 +76,9 @@ def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) ->
 CUT = {"logprobs": {"token_logprobs": [-1]}, "finish_reason": "stop"}  # not one for each token
 
 
-def test_scores_and_likeliest_tokens_are_read_in_vllms_form(
-    server: ScriptedServer, vllm: Vllm
-) -> None:
+def test_scores_and_likeliest_tokens_are_read_in_vllms_form(server, vllm):
     """The likeliest come first, and the given one is among them."""
-    prompts: Any = [{"prompt_token_ids": [5, 6]}, {"prompt_token_ids": [7]}]
+    prompts = [{"prompt_token_ids": [5, 6]}, {"prompt_token_ids": [7]}]
     with connected(server) as engine:
         [row] = engine.generate(prompts[0], logprobs=2, prompt_logprobs=1, temperature=1.0)
         assert [list(top.items()) for top in row.top_logprobs or ()] == [
@@ -103,9 +96,7 @@ def test_scores_and_likeliest_tokens_are_read_in_vllms_form(
             engine.score(prompts[:1], [[8]])
 
 
-def test_tokenizer_of_an_unknown_model_and_class_is_read_from_its_files(
-    vllm: Vllm, tmp_path: Path
-) -> None:
+def test_tokenizer_of_an_unknown_model_and_class_is_read_from_its_files(vllm, tmp_path):
     """As Transformers 5 writes them."""
     shutil.copytree(tiny_model(), tmp_path, dirs_exist_ok=True)
     newer = {"model_type": "newer", "text_config": {"vocab_size": VOCABULARY + 8}}
@@ -126,9 +117,7 @@ def test_tokenizer_of_an_unknown_model_and_class_is_read_from_its_files(
             connected(server, tokenizer_path=str(tmp_path))
 
 
-def test_server_may_end_thoughts_if_it_does_so_by_the_marks_of_the_config(
-    server: ScriptedServer, vllm: Vllm
-) -> None:
+def test_server_may_end_thoughts_if_it_does_so_by_the_marks_of_the_config(server, vllm):
     marks = {"start": "a", "end": "bc"}
     end = vllm.tokenizer("bc", add_special_tokens=False)["input_ids"]
     for forced, ends in (([9, 9, 9], False), (end, True)):
@@ -159,9 +148,7 @@ def test_server_may_end_thoughts_if_it_does_so_by_the_marks_of_the_config(
     ],
     ids=str,
 )
-def test_log_probs_of_each_kind_are_ours_or_none(
-    server: ScriptedServer, vllm: Vllm, sampled: float, hot: float, ours: Any, others: Any
-) -> None:
+def test_log_probs_of_each_kind_are_ours_or_none(server, vllm, sampled, hot, ours, others):
     """Raw ones, ours, those after filters, and those of which nothing is known."""
     vllm.sampled, vllm.hot = sampled, hot
     with connected(server) as engine:
@@ -177,10 +164,8 @@ def test_log_probs_of_each_kind_are_ours_or_none(
 
 
 @pytest.mark.verl
-def test_rows_without_our_log_probs_have_nulls_elsewhere_and_make_no_batch(
-    server: ScriptedServer,
-) -> None:
-    how: dict[str, Any] = {"prompt": [5], "temperature": 0.7}
+def test_rows_without_our_log_probs_have_nulls_elsewhere_and_make_no_batch(server):
+    how = {"prompt": [5], "temperature": 0.7}
     with connected(server) as engine, engine.serve() as served:
         [line] = choices(engine.generate("Hi", temperature=0.7), engine.tokenizer, likeliest=0)
         assert line["logprobs"] is None  # as `inf batch` writes it
@@ -199,9 +184,7 @@ def test_rows_without_our_log_probs_have_nulls_elsewhere_and_make_no_batch(
 
 
 @pytest.mark.parametrize("sampled", [6.7, -40.0])
-def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(
-    server: ScriptedServer, vllm: Vllm, sampled: float
-) -> None:
+def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(server, vllm, sampled):
     vllm.sampled = vllm.hot = sampled
     with refused(ConfigError, "do not come from a softmax", key="base_url"):
         connected(server)
@@ -210,9 +193,7 @@ def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(
 # What the start finds out.
 
 
-def test_server_that_says_what_it_is_has_what_its_kind_has(
-    server: ScriptedServer, vllm: Vllm
-) -> None:
+def test_server_that_says_what_it_is_has_what_its_kind_has(server, vllm):
     """vLLM drops a field that it does not know, so an older one is asked for none."""
     newest = VLLM_MODE.supports - {"pause", "thinking_token_budget"}
     old = TOKEN_MODE.supports | SCORES
@@ -227,9 +208,7 @@ def test_server_that_says_what_it_is_has_what_its_kind_has(
     assert server.seen == []
 
 
-def test_server_that_does_not_say_what_it_is_is_what_the_config_says(
-    server: ScriptedServer, vllm: Vllm
-) -> None:
+def test_server_that_does_not_say_what_it_is_is_what_the_config_says(server, vllm):
     server.script = lambda path, body: Reply({}) if path == "/v1/models" else vllm(path, body)
     with refused(ConfigError, "None as owned_by; the key server_kind names", key="tokenizer_path"):
         connected(server)
@@ -239,9 +218,7 @@ def test_server_that_does_not_say_what_it_is_is_what_the_config_says(
         connected(server, server_kind="vllm", tokenizer_path=None)
 
 
-def test_tokenizer_that_is_not_the_servers_is_refused_at_the_start(
-    server: ScriptedServer, vllm: Vllm, tmp_path: Any
-) -> None:
+def test_tokenizer_that_is_not_the_servers_is_refused_at_the_start(server, vllm, tmp_path):
     with refused(ConfigError, "Transformers cannot load a tokenizer", key="tokenizer_path"):
         connected(server, tokenizer_path=str(tmp_path))
     vllm.prompt_ids = [1, 2, 3]

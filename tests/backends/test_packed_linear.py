@@ -17,7 +17,7 @@ WIDE, OUT = 96, 40
 
 
 @pytest.fixture(scope="module", autouse=True)
-def packed_linear() -> Any:
+def packed_linear():
     environment.prepare("auto")
     from _inf.backends.verl.child import packed_linear
 
@@ -25,13 +25,13 @@ def packed_linear() -> Any:
 
 
 @pytest.fixture(scope="module", params=["oneDNN", "C"])
-def kernels(compiled_kernels: Any, request: pytest.FixtureRequest) -> Any:
+def kernels(compiled_kernels, request):
     """What multiplies few rows."""
     return compiled_kernels if request.param == "C" else None
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_scheduler() -> Any:
+def as_in_the_scheduler():
     torch.manual_seed(0)
     with torch.inference_mode():
         yield
@@ -57,9 +57,7 @@ def is_packed(module: torch.nn.Module) -> bool:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("rows", [0, 1, 64, 500])
-def test_packed_product_is_the_plain_one(
-    packed_linear: Any, kernels: Any, dtype: torch.dtype, with_bias: bool, rows: int
-) -> None:
+def test_packed_product_is_the_plain_one(packed_linear, kernels, dtype, with_bias, rows):
     module = layer(dtype)
     bias = torch.randn(OUT).to(dtype) if with_bias else None
     x = torch.randn(rows, WIDE).to(dtype)
@@ -75,8 +73,8 @@ def test_packed_product_is_the_plain_one(
 
 
 def test_plain_copy_is_freed_while_packed_and_comes_back_bit_by_bit_for_an_update(
-    packed_linear: Any, kernels: Any
-) -> None:
+    packed_linear, kernels
+):
     module, x, new = layer(out=33, wide=77), torch.randn(2, 3, 80)[:, :, 1:-2], torch.randn(33, 77)
     before, shape = module.weight.clone(), module.weight.shape
     product = packed_linear.packed_linear(kernels, plain, None, module, x)
@@ -99,8 +97,8 @@ def test_plain_copy_is_freed_while_packed_and_comes_back_bit_by_bit_for_an_updat
 
 
 def test_head_keeps_the_plain_copy_that_the_embedding_reads_and_in_another_dtype_is_sglangs(
-    packed_linear: Any, kernels: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    packed_linear, kernels, monkeypatch
+):
     arguments = SimpleNamespace(rl_on_policy_target=None)
     monkeypatch.setattr(packed_linear, "get_global_server_args", lambda: arguments)
 

@@ -26,11 +26,11 @@ class Scheduler:
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_once(monkeypatch):
     monkeypatch.setattr(changes, "FIRST_PAUSE", 0.0)
 
 
-def test_refused_flush_is_tried_again_until_it_is_an_error_or_left_to_other_calls() -> None:
+def test_refused_flush_is_tried_again_until_it_is_an_error_or_left_to_other_calls():
     scheduler = Scheduler(refusals=10**9)
     others = iter([False, False, True])
     asyncio.run(PrefixCache(scheduler.flush).empty(others=lambda: next(others)))

@@ -16,7 +16,7 @@ WIDTH, HEAD, HEADS, VOCABULARY, LONGEST = 48, 12, 4, 70, 20
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_scheduler() -> Any:
+def as_in_the_scheduler():
     torch.manual_seed(0)
     with torch.inference_mode():
         yield
@@ -137,7 +137,7 @@ def logits(steps: Any, model: Model, batch: Batch) -> tuple[torch.Tensor, torch.
     return ours.next_token_logits, own.next_token_logits
 
 
-def test_steps_of_any_number_of_rows_are_repeated_bit_by_bit(compiled_kernels: Any) -> None:
+def test_steps_of_any_number_of_rows_are_repeated_bit_by_bit(compiled_kernels):
     model = Model(compiled_kernels, unchanged)
     steps = steps_of(model)
     for tokens, rows in enumerate((3, 3, 1, 8, 5, 2, 1, 9), start=1):
@@ -162,9 +162,7 @@ def test_steps_of_any_number_of_rows_are_repeated_bit_by_bit(compiled_kernels: A
         ),
     ],
 )
-def test_model_with_something_else_runs_as_before(
-    compiled_kernels: Any, caplog: pytest.LogCaptureFixture, between: Any, what: str
-) -> None:
+def test_model_with_something_else_runs_as_before(compiled_kernels, caplog, between, what):
     model = Model(compiled_kernels, between)
     steps, batch = steps_of(model), batch_of(model, 2, 1)
     batch = dataclasses.replace(batch, temperatures=torch.randn(WIDTH))

@@ -6,12 +6,10 @@ import pkgutil
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from _inf.backends.base import ABILITIES
-from _inf.backends.description import Mode
 from _inf.backends.features import FEATURES, check_supported
 from _inf.backends.registry import MODES, describe, read_config
 from _inf.backends.verl import environment
@@ -21,8 +19,8 @@ from tests.support.refusals import refused
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_what_a_backend_lacks_is_refused_by_name_with_those_that_offer_it(mode: Mode) -> None:
-    backend: Any = SimpleNamespace(
+def test_what_a_backend_lacks_is_refused_by_name_with_those_that_offer_it(mode):
+    backend = SimpleNamespace(
         name="ours", supports=mode.supports, check_process=lambda: None, adapters=[]
     )
     for feature, calls in FEATURES.items():
@@ -45,7 +43,7 @@ def test_what_a_backend_lacks_is_refused_by_name_with_those_that_offer_it(mode: 
         ("openai.backend:PausingServer", "openai on vLLM or inf serve"),
     ],
 )
-def test_what_a_backend_says_of_itself_is_what_its_class_can_do(backend: str, mode: str) -> None:
+def test_what_a_backend_says_of_itself_is_what_its_class_can_do(backend, mode):
     [described] = [each for each in MODES if each.name == mode]
     kind = pkgutil.resolve_name(f"_inf.backends.{backend}")
     can = {name for name, ability in ABILITIES.items() if issubclass(kind, ability)}
@@ -53,9 +51,7 @@ def test_what_a_backend_says_of_itself_is_what_its_class_can_do(backend: str, mo
 
 
 @pytest.mark.verl
-def test_versions_are_checked_for_the_backend_that_needs_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_versions_are_checked_for_the_backend_that_needs_them(monkeypatch):
     def broken() -> None:
         raise ConfigError("environment: verl is 0.7.0 and must be 0.6.1")
 
@@ -68,7 +64,7 @@ def test_versions_are_checked_for_the_backend_that_needs_them(
         describe(config).prepare(config)
 
 
-def test_reading_a_config_imports_no_engine() -> None:
+def test_reading_a_config_imports_no_engine():
     program = """import sys
 from _inf.backends.registry import read_config
 read_config(None, {"rollout": {"name": "hf"}})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stac
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Any:
+def upstream():
     """verl's module, which can be imported once the environment is prepared."""
     environment.prepare("auto")
 
@@ -29,17 +28,15 @@ def upstream() -> Any:
 
 @pytest.mark.parametrize("name", ["tools_kwargs", "interaction_kwargs", "multi_modal_data"])
 @pytest.mark.parametrize("value", [np.zeros(1), [0], {"a": 1}], ids=repr)
-def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(
-    upstream: Any, name: str, value: Any
-) -> None:
-    empty: list[Any] = [None, {}, [], np.array([])]
+def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(upstream, name, value):
+    empty = [None, {}, [], np.array([])]
     batch = upstream.DataProto(non_tensor_batch={name: object_array([*empty, value])})
     says = rf"^non_tensor_batch\['{name}'\]\[4\]: .*(generate\(\) or rollout_batch\(\)|text only)"
     with pytest.raises(ConfigError, match=says):
         upstream.CorrectedRollout.generate_sequences(SimpleNamespace(), batch)
 
 
-def test_conversation_of_verls_own_is_refused(upstream: Any) -> None:
+def test_conversation_of_verls_own_is_refused(upstream):
     with pytest.raises(ConfigError, match="generate\\(\\) or rollout_batch\\(\\)"):
         upstream.CorrectedRollout._req_level_generate_sequences(SimpleNamespace(), None)
 
@@ -55,13 +52,9 @@ def test_conversation_of_verls_own_is_refused(upstream: Any) -> None:
     ],
 )
 def test_do_sample_of_the_config_holds_where_the_batch_does_not_say(
-    upstream: Any,
-    do_sample: bool,
-    meta_info: dict[str, Any],
-    kwargs: dict[str, Any],
-    greedy: bool,
-) -> None:
-    seen: dict[str, Any] = {}
+    upstream, do_sample, meta_info, kwargs, greedy
+):
+    seen = {}
     rollout = SimpleNamespace(
         config=SimpleNamespace(do_sample=do_sample),
         host=None,
@@ -92,7 +85,7 @@ for os.environ[NAME] in sys.argv[1:]:
 
 
 @pytest.mark.slow
-def test_engine_sees_the_devices_of_its_caller_in_their_order() -> None:
+def test_engine_sees_the_devices_of_its_caller_in_their_order():
     """verl sorts them as numbers."""
     devices = ["1,0", "GPU-8b5f0a42,MIG-1c"]
     command = [sys.executable, "-c", DEVICES, *devices]
@@ -100,9 +93,7 @@ def test_engine_sees_the_devices_of_its_caller_in_their_order() -> None:
     assert done.stdout.splitlines()[-2:] == devices, done.stderr[-2000:]
 
 
-def test_rollout_of_verls_own_in_the_same_process_finds_its_own_modules(
-    upstream: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rollout_of_verls_own_in_the_same_process_finds_its_own_modules(upstream, monkeypatch):
     """Where no call of ours runs and no engine of ours starts."""
     import asyncio
     import multiprocessing
@@ -112,7 +103,7 @@ def test_rollout_of_verls_own_in_the_same_process_finds_its_own_modules(
     from sglang.srt.managers import tokenizer_manager
     from verl.workers.rollout.sglang_rollout import sglang_rollout
 
-    met: list[Any] = []
+    met = []
 
     async def running() -> None:
         assert sglang_rollout.asyncio.get_event_loop() is asyncio.get_running_loop()

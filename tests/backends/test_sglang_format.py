@@ -31,7 +31,7 @@ def answer(*logprobs: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("ruled_out", SMALLEST.values(), ids=SMALLEST)
-def test_tokens_that_are_ruled_out_are_not_among_the_likeliest(ruled_out: float) -> None:
+def test_tokens_that_are_ruled_out_are_not_among_the_likeliest(ruled_out):
     output = answer(-0.5)
     output["meta_info"]["output_top_logprobs"][0].append((ruled_out, 9, None))
     row = output_row(output, {}, parts=[TopLogprobs(3)])

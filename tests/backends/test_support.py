@@ -37,7 +37,7 @@ def named(kind: str, name: str, **own: Any) -> Any:
         ("Lfm2 FalconH1 GraniteMoeHybrid Qwen3Next Jamba", "on a CPU: it has layers"),
     ],
 )
-def test_architecture_is_refused_by_name(kinds: str, reason: str) -> None:
+def test_architecture_is_refused_by_name(kinds, reason):
     for kind in kinds.split():
         about = named(f"{kind}Config", f"{kind}ForCausalLM")
         says = f"^model_path: {kind}ForCausalLM does not run {reason}"
@@ -45,7 +45,7 @@ def test_architecture_is_refused_by_name(kinds: str, reason: str) -> None:
             check_support(about, "cpu", 100, CPU)
 
 
-def test_config_without_a_context_is_refused_by_name() -> None:
+def test_config_without_a_context_is_refused_by_name():
     for kind, name, says in (
         ("Mamba", "OtherForCausalLM", "OtherForCausalLM has no max_position_embeddings"),
         ("Rwkv", "RwkvForCausalLM", "RwkvForCausalLM has no num_attention_heads"),
@@ -71,15 +71,13 @@ BARE_YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
         ("Llama", "LlamaForCausalLM", BARE_YARN, "yarn without original_max_position_embeddings"),
     ],
 )
-def test_value_that_sglang_would_ignore_is_refused(
-    kind: str, name: str, own: dict[str, Any], said: str
-) -> None:
+def test_value_that_sglang_would_ignore_is_refused(kind, name, own, said):
     check_support(named(f"{kind}Config", name), "cpu", 100, CPU)
     with pytest.raises(ConfigError, match=f"^model_path: .*{name} with .*{said}"):
         check_support(named(f"{kind}Config", name, **own), "cpu", 100, CPU)
 
 
-def test_experts_of_a_model_without_them_cannot_be_returned() -> None:
+def test_experts_of_a_model_without_them_cannot_be_returned():
     asked = {"enable_return_routed_experts": True}
     key = "rollout.engine_kwargs.sglang.enable_return_routed_experts"
     with refused(ConfigError, "Qwen3ForCausalLM has no exp", key=key):
@@ -95,7 +93,7 @@ OF_700 = {"max_position_embeddings": 700}
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
 USED = {"use_sliding_window": True, "max_window_layers": 2}
 # Model, its own keys, the most tokens, why.
-LIMITED: list[tuple[str, dict[str, Any], int, str]] = [
+LIMITED = [
     *((kind, {"sliding_window": 300}, 300, WINDOW) for kind in ("Mistral", "Mixtral")),
     ("Starcoder2", {"sliding_window": 300}, 300, WINDOW),
     ("Phi3", {"sliding_window": 300, "pad_token_id": 0}, 300, WINDOW),
@@ -111,8 +109,8 @@ LIMITED: list[tuple[str, dict[str, Any], int, str]] = [
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(("kind", "own", "limit", "reason"), LIMITED, ids=str)
 def test_rows_beyond_what_sglang_computes_are_refused_with_the_number_that_is_not(
-    kind: str, own: dict[str, Any], limit: int, reason: str, device: Any
-) -> None:
+    kind, own, limit, reason, device
+):
     name, backend = f"{kind}ForCausalLM", CPU if device == "cpu" else None
     about = named(f"{kind}Config", name, **own)
     check_support(about, device, limit, backend)
@@ -122,7 +120,7 @@ def test_rows_beyond_what_sglang_computes_are_refused_with_the_number_that_is_no
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "cohere2"])
-def test_windows_that_are_computed_limit_nothing(name: str) -> None:
+def test_windows_that_are_computed_limit_nothing(name):
     about = config(name)
     about.architectures = [
         type(about).__name__.replace("TextConfig", "Config")[:-6] + "ForCausalLM"
@@ -132,7 +130,7 @@ def test_windows_that_are_computed_limit_nothing(name: str) -> None:
         check_support(about, "cpu", 1000, "torch_native")
 
 
-def test_page_shows_the_whole_table() -> None:
+def test_page_shows_the_whole_table():
     measured = "exact | compared with Transformers, token by token"
     rows = [f"| {name} | cpu | {measured} |" for name in EXACT_ON_CPU]
     for names, device, reason in REFUSED:
@@ -141,7 +139,7 @@ def test_page_shows_the_whole_table() -> None:
     assert [line for line in page if re.match(r"\| \w+ \| (cpu|cuda|any) \|", line)] == rows
 
 
-def test_every_architecture_that_is_called_exact_has_a_model_in_the_matrix() -> None:
+def test_every_architecture_that_is_called_exact_has_a_model_in_the_matrix():
     from transformers import AutoModelForCausalLM
 
     known = AutoModelForCausalLM._model_mapping

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -41,7 +40,7 @@ def ids_of_its_loop(paths: Paths) -> list[int]:
         start_interaction=AsyncMock(),
         generate_response=AsyncMock(return_value=(False, "And half of that?", 0.0, {})),
     )
-    rollout: Any = SGLangRollout.__new__(SGLangRollout)
+    rollout = SGLangRollout.__new__(SGLangRollout)
     turns = SimpleNamespace(max_assistant_turns=len(paths.answers), max_user_turns=9)
     rollout.config = SimpleNamespace(
         multi_turn=turns,
@@ -77,7 +76,7 @@ def ids_of_its_loop(paths: Paths) -> list[int]:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("name", ["Qwen2.5", "Qwen3"])
-def test_builder_makes_the_ids_of_verls_own_loop(name: str) -> None:
+def test_builder_makes_the_ids_of_verls_own_loop(name):
     family: Family = FAMILIES[name]
     model = model_of(embedded_tokenizer(), family)
     asked: list[Conversation] = []

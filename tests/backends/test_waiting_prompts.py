@@ -43,14 +43,14 @@ def computed(
     return [each.rid for each in adder.can_run_list]
 
 
-def test_request_waits_for_one_other_at_most() -> None:
+def test_request_waits_for_one_other_at_most():
     """Whatever the cache keeps of it."""
     queue = [request(f"a{row}") for row in range(4)]
     assert computed(queue) == ["a0"]
     assert computed(queue) == ["a1", "a2", "a3"]
 
 
-def test_request_waits_for_one_that_runs_and_has_no_token_yet() -> None:
+def test_request_waits_for_one_that_runs_and_has_no_token_yet():
     """As it is with the overlap schedule: the cache gets a prompt with its first token."""
     first, queue = request("a0"), [request("a1")]
     assert computed(queue, [first]) == []
@@ -69,11 +69,11 @@ def test_request_waits_for_one_that_runs_and_has_no_token_yet() -> None:
     ],
     ids=str,
 )
-def test_request_of_which_the_cache_would_have_no_more_does_not_wait(given: dict[str, Any]) -> None:
+def test_request_of_which_the_cache_would_have_no_more_does_not_wait(given):
     assert computed([request("a0"), request("a1", **given)]) == ["a0", "a1"]
 
 
-def test_no_rows_id_is_the_beginning_of_another_rows() -> None:
+def test_no_rows_id_is_the_beginning_of_another_rows():
     """SGLang aborts all requests whose ids begin with the one that is named."""
     environment.prepare("auto")
     from _inf.backends.verl.calls import Call

@@ -133,7 +133,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Two parts, as they would stand in `_inf/parts`."""
     folder = tmp_path_factory.mktemp("parts")
     for path, text in (
@@ -158,12 +158,12 @@ def said(folder: Path, name: str, params: dict[str, Any], *options: str) -> dict
         timeout=2 * START_SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.mark.verl
-def test_keyword_of_the_engines_own_is_one_file(folder: Path) -> None:
+def test_keyword_of_the_engines_own_is_one_file(folder):
     found = said(folder, "sglang", {"stop_regex": "."}, "--stop-regex=.", "--max-tokens=8")
     assert found["row"]["finish_reason"] == found["served"]["finish_reason"] == "stop"
     assert found["row"]["completion_tokens"] < 8 and found["batch"]["finish_reason"] == "stop"
@@ -172,7 +172,7 @@ def test_keyword_of_the_engines_own_is_one_file(folder: Path) -> None:
     assert found["other"].startswith("return_entropy: ") and "hf" in found["other"]
 
 
-def test_keyword_with_a_field_of_rows_is_one_folder(folder: Path) -> None:
+def test_keyword_with_a_field_of_rows_is_one_folder(folder):
     found = said(folder, "hf", {"return_entropy": True}, "--return-entropy", "--max-tokens=8")
     entropies = found["row"]["entropies"]
     assert len(entropies) == 8 and all(value > 0 for value in entropies)

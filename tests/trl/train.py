@@ -27,7 +27,7 @@ def main(kinds: str, names: str, rows: str, model: str, out: str) -> None:
     dataset = Dataset.from_list(json.loads(rows))
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.response_template = qwen3_template  # TRL knows it by the chat template, not this one
-    steps: list[Any] = []
+    steps = []
 
     def spy(prompts: Any, completions: Any, environments: Any, **columns: Any) -> list[float]:
         rows = zip(prompts, completions, environments, strict=True)
