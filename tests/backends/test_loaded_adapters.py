@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from _inf.backends.loaded_adapters import Adapter, LoadedAdapters, NewAdapter
-from _inf.errors import ConfigError, InferenceError
+from _inf.errors import ConfigError, EngineDeadError, InferenceError
 
 
 class Listed(LoadedAdapters):
@@ -17,6 +17,7 @@ class Listed(LoadedAdapters):
         super().__init__()
         self.there: dict[str, str] = {}
         self.failure: Exception | None = None
+        self.unloading: Exception | None = None
 
     def checked(self, name: str, weights: object, peft_config: object) -> NewAdapter:
         raise NotImplementedError
@@ -29,6 +30,8 @@ class Listed(LoadedAdapters):
         return key
 
     async def _unload(self, key: str) -> None:
+        if self.unloading is not None:
+            raise self.unloading
         self._fail()
         del self.there[key]
 
@@ -67,6 +70,14 @@ def test_load_that_fails_changes_nothing(adapters):
     with pytest.raises(InferenceError, match="full"):
         asyncio.run(adapters.unload("a"))
     assert adapters.names == ["a"]
+
+
+def test_engine_that_dies_while_one_is_replaced_is_dead(adapters):
+    """Any other failure there is a warning: `test_openai_adapters.py`."""
+    adapters.put("a", "x")
+    adapters.unloading = EngineDeadError("gone")
+    with pytest.raises(EngineDeadError):
+        adapters.put("a", "z")
 
 
 def test_name_that_was_unloaded_since_its_call_was_checked_is_an_error_of_the_row(adapters):

@@ -43,6 +43,10 @@ def computed(
     return [each.rid for each in adder.can_run_list]
 
 
+def test_prompt_of_another_adapter_is_another_prompt():
+    assert computed([request("plain"), request("one", extra_key="one")]) == ["plain", "one"]
+
+
 def test_request_waits_for_one_other_at_most():
     """Whatever the cache keeps of it."""
     queue = [request(f"a{row}") for row in range(4)]

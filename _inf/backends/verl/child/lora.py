@@ -46,15 +46,6 @@ class Used(NamedTuple):
     tokens: torch.Tensor
 
 
-class Inner(NamedTuple):
-    """What SGLang gets of the first of two products, and gives to the second: both are computed
-    there."""
-
-    x: torch.Tensor
-    weights: torch.Tensor
-    slices: int
-
-
 class CpuLora(BaseLoRABackend):
     """Implements SGLang's interface: a layer's output gets, in place, what its adapters add.
 
@@ -99,28 +90,20 @@ class CpuLora(BaseLoRABackend):
             tokens = (of_tokens == slot).nonzero()[:, 0]
             self._used.append(Used(slot, lora_ranks[slot], scalings[slot], tokens))
 
-    def run_lora_a_sgemm(self, x: torch.Tensor, weights: torch.Tensor, slices: int = 1) -> Inner:
-        return Inner(x, weights, slices)
+    def run_lora_a_sgemm(
+        self, x: torch.Tensor, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What SGLang gives to the second product, which computes both."""
+        return x, weights
 
     def run_lora_b_sgemm(
         self,
-        x: Inner,
+        x: tuple[torch.Tensor, torch.Tensor],
         weights: torch.Tensor,
         output_offset: torch.Tensor,
         base_output: torch.Tensor,
     ) -> torch.Tensor:
-        """output_offset: where the slices of the output (q, k and v; gate and up) begin and end."""
-        compiled = self._compiled if self._in_c else None
-        if compiled and compiled.add(x.x, x.weights, weights, output_offset, base_output):
-            return base_output
-        for used in self._used:
-            inner = x.x[used.tokens] @ x.weights[used.slot, : x.slices * used.rank].T * used.scaling
-            slices = itertools.pairwise(output_offset.tolist())
-            for number, (start, end) in enumerate(slices):
-                part = inner[:, number * used.rank : (number + 1) * used.rank]
-                outer = weights[used.slot, start:end, : used.rank].T
-                base_output[:, start:end].index_add_(0, used.tokens, part @ outer)
-        return base_output
+        return self._add(*x, weights, output_offset, base_output)
 
     def run_qkv_lora(
         self,
@@ -131,8 +114,7 @@ class CpuLora(BaseLoRABackend):
         base_output: torch.Tensor,
         **_: Any,
     ) -> torch.Tensor:
-        inner = self.run_lora_a_sgemm(x, qkv_lora_a, slices=3)
-        return self.run_lora_b_sgemm(inner, qkv_lora_b, output_offset, base_output)
+        return self._add(x, qkv_lora_a, qkv_lora_b, output_offset, base_output)
 
     def run_gate_up_lora(
         self,
@@ -142,8 +124,29 @@ class CpuLora(BaseLoRABackend):
         output_offset: torch.Tensor,
         base_output: torch.Tensor,
     ) -> torch.Tensor:
-        inner = self.run_lora_a_sgemm(x, gate_up_lora_a, slices=2)
-        return self.run_lora_b_sgemm(inner, gate_up_lora_b, output_offset, base_output)
+        return self._add(x, gate_up_lora_a, gate_up_lora_b, output_offset, base_output)
+
+    def _add(
+        self,
+        x: torch.Tensor,
+        inner: torch.Tensor,
+        outer: torch.Tensor,
+        offsets: torch.Tensor,
+        output: torch.Tensor,
+    ) -> torch.Tensor:
+        """offsets: where the slices of the output (q, k and v; gate and up) begin and end."""
+        compiled = self._compiled if self._in_c else None
+        if compiled and compiled.add(x, inner, outer, offsets, output):
+            return output
+        slices = [*itertools.pairwise(offsets.tolist())]
+        for used in self._used:
+            own, rank = inner[used.slot, : len(slices) * used.rank], used.rank
+            products = x[used.tokens] @ own.T * used.scaling
+            for number, (start, end) in enumerate(slices):
+                part = products[:, number * rank : (number + 1) * rank]
+                added = part @ outer[used.slot, start:end, :rank].T
+                output[:, start:end].index_add_(0, used.tokens, added)
+        return output
 
 
 def patches(process: Process) -> list[Replace]:
