@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 import inf
 from _inf.apps import tally
+from _inf.apps.batch.fingerprint import FORMAT
 from _inf.apps.batch.lines import parse
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import answer_each, keep_in, unanswered
@@ -343,6 +344,7 @@ def test_changed_options_are_refused_and_finished_files_start_no_engine(
     code, err = batch(lines, "--max-tokens", "5")
     assert code == 2 and "out.jsonl was begun with parameters=" in err
     assert "name another file" in err and "--restart" in err and meta.read_text() == about
+    assert json.loads(about)["format"] == FORMAT  # of the rules of reading lines
     code, err = batch(lines, "--timeout", "60")
     assert code == 1 and Stub.starts == 1 and OUT.read_bytes() == before
     assert "nothing left to do: 4 lines were answered earlier" in err

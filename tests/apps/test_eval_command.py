@@ -16,7 +16,7 @@ import pytest
 
 import inf
 from _inf.apps import tally
-from inf import ConfigError, PromptError
+from inf import ConfigError, EngineDeadError, PromptError
 from tests.support.json_lines import read, write
 from tests.support.stub_engine import StubEngine
 
@@ -164,6 +164,20 @@ def test_stopped_run_scores_the_answers_that_it_has_and_asks_for_the_others(
     found = rows()
     assert [row["line"] for row in found] == [1, 2, 3, 4] and found[0] == first
     assert found[1]["completion"] == second["completion"]
+
+
+def test_dead_engine_ends_the_run_and_leaves_its_answers(
+    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(number: int) -> bool:
+        if number == 3:
+            raise EngineDeadError("the scheduler died")
+        return False
+
+    monkeypatch.setattr(Stub, "wait", dies)
+    code, _, err = evaluate()
+    assert code == 1 and "the scheduler died" in err
+    assert [row["line"] for row in rows()][:2] == [1, 2]
 
 
 def test_answers_are_scored_while_others_are_being_generated_and_progress_is_said(
