@@ -79,7 +79,8 @@ def test_traces_of_a_rollout_share_its_task_and_its_reward() -> None:
     assert columns["rollout"].tolist() == ["a", "a", "b", "c"]
     scores = [scores.get("reward") for scores in columns["reward_scores"]]
     assert scores == [1.0, 1.0, 0.0, None]
-    assert batch_of([trace("a", "sums")], uid=["mine"])["uid"].tolist() == ["mine"]
+    alone = batch_of([trace("a", "sums")], uid=["mine"])
+    assert (alone["uid"].tolist(), alone["reward_scores"].tolist()) == (["mine"], [{}])
 
 
 @pytest.mark.verl
