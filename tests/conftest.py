@@ -34,7 +34,7 @@ from tests.support.tiny import tiny_model
 from tests.support.tool_calling import TOOL_MODEL
 
 WITH_ENGINES = {"engine", "soak"}  # folders here
-HEAVY = {"engine", "tiny", "mortal"}  # fixtures
+HEAVY = {"caller", "engine", "tiny", "mortal"}  # fixtures
 ALONE = {"soak", "architectures"}  # one file, or figures of a machine that does nothing else
 SELDOM = {*ALONE, "slow"}
 OF_SGLANG = {"sglang", *SGLANG, *(alias for alias, name in ALIASES.items() if name in SGLANG)}
