@@ -164,6 +164,7 @@ def test_what_is_no_regular_file_is_refused_before_any_work(
 def test_command_refuses_a_wrong_output_before_it_starts() -> None:
     Path("x.meta.json").write_text('{"prompt": "Hi"}\n')
     Path("link.jsonl").symlink_to("rows.jsonl")
+    Path("same.json").write_bytes(Path("rows.jsonl").read_bytes())
     before = {path: path.read_bytes() for path in Path().glob("*.json*")}
     for words in (
         "batch rows.jsonl rows.jsonl",
@@ -171,6 +172,7 @@ def test_command_refuses_a_wrong_output_before_it_starts() -> None:
         "eval rows.jsonl --reward reward.py --out rows",
         "serve --traces rows.jsonl",
         "show rows.jsonl --out link.jsonl",
+        "eval compare same.json rows.jsonl --out same",
     ):
         with pytest.raises(InferenceError, match="exit code 2"):
             command(*words.split())
