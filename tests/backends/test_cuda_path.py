@@ -7,11 +7,8 @@ Programs that believe in an H100 import, resolve and compile what a start there 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,34 +23,17 @@ from _inf.backends.verl import cuda
 from _inf.backends.verl.server_arguments import server_arguments
 from _inf.config import load_config
 from _inf.errors import ConfigError
-from tests.support.fake_gpu import driver
+from tests.support.fake_gpu import driver, python
 
 pytestmark = pytest.mark.verl
 
-ROOT = Path(__file__).parents[2]
 SHARED_MEMORY = {90: 232_448, 80: 166_912, 89: 101_376}  # bytes of a block, at most
-
-
-def in_process_with_gpu(
-    folder: Path, *arguments: str, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process that finds `fake_gpu`'s driver and has no variables of engines."""
-    kept = {key: os.environ[key] for key in ("HOME", "XDG_CACHE_HOME") if key in os.environ}
-    path = driver(folder)
-    kept |= {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": path}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**kept, "PYTHONPATH": str(ROOT), **variables},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory):
     script = "tests.support.cuda_facts"
-    done = in_process_with_gpu(tmp_path_factory.mktemp("driver"), "-m", script)
+    done = python("-m", script, LD_LIBRARY_PATH=driver(tmp_path_factory.mktemp("driver")))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -160,7 +140,7 @@ def test_engine_finds_the_libraries_of_cuda_and_ninja(tmp_path, own):
     if own:
         shutil.copy(beside, tools)
     variables = {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = in_process_with_gpu(tmp_path, "-c", PREPARED, **variables)
+    done = python("-c", PREPARED, LD_LIBRARY_PATH=driver(tmp_path), **variables)
     place = str(tmp_path).strip("/").replace("/", "-")  # of the driver: others may have another
     linked = tmp_path / "cache" / "inf" / "libcuda" / place
     ninja = tools / "ninja" if own else beside

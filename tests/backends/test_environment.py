@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from _inf.backends.verl import compiled_libraries, environment
 from _inf.errors import ConfigError
-from tests.support.fake_gpu import driver
+from tests.support.fake_gpu import ROOT, driver, python
 
 pytestmark = pytest.mark.verl
 
-ROOT = Path(__file__).parents[2]
 PREPARE = """
 import json, os, sys
 from _inf.backends.verl.environment import prepare
@@ -29,27 +26,14 @@ print(json.dumps({{"device": device, "heavy": "torch" in sys.modules, **os.envir
 """
 
 
-def python(code: str, *options: str, path: str = "", **variables: str):
-    """Run code in a process without the environment variables that an engine here may have set."""
-    kept = {key: os.environ[key] for key in ("PATH", "HOME", "XDG_CACHE_HOME") if key in os.environ}
-    kept["PYTHONPATH"] = f"{path}:{ROOT}" if path else str(ROOT)
-    return subprocess.run(
-        [sys.executable, *options, "-c", code],
-        env={**kept, **variables},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 def prepared(device: str, **variables: str) -> dict[str, str]:
-    done = python(PREPARE.format(device=device), **variables)
+    done = python("-c", PREPARE.format(device=device), **variables)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def refusal(code: str, **variables: str) -> str:
-    done = python(code, **variables)
+    done = python("-c", code, **variables)
     assert done.returncode != 0
     return done.stderr.strip().splitlines()[-1]
 
@@ -79,7 +63,7 @@ def test_every_broken_pin_is_named_with_what_was_found_and_what_to_do(tmp_path):
     said = refusal(CHECK, path=path)
     assert said.startswith("_inf.errors.ConfigError: ")
     assert "torch is 2.8.0 and must be 2.9.1; nothere 1.0 is not installed; run `bash" in said
-    assert python(CHECK, path=path, INF_SKIP_PIN_CHECK="1").returncode == 0
+    assert python("-c", CHECK, path=path, INF_SKIP_PIN_CHECK="1").returncode == 0
     # A wheel has no install.sh beside the package.
     (tmp_path / "_inf").symlink_to(ROOT / "_inf")
     said = refusal(f"import sys; sys.path.insert(0, {path!r}); {CHECK}", path=path)
@@ -90,8 +74,8 @@ def test_only_exact_pins_of_the_extra_verl_are_checked(tmp_path):
     """And the local label of a build breaks none."""
     requires = 'torch==2.8.0; extra == "verl"', 'six<1; extra == "verl"', "nothere==1.0"
     path = metadata(tmp_path, (*requires, 'neither==1.0; extra == "dev"'), torch="2.8.0+cu128")
-    assert python(CHECK, path=path).returncode == 0
-    assert python(CHECK, "-S").returncode == 0  # a checkout that is not installed
+    assert python("-c", CHECK, path=path).returncode == 0
+    assert python("-S", "-c", CHECK).returncode == 0  # a checkout that is not installed
 
 
 # Stub libraries
@@ -127,7 +111,7 @@ maps = open("/proc/self/maps").read()
 print(sgl_kernel.__name__, *(str(stub) in maps for stub in stubs))
 """
     variables = {"LD_BIND_NOW": "1", "XDG_CACHE_HOME": str(cache.parent)}
-    done = python(code, **variables)
+    done = python("-c", code, **variables)
     assert done.stdout.splitlines()[-1] == "sgl_kernel True True", done.stderr[-2000:]
     assert "no version information" not in done.stderr
 
@@ -208,7 +192,7 @@ def test_driver_that_cannot_be_used_means_cpu_and_says_why_to_who_asks_for_cuda(
     tmp_path, answers, why
 ):
     path = driver(tmp_path, **answers)
-    done = python(PREPARE.format(device="auto"), LD_LIBRARY_PATH=path)
+    done = python("-c", PREPARE.format(device="auto"), LD_LIBRARY_PATH=path)
     assert json.loads(done.stdout)["device"] == "cpu"
     # One that is hidden on purpose is left without a sentence.
     assert ("; the CPU is used." in done.stderr) is ("capability" in answers)

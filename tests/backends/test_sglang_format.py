@@ -9,6 +9,7 @@ import pytest
 
 from _inf.backends.verl.sglang_format import output_row
 from _inf.parts.top_logprobs import TopLogprobs, Tops
+from _inf.types import RequestOutput
 
 pytestmark = pytest.mark.verl
 
@@ -36,3 +37,11 @@ def test_tokens_that_are_ruled_out_are_not_among_the_likeliest(ruled_out):
     output["meta_info"]["output_top_logprobs"][0].append((ruled_out, 9, None))
     row = output_row(output, {}, parts=[TopLogprobs(3)])
     assert row.of(Tops) == Tops([{7: -0.5, 1: -9.0}])
+
+
+def test_answer_of_a_stream_is_the_whole_one():
+    parts, before = [TopLogprobs(2)], RequestOutput()
+    for count in (1, 3, 4):
+        output = answer(*[-0.5, -0.25, -1.0, -2.0][:count])
+        before = output_row(output, {}, before=before, parts=parts)
+        assert before == output_row(output, {}, parts=parts)

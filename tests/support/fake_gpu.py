@@ -6,11 +6,14 @@ in which torch, SGLang and Triton believe in the GPU. No kernel can run there.
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 from _inf.backends.verl.compiled_libraries import CUDA
 
+ROOT = Path(__file__).parents[2]
 DRIVER = """
 int cuInit(unsigned flags) {{ return {init}; }}
 int cuDriverGetVersion(int *version) {{ *version = {version}; return 0; }}
@@ -82,3 +85,16 @@ def driver(
     command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", built, source]
     subprocess.run(command, check=True, timeout=60)
     return str(folder)
+
+
+def python(*arguments: str, path: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process without the variables that an engine here may have set."""
+    kept = {key: os.environ[key] for key in ("PATH", "HOME", "XDG_CACHE_HOME") if key in os.environ}
+    kept["PYTHONPATH"] = f"{path}:{ROOT}" if path else str(ROOT)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**kept, **variables},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
