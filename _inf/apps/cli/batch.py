@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import check_custom_ids, parse, unsampled_ids
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import answer_each, keep_in, unanswered
+from _inf.apps.batch.runner import Keep, answer_each, keep_in, unanswered
 from _inf.apps.cli.options import Options, first_errors, takes_options
 from _inf.apps.configured_code import default_loop_depends
 from _inf.apps.ray.run import answer_on_ray
 from _inf.apps.tally import Tally
 from _inf.runtime.files import check_output, rereadable
 from _inf.runtime.progress import say
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
 
 
 @takes_options()
@@ -65,15 +68,25 @@ def batch(
                     answer_on_ray(config, waiting, params, keep, workers, rollouts)
             elif left:
                 with call.start() as engine, tally.showing():
-                    about = config.model_name, engine.tokenizer
-                    jobs = (parse(text, line, *about, rollouts=rollouts) for line, text in waiting)
-                    asyncio.run(answer_each(engine, jobs, params, keep))
+                    _answer_here(engine, waiting, params, keep, rollouts)
         except KeyboardInterrupt:
             say(f"inf: stopped; the same command resumes with the lines that {out} lacks")
             raise
         rows = file.rows() if config.rollout.agent.default else ()
         unsampled = [count for row in rows if (count := unsampled_ids(row))]
     _report(tally, file, before, unsampled)
+
+
+def _answer_here(
+    engine: InferenceEngine,
+    lines: Iterable[tuple[int, bytes]],
+    params: Mapping[str, Any],
+    keep: Keep,
+    rollouts: bool,
+) -> None:
+    about = engine.config.model_name, engine.tokenizer
+    jobs = (parse(text, line, *about, rollouts=rollouts) for line, text in lines)
+    asyncio.run(answer_each(engine, jobs, params, keep))
 
 
 def _report(tally: Tally, file: OutputFile, before: int, unsampled: Sequence[int]) -> None:
