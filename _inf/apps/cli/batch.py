@@ -50,18 +50,13 @@ def batch(
     config, params = call.load(), call.params
     with rereadable(source) as lines, OutputFile(out, [source]) as file:
         check_custom_ids(lines, source)
-        depends = {
-            **default_loop_depends(config),
-            **fingerprint.of_config(config),
-            "parameters": {**params, "timeout": None},
-            "rollouts": rollouts,
-            "input": fingerprint.of_file(lines),
-        }
-        file.begin(depends, restart)
+        asked = {"parameters": {**params, "timeout": None}, "rollouts": rollouts}
+        depends = {**default_loop_depends(config), **fingerprint.of_config(config), **asked}
+        file.begin({**depends, "input": fingerprint.of_file(lines)}, restart)
         before, left = file.answered, sum(1 for _ in unanswered(lines, file))
-        tally = Tally(before + left, before, before)
         on_error = first_errors(f"{source}, line", f"more lines have errors; all are in {out}")
-        keep, waiting = keep_in(file, tally, on_error), unanswered(lines, file)
+        tally, waiting = Tally(before + left, before, before), unanswered(lines, file)
+        keep = keep_in(file, tally, on_error)
         try:
             if left and workers:
                 with tally.showing():
@@ -73,7 +68,7 @@ def batch(
             say(f"inf: stopped; the same command resumes with the lines that {out} lacks")
             raise
         rows = file.rows() if config.rollout.agent.default else ()
-        unsampled = [count for row in rows if (count := unsampled_ids(row))]
+        unsampled = list(filter(None, map(unsampled_ids, rows)))
     _report(tally, file, before, unsampled)
 
 
