@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from _inf.conversation.turn_plan import check_turns
-from _inf.errors import ConfigError
-from _inf.request.sampling import Sampling
-from _inf.turns import TurnOptions
-from _inf.types import SamplingParams, Tool
-
-NAG = {"nag": object()}
+from inf import ConfigError
+from tests.support.refusals import refused
+from tests.support.tool_calling import CALCULATOR
 
 
-def asking(*interactions: dict[str, Any], **params: Any) -> Sampling:
-    """A call with one prompt for each of these `interaction_kwargs`."""
-    turns = [TurnOptions(interaction_kwargs=each) for each in interactions]
-    asked = frozenset([*params, *(["interaction_kwargs"] if any(interactions) else [])])
-    return Sampling(1, [SamplingParams(max_tokens=5)] * len(turns), turns, asked)
+@pytest.fixture
+def nagged(caller, monkeypatch):
+    """An engine whose config names one interaction."""
+    monkeypatch.setattr(caller._configured, "interactions", {"nag": object()})
+    return caller
 
 
 @pytest.mark.parametrize(
@@ -30,24 +24,23 @@ def asking(*interactions: dict[str, Any], **params: Any) -> Sampling:
         ({"name": ["nag"]}, r"name: \['nag'\] is not an interaction"),
     ],
 )
-def test_unknown_interaction_is_named_as_the_caller_wrote_it(kwargs, says):
-    check_turns(asking({"ground_truth": "7"}), {}, {"gsm8k": object()})  # verl's default
-    with pytest.raises(ConfigError, match=rf"^interaction_kwargs\.{says}"):
-        check_turns(asking(kwargs), {}, NAG)
+def test_unknown_interaction_is_named_as_the_caller_wrote_it(nagged, kwargs, says):
+    with refused(ConfigError, rf"^interaction_kwargs\.{says}"):
+        nagged.generate("Hi", tools=[], interaction_kwargs=kwargs)
 
 
 @pytest.mark.parametrize(
-    ("interaction", "cause", "advice"),
+    ("interaction", "says"),
     [
-        ({}, "tools (weather)", "pass tools=[]"),
+        (None, r"tools \(calculator\); pass tools=\[\]"),
         (
             {"name": "nag"},
-            "tools (weather) and interaction_kwargs",
-            "pass tools=[] and leave interaction_kwargs out",
+            r"tools \(calculator\) and interaction_kwargs; "
+            r"pass tools=\[\] and leave interaction_kwargs out",
         ),
     ],
 )
-def test_advice_for_one_turn_fits_what_makes_more_of_them(interaction, cause, advice):
-    with pytest.raises(ConfigError) as refused:
-        check_turns(asking({}, interaction, regex="a"), {"weather": Tool("weather", {})}, NAG)
-    assert str(refused.value) == f"regex: cannot be used with {cause}; {advice}."
+def test_advice_for_one_turn_fits_what_makes_more_of_them(nagged, interaction, says):
+    asked = {"tools": [CALCULATOR], "interaction_kwargs": [None, interaction], "regex": "a"}
+    with refused(ConfigError, rf"^regex: cannot be used with {says}\.$"):
+        nagged.generate(["Hi", "Hi"], **asked)
