@@ -95,7 +95,7 @@ def test_rows_that_do_not_make_one_batch_are_refused(tiny):
 
     refused("^rollout 1.0: it has no token ids", first, response_ids=None)
     refused("^rollout 1.0: logprobs is missing, and other rows have it", first, logprobs=None)
-    refused("they have .'2', '3'.; a batch needs one pad_token_id", first, pad_token_id=2)
+    refused("needs one pad_token_id, and they have .'2', '3'.", first, pad_token_id=2)
 
 
 def test_batch_writes_rollouts_if_asked_to_and_does_not_mix_them_with_its_own_rows(
