@@ -174,3 +174,13 @@ def test_masked_rows_are_drawn_from_their_mask_on_a_gpu_too(monkeypatch):
         assert token == wrong or (row % 4 and row != 1)
         logprobs = output.next_token_top_logprobs_val[row]
         assert logprobs == pytest.approx(probs[row, kept].log().tolist(), abs=1e-4)
+
+
+def test_forced_end_of_a_thought_comes_even_where_it_completes_a_bad_word():
+    marks = {"start": [3], "end": [7, 9], "unopened": False, "turn_ends": []}
+    custom = {"thinking_token_budget": [0, marks], "long_bad_words": [[7, 9]]}
+    req = request([3], custom_params=custom)
+    req.output_ids = [7]
+    _batch, info = info_of([req])
+    tokens, _ = sampled(info, torch.randn(1, WIDTH))
+    assert tokens.tolist() == [9]
