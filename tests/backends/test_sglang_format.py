@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from _inf.backends.verl.sglang_format import output_row
+from _inf.backends.verl.sglang_format import BY_HISTORY, output_row, sglang_params
+from _inf.parts.budget import Budget
+from _inf.parts.masks import Masks
 from _inf.parts.top_logprobs import TopLogprobs, Tops
-from _inf.types import RequestOutput
+from _inf.types import Request, RequestOutput, SamplingParams, ThoughtMarks
 
 pytestmark = pytest.mark.verl
 
@@ -45,3 +47,12 @@ def test_answer_of_a_stream_is_the_whole_one():
         output = answer(*[-0.5, -0.25, -1.0, -2.0][:count])
         before = output_row(output, {}, before=before, parts=parts)
         assert before == output_row(output, {}, parts=parts)
+
+
+def test_parts_that_read_the_answer_say_so():
+    """Beside their rows no step of the overlap schedule begins before the last one was read."""
+    budget = Budget(5, ThoughtMarks([3], [9], False))
+    long, short = Masks(word_ids=[[7, 9]]), Masks(word_ids=[[7]])
+    for part, reads in ((budget, True), (long, True), (short, False)):
+        params = SamplingParams(max_tokens=4, parts=(part,))
+        assert (BY_HISTORY in sglang_params(Request([5], params))["custom_params"]) is reads
