@@ -237,6 +237,17 @@ class RequestOutput:
     error: str | None = None
     parts: tuple[Any, ...] = ()
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a row, and the last chunk of a stream, have of it unchanged."""
+        return {
+            "matched_stop": self.matched_stop,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cached_tokens": self.cached_tokens,
+            "weight_versions": self.weight_versions,
+        }
+
     def of(self, kind: type[T]) -> T | None:
         """The record that a part left."""
         return next((part for part in self.parts if isinstance(part, kind)), None)

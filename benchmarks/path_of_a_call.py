@@ -4,9 +4,10 @@
 
 Prints, for one start, one answer of 8 tokens and the shutdown, in the calling process: the modules
 of ours that are imported, the files of ours with a function that is entered, and the lines of
-functions that run. `tests/engine/lifecycle/test_path_of_a_call.py` keeps the numbers from growing
-unseen. The engine lives until the watch over its processes has looked at them, and other engines of
-this machine are not seen, so the numbers do not depend on the machine's speed and load.
+functions that run; the last two also for a second answer alone.
+`tests/engine/lifecycle/test_path_of_a_call.py` keeps the numbers from growing unseen. The engine
+lives until the watch over its processes has looked at them, and other engines of this machine are
+not seen, so the numbers do not depend on the machine's speed and load.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -46,12 +48,11 @@ class LinesRun:
 
         return trace_line
 
-    def inside_functions(self) -> dict[str, int]:
-        """How many lines of function bodies ran, by file."""
-        counts = {
-            path: len(lines & _lines_of_functions(path)) for path, lines in self.by_file.items()
-        }
-        return {str(Path(path).relative_to(ROOT)): n for path, n in counts.items() if n}
+
+def inside_functions(by_file: Mapping[str, set[int]]) -> dict[str, int]:
+    """How many lines of function bodies ran, by file."""
+    counts = {path: len(lines & _lines_of_functions(path)) for path, lines in by_file.items()}
+    return {str(Path(path).relative_to(ROOT)): n for path, n in counts.items() if n}
 
 
 def _lines_of_functions(path: str) -> set[int]:
@@ -78,18 +79,23 @@ def main() -> None:
 
         with inf.InferenceEngine() as engine:
             engine.generate("What is the capital of France?", max_tokens=8)
+            whole, ran.by_file = ran.by_file, defaultdict(set)
+            engine.generate("What is the capital of France?", max_tokens=8)
+            again, ran.by_file = ran.by_file, whole
             time.sleep(2 * LOOK_SECONDS)
         sys.settrace(None)
     ours = ("inf", "_inf")
     modules = sorted(name for name in sys.modules if name.split(".")[0] in ours)
-    files = dict(sorted(ran.inside_functions().items(), key=lambda item: -item[1]))
+    files = dict(sorted(inside_functions(ran.by_file).items(), key=lambda item: -item[1]))
     lines = sum(files.values())
+    call = inside_functions(again)
     if "--json" in sys.argv:
-        print(json.dumps({"modules": modules, "files": files, "lines": lines}))
+        print(json.dumps({"modules": modules, "files": files, "lines": lines, "call": call}))
         return
     for path, count in files.items():
         print(f"{count:5} {path}")
     print(f"{len(modules)} modules imported, {len(files)} files entered, {lines} lines run")
+    print(f"a second answer: {len(call)} files entered, {sum(call.values())} lines run")
 
 
 if __name__ == "__main__":

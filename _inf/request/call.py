@@ -78,8 +78,7 @@ class PreparedCall:
 
     def refused_row(self, error: str) -> RequestOutput:
         """A row of a prompt that was refused, where such are rows."""
-        text = "" if self.template is None else None
-        return RequestOutput(finish_reason="abort", text=text, error=error)
+        return RequestOutput(finish_reason="abort", error=error)
 
     def warnings(self, outputs: Sequence[RequestOutput]) -> list[str]:
         """What a caller must know of rows that failed."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
-from _inf.response.row import OF_OUTPUT, GenerationRow
+from _inf.response.row import GenerationRow
 from _inf.types import Prompt, RequestOutput, Tokenizer
 
 NONE_SHOWN: Mapping[int, str] = MappingProxyType({})
@@ -36,10 +36,16 @@ def decode(
     rows = []
     pad = tokenizer and tokenizer.pad_token_id  # Transformers takes 10 us to find it, each time
     for place, (output, params) in enumerate(zip(outputs, sampling.rows, strict=True)):
-        prompt = prompts[place // n]
+        prompt, transcript = prompts[place // n], output.transcript
         row = GenerationRow(
             texts[place],
-            **_of_output(output),
+            None if output.text is not None else output.token_ids,
+            _known_logprobs(output),
+            None if transcript is None else transcript.pending,
+            finish_reason=str(output.finish_reason),
+            error=output.error,
+            transcript=transcript,
+            **output.about,
             parts=[
                 *(part.added(output, prompt) for part in params.parts),
                 *(record.added() for record in output.parts),
@@ -55,17 +61,6 @@ def decode(
         )
         rows.append(row)
     return GenerationOutput(rows)
-
-
-def _of_output(output: RequestOutput) -> dict[str, Any]:
-    """The fields that a row has from its output alone."""
-    transcript = output.transcript
-    return {name: getattr(output, name) for name in (*OF_OUTPUT, "error", "transcript")} | {
-        "token_ids": None if output.text is not None else output.token_ids,
-        "logprobs": _known_logprobs(output),
-        "tool_calls": None if transcript is None else transcript.pending,
-        "finish_reason": str(output.finish_reason),
-    }
 
 
 def _prompt_ids(output: RequestOutput, prompt: Prompt) -> list[int] | None:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TABLE_ROWS = 50
 SHOWN_ROWS = 3  # in a repr
+OF_PARTS = {**ROW_FIELDS, **ROW_METADATA}
+TYPES = {"str": "string", "int": "Int64"}
 # A table's column has one type, even if all its values are missing. Values without a fixed shape
 # are JSON text.
 COLUMN_TYPES = {
-    **dict.fromkeys(("matched_stop", "limit", "error", "adapter", "reasoning"), "string"),
-    **dict.fromkeys(
-        ("matched_stop_id", "seed", "truncated_prompt_tokens", "reasoning_tokens"), "Int64"
-    ),
+    **dict.fromkeys(("matched_stop", "limit", "error"), "string"),
+    **dict.fromkeys(("matched_stop_id", "seed", "truncated_prompt_tokens"), "Int64"),
+    **{name: TYPES[field.typed] for name, field in OF_PARTS.items() if field.typed in TYPES},
 }
 JSON_COLUMNS = (
     *("messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores"),
@@ -43,9 +44,9 @@ class Column(functools.cached_property[T]):
     """A list of one field of all rows, built at first use; None if no row has the field, except
     for fields with `always`."""
 
-    def __init__(self, field: str, *, always: bool = False) -> None:
+    def __init__(self, of: Callable[[GenerationRow], Any], *, always: bool = False) -> None:
         def values(output: GenerationOutput) -> Any:
-            listed = [getattr(row, field) for row in output.rows]
+            listed = [*map(of, output.rows)]
             return listed if always or any(value is not None for value in listed) else None
 
         super().__init__(values)
@@ -107,17 +108,17 @@ class GenerationOutput(OutputLists):
 
     rows: list[GenerationRow] = dataclasses.field(default_factory=list)
 
-    completions = Column[list[str]]("completion", always=True)
-    token_ids = Column[list[list[int] | None]]("token_ids", always=True)
-    logprobs = Column[list[list[float] | None]]("logprobs", always=True)
-    metadata = Column[list[dict[str, Any]]]("metadata", always=True)
-    messages = Column[list[list[Message]] | None]("messages")
-    tool_calls = Column[list[list[ToolCall]] | None]("tool_calls")
-    prompt_token_ids = Column[list[list[int]] | None]("prompt_token_ids")
+    completions = Column[list[str]](lambda row: row.completion, always=True)
+    token_ids = Column[list[list[int] | None]](lambda row: row.token_ids, always=True)
+    logprobs = Column[list[list[float] | None]](lambda row: row.logprobs, always=True)
+    metadata = Column[list[dict[str, Any]]](lambda row: row.metadata, always=True)
+    messages = Column[list[list[Message]] | None](lambda row: row.messages)
+    tool_calls = Column[list[list[ToolCall]] | None](lambda row: row.tool_calls)
+    prompt_token_ids = Column[list[list[int]] | None](lambda row: row.prompt_token_ids)
 
     def __getattr__(self, name: str) -> Any:
         if name in ROW_FIELDS:
-            listed = [getattr(row, name) for row in self.rows]
+            listed = [row.of_part(name) for row in self.rows]
             return listed if any(value is not None for value in listed) else None
         of_class = [field for field in vars(type(self)) if not field.startswith("_")]
         raise no_attribute(self, name, ["rows", *of_class, *ROW_FIELDS])

@@ -17,9 +17,6 @@ from _inf.parts.typed import RowFields
 from _inf.turns import Transcript
 from _inf.types import Message, ToolCall
 
-# Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
-OF_OUTPUT = ("matched_stop prompt_tokens completion_tokens cached_tokens weight_versions").split()
-
 # Keys of `reward_scores` that are not tools.
 NO_TOOLS = ("user_turn_rewards", "environment")
 # Fields with values from users' code or a model's calls; all others have numbers and text.
@@ -27,15 +24,8 @@ OF_CODE = (
     *("messages", "tool_calls", "executed_tool_calls"),
     *("tool_rewards", "reward_scores", "extra_fields"),
 )
-# The metadata of every row.
-ALWAYS_THERE = (
-    "finish_reason matched_stop matched_stop_text prompt_tokens completion_tokens cached_tokens "
-    "prompt_index sample_index cumulative_logprob weight_version "
-    "weight_versions"
-).split()
-
-
-OF_ROWS = ("messages", "response", "metadata")  # properties of a row that are no fields
+# Properties of a row that are no fields.
+PROPERTIES = ("messages", "response", "metadata", "weight_version", "cumulative_logprob")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +64,16 @@ class GenerationRow(RowFields):
     parts: Sequence[Added] = ()
 
     def __getattr__(self, name: str) -> Any:
+        if name in ROW_FIELDS or name in ROW_METADATA:
+            return self.of_part(name)
+        raise no_attribute(self, name, [*type(self).__dataclass_fields__, *PROPERTIES])
+
+    def of_part(self, name: str) -> Any:
+        """A field that a part adds, or its default."""
         for part in vars(self).get("parts", ()):
             if name in part.fields or name in part.metadata:
                 return part.fields.get(name, part.metadata.get(name))
-        if field := ROW_FIELDS.get(name) or ROW_METADATA.get(name):
-            return field.default
-        raise no_attribute(self, name, [*type(self).__dataclass_fields__, *ALWAYS_THERE, *OF_ROWS])
+        return {**ROW_FIELDS, **ROW_METADATA}[name].default
 
     @property
     def messages(self) -> list[Message] | None:
@@ -123,7 +117,19 @@ class GenerationRow(RowFields):
 
     def _unpadded(self) -> dict[str, Any]:
         """The metadata without the padded lists."""
-        metadata: dict[str, Any] = {name: getattr(self, name) for name in ALWAYS_THERE}
+        metadata: dict[str, Any] = {
+            "finish_reason": self.finish_reason,
+            "matched_stop": self.matched_stop,
+            "matched_stop_text": self.matched_stop_text,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cached_tokens": self.cached_tokens,
+            "prompt_index": self.prompt_index,
+            "sample_index": self.sample_index,
+            "cumulative_logprob": self.cumulative_logprob,
+            "weight_version": self.weight_version,
+            "weight_versions": self.weight_versions,
+        }
         if self.seed is not None:
             metadata["seed"] = self.seed
         if self.truncated_prompt_tokens:
@@ -152,8 +158,13 @@ class GenerationRow(RowFields):
         """
         from _inf.response.json_values import json_value
 
-        fields = [field.name for field in dataclasses.fields(self) if not field.kw_only]
-        row = {name: getattr(self, name) for name in (*fields, "messages")}
+        row: dict[str, Any] = {
+            "completion": self.completion,
+            "token_ids": self.token_ids,
+            "logprobs": self.logprobs,
+            "tool_calls": self.tool_calls,
+            "messages": self.messages,
+        }
         for part in self.parts:
             row |= part.fields
         row = {name: value for name, value in row.items() if value is not None}

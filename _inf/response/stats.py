@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from _inf.types import RequestOutput, SamplingParams
 
-COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")  # of a row
-TOTALS = ("calls", "requests", *COUNTS, "generation_cache_hits", "restarts")
+TOTALS = (
+    *("calls", "requests", "prompt_tokens", "completion_tokens", "cached_tokens"),
+    *("generation_cache_hits", "restarts"),
+)
 
 
 class Stats:
@@ -50,8 +52,10 @@ class Stats:
         ]
         with self._lock:
             self._totals["requests"] += len(outputs)
-            for name in COUNTS:
-                self._totals[name] += sum(getattr(output, name) for output in outputs)
+            for output in outputs:
+                self._totals["prompt_tokens"] += output.prompt_tokens
+                self._totals["completion_tokens"] += output.completion_tokens
+                self._totals["cached_tokens"] += output.cached_tokens
             self._totals["completion_tokens"] -= sum(again)
 
     def add_cache_hits(self, outputs: Sequence[RequestOutput]) -> None:

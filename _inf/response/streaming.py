@@ -24,7 +24,6 @@ from _inf.parts.reasoning import said
 from _inf.request.sampling import Sampling
 from _inf.response.decode import NONE_SHOWN, answer_text, decoded_text, overlap
 from _inf.response.deliveries import Deliveries, Newest
-from _inf.response.row import OF_OUTPUT
 from _inf.response.stats import Stats
 from _inf.runtime.calls import TIMED_OUT, CancelToken
 from _inf.types import Prompt, Put, Request, RequestOutput, Tokenizer
@@ -143,8 +142,7 @@ class Stream:
         tokens = said(row).reasoning_tokens
         if self.thoughts is not None:
             tokens = self.thoughts.tokens(row.token_ids, self._thought) or tokens
-        metadata = {name: getattr(row, name) for name in (*OF_OUTPUT, "weight_version")}
-        metadata["reasoning_tokens"] = tokens
+        metadata = {**row.about, "weight_version": row.weight_version, "reasoning_tokens": tokens}
         prompt = Prompt(self.request.token_ids)
         for part in self.request.params.parts:
             metadata |= part.added(row, prompt).metadata

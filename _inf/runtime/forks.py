@@ -23,13 +23,14 @@ _home: int | None = None  # the process that has had an engine
 _here = threading.local()  # of a thread: whether it starts an engine
 
 
-def check_process(home: int) -> None:
-    if (here := os.getpid()) != home:
-        raise InferenceError(
-            f"This is process {here}, a fork of process {home}, and a fork cannot use the engine "
-            f"of its parent: the engine's threads stayed there. Call it in process {home}, or "
-            f"start this process with multiprocessing's {SPAWN} and make an InferenceEngine in it."
-        )
+def in_fork(home: int) -> InferenceError:
+    """The error of a call in a fork of the process that has the engine."""
+    here = os.getpid()
+    return InferenceError(
+        f"This is process {here}, a fork of process {home}, and a fork cannot use the engine "
+        f"of its parent: the engine's threads stayed there. Call it in process {home}, or "
+        f"start this process with multiprocessing's {SPAWN} and make an InferenceEngine in it."
+    )
 
 
 def check_start(*, children: bool = True) -> None:

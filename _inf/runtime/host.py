@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
 from _inf.runtime.calls import TIMED_OUT, CancelToken, ReadWriteLock
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
-from _inf.runtime.forks import check_process, note_engine, starting
+from _inf.runtime.forks import in_fork, note_engine, starting
 from _inf.runtime.processes import (
     JOIN_SECONDS,
     LOOK_SECONDS,
@@ -66,7 +66,8 @@ class Host:
         self._pid = os.getpid()
 
     def check_process(self) -> None:
-        check_process(self._pid)
+        if os.getpid() != self._pid:
+            raise in_fork(self._pid)
 
     def process(self, target: Worker, **kwargs: Any) -> WorkerProcess:
         """Create a child process of this engine, which is then watched and stopped with it."""

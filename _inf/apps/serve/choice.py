@@ -16,12 +16,13 @@ from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
 from _inf.parts.budget import Forced
 from _inf.parts.grammars import Grammar
 from _inf.parts.reasoning import Said
-from _inf.response.row import OF_OUTPUT, GenerationRow
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.response.token_texts import TokenTexts
 from _inf.types import JSON, RequestOutput, ToolCall
 
 THOUGHT_BEGINS = "<think>"
+ABOUT = RequestOutput().about.keys()
 # What a call, or the brackets around one, begins with, in formats that no special token marks, and
 # in those whose calls begin with words, of which only the first letters may have arrived.
 _BEGINS = re.compile(r"[<\[{`]")
@@ -34,9 +35,7 @@ _BEGINS_OF_WORDS = {
 def whole_chunk(row: GenerationRow) -> StreamChunk:
     ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
-    last = {name: getattr(row, name) for name in (*OF_OUTPUT, "reasoning_tokens")}
-    for part in row.parts:
-        last |= part.metadata
+    last = {**row.metadata, "reasoning_tokens": row.reasoning_tokens}
     about = (row.finish_reason, logprobs, row.top_logprobs, last, row.reasoning or "")
     return StreamChunk(row.completion, ids, *about, row.whole_text)
 
@@ -136,7 +135,7 @@ class Choice:
     def _end(self, chunk: StreamChunk) -> tuple[str, str]:
         """Take the last chunk; return the thought and the content of the message."""
         metadata = chunk.metadata or {}
-        last: JSON = {name: metadata[name] for name in OF_OUTPUT if name in metadata}
+        last: JSON = {name: metadata[name] for name in ABOUT if name in metadata}
         tokens, forced = metadata.get("reasoning_tokens", 0), metadata.get("forced_at", ())
         last["parts"] = (Said(reasoning_tokens=tokens), Forced(forced))
         self.output = dataclasses.replace(self.output, finish_reason=chunk.finish_reason, **last)

@@ -38,6 +38,7 @@ from _inf.types import Limits, ModelInfo
 if TYPE_CHECKING:
     from verl.workers.config import HFModelConfig
 
+    from _inf.backends.verl.abilities import WholeVerlBackend
     from _inf.backends.verl.backend import VerlBackend
     from _inf.backends.verl.corrected_rollout import CorrectedRollout
 
@@ -113,11 +114,7 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     has_engine = rollout._engine is not None  # another rank of its group may have it
     dtype = str(rollout.dtype).removeprefix("torch.") if has_engine else ""
     model = ModelInfo(model_config.tokenizer, eos, limits, folder, dtype)
-    kind = abilities.WholeVerlBackend
-    if has_adapters(config):
-        from _inf.backends.verl.adapters import AdaptingVerlBackend
-
-        kind = AdaptingVerlBackend
+    kind, _ = _kinds(config)
     backend = kind(rollout, host, model, abilities.supported(rollout))
     rollout.ranks.agreed(lambda: _check_started(backend, config, folder))
     return backend
@@ -136,18 +133,26 @@ def _check_started(backend: VerlBackend, config: Config, folder: Path) -> None:
         check_unmeasured(backend, folder)
 
 
+def _kinds(config: Config) -> tuple[type[WholeVerlBackend], type[CorrectedRollout]]:
+    """The classes of the backend and of its rollout."""
+    if has_adapters(config):
+        from _inf.backends.verl.adapters import AdaptingRollout, AdaptingVerlBackend
+
+        return AdaptingVerlBackend, AdaptingRollout
+    from _inf.backends.verl.abilities import WholeVerlBackend
+    from _inf.backends.verl.corrected_rollout import CorrectedRollout
+
+    return WholeVerlBackend, CorrectedRollout
+
+
 def _start(
     config: Config, model_config: HFModelConfig, limits: Limits, device: Device, host: Host
 ) -> CorrectedRollout:
     from verl.utils.config import omega_conf_to_dataclass
 
-    from _inf.backends.verl.corrected_rollout import CorrectedRollout, RolloutConfig
+    from _inf.backends.verl.corrected_rollout import RolloutConfig
 
-    kind: type[CorrectedRollout] = CorrectedRollout
-    if has_adapters(config):
-        from _inf.backends.verl.adapters import AdaptingRollout
-
-        kind = AdaptingRollout
+    _, kind = _kinds(config)
     wanted = server_arguments(config, limits.total, device, quiet.engine_log_level())
     folder = Path(model_config.local_path)
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())

@@ -87,10 +87,14 @@ class CallWithRefused(PreparedCall):
         """The rows of all prompts; one without an answer has the version of the weights in use."""
         kept = iter(self.kept.answers(backend, cancel, report) if self.kept.prompts else ())
         versions = [(backend.weight_version, 0)]
+        text = "" if self.template is None else None
         rows = []
         for number in range(len(self.prompts) * self.sampling.n):
             why = self.refused.get(number // self.sampling.n)
-            row = next(kept) if why is None else self.kept.refused_row(why)
+            if why is None:
+                row = next(kept)
+            else:
+                row = dataclasses.replace(self.kept.refused_row(why), text=text)
             unanswered = row.error is not None and not row.weight_versions
             rows.append(dataclasses.replace(row, weight_versions=versions) if unanswered else row)
         return rows

@@ -6,15 +6,19 @@ bound here says in the change why it is worth it.
 """
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
+from _inf.parts.found import PARTS
 from tests.support.installed import ran
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 # A module for each part, which has the rows of its keywords, is among them.
-MODULES, FILES, LINES = 93, 55, 1660
+MODULES, FILES, LINES = 104, 56, 1620
+CALL_FILES, CALL_LINES = 28, 590  # of an answer alone
 UNUSED = (
     *("_inf.apps", "_inf.conversation.agent_loops", "_inf.conversation.environments"),
     *("_inf.conversation.interactions", "_inf.conversation.tool_loop", "_inf.conversation.hooks"),
@@ -39,3 +43,18 @@ def test_path_of_a_plain_call_does_not_grow_unseen(path):
     assert len(path["modules"]) <= MODULES, path["modules"]
     assert len(path["files"]) <= FILES, path["files"]
     assert path["lines"] <= LINES, path["files"]
+    assert len(path["call"]) <= CALL_FILES, path["call"]
+    assert sum(path["call"].values()) <= CALL_LINES, path["call"]
+
+
+def test_files_of_a_plain_call_name_no_keyword_of_a_part(path):
+    words = {name for part in PARTS for name in part.keywords} - {"on_error"}
+    words |= {part.__name__ for part in PARTS}
+    named = {
+        (file, word)
+        for file in path["call"]
+        if file != "inf.py"
+        for word in re.findall(r"\w+", Path(file).read_text())
+        if word in words
+    }
+    assert named == set()
