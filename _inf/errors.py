@@ -21,7 +21,7 @@ class InferenceError(Exception):
 
     Its attributes say where the fault is; each is None if unknown or not applicable:
     key: the config key or the keyword of a call, as a dotted path (`rollout.dtype`,
-        `logit_bias[7]`); the first one if there are several.
+        `stop_token_ids[1]`); the first one if there are several.
     index: the number of the prompt, also for a value in a list with one value per prompt.
     row: the number of the row in its call; the rows of one prompt are adjacent.
     """

@@ -15,8 +15,12 @@ from _inf.backends.verl.backend import VerlBackend
 from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.corrected_rollout import CorrectedRollout
 from _inf.backends.verl.server_arguments import CAPTURE_EXPERTS
+from _inf.backends.verl.sglang_format import output_row
 from _inf.errors import ConfigError, InferenceError
+from _inf.parts.prompt_logprobs import PromptLogprobs
+from _inf.parts.prompt_logprobs.sglang import score_params
 from _inf.runtime.calls import IN_A_CALL, CancelToken
+from _inf.runtime.side_by_side import run_rows
 from _inf.types import RequestOutput, Scored, SleepResult
 
 
@@ -30,8 +34,20 @@ class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
         likeliest: int = 1,
         adapter: str | None = None,
     ) -> list[RequestOutput]:
-        scored = self.rollout.engine().score(sequences, Call(self.host, cancel), likeliest, adapter)
-        return self.host.run(scored, cancel)
+        engine, call = self.rollout.engine(), Call(self.host, cancel)
+
+        async def scored(row: int, ids: list[int], start: int) -> RequestOutput:
+            params = score_params(start, likeliest, adapter)
+            output = await engine.request(ids, params, call.rid(row), scored=True)
+            return output_row(output, params, row, parts=[PromptLogprobs(likeliest)])
+
+        async def all_scored() -> list[RequestOutput]:
+            rows = (scored(row, ids, start) for row, (ids, start) in enumerate(sequences))
+            outputs = await run_rows(rows)
+            await engine.empty_after_call()
+            return outputs
+
+        return self.host.run(all_scored(), cancel)
 
     async def freeze(self) -> None:
         await changes.freeze(self.rollout.engine())

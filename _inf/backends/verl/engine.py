@@ -13,11 +13,11 @@ import contextlib
 import contextvars
 import functools
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.verl.calls import Call, EndedBefore, RunningRows, current_call
+from _inf.backends.verl.calls import EndedBefore, RunningRows, current_call
 from _inf.backends.verl.sglang_format import (
     KNOWN_TOKENS,
     output_row,
@@ -125,7 +125,7 @@ class Engine(sglang_rollout.AsyncEngine):
         states, tokens = self.tokenizer_manager.rid_to_state, [0] * len(input_ids)
 
         async def answered(row: int, ids: list[int], params: dict[str, Any]) -> dict[str, Any]:
-            output = await self._request(ids, params, call.rid(row))
+            output = await self.request(ids, params, call.rid(row))
             tokens[row] = len(output["output_ids"])
             return output
 
@@ -156,9 +156,10 @@ class Engine(sglang_rollout.AsyncEngine):
             # (tokenizer_manager.py, `_handle_abort_req`).
             self.tokenizer_manager.rid_to_state.pop(rid, None)
 
-    async def _request(
+    async def request(
         self, ids: list[int], params: dict[str, Any], rid: str, *, scored: bool = False
     ) -> dict[str, Any]:
+        """Send a request, and return SGLang's answer. scored: nothing is generated."""
         known = params.get("custom_params", {}).get(KNOWN_TOKENS, 0)
         with self._sending(rid, len(ids) - known, scored=scored):
             try:
@@ -171,7 +172,7 @@ class Engine(sglang_rollout.AsyncEngine):
         """Send one request of a call; `put` is called with its output so far, but for the last."""
         rid, params = current_call.get().rid(uuid.uuid4().hex), sglang_params(request)
         if put is None:
-            output = await self._request(request.known_ids, params, rid)
+            output = await self.request(request.known_ids, params, rid)
             return whole_row(
                 request, output_row(output, params, request.row, parts=request.params.parts)
             )
@@ -188,27 +189,6 @@ class Engine(sglang_rollout.AsyncEngine):
             except EndedBefore:
                 return whole_row(request, output_row(self.rows.nothing(rid), params))
         return row
-
-    async def score(
-        self,
-        sequences: Sequence[tuple[list[int], int]],
-        call: Call,
-        likeliest: int,
-        lora_path: str | None,
-    ) -> list[RequestOutput]:
-        """Compute the log probs of each `ids[start:]` by a prefill; nothing is generated."""
-        from _inf.parts.prompt_logprobs import PromptLogprobs
-        from _inf.parts.prompt_logprobs.sglang import score_params
-
-        async def score_row(row: int, ids: list[int], start: int) -> RequestOutput:
-            params = score_params(start, likeliest, lora_path)
-            output = await self._request(ids, params, call.rid(row), scored=True)
-            return output_row(output, params, row, parts=[PromptLogprobs(likeliest)])
-
-        rows = (score_row(row, ids, start) for row, (ids, start) in enumerate(sequences))
-        outputs = await run_rows(rows)
-        await self.empty_after_call()
-        return outputs
 
     def _abandon(self, rid: str) -> None:
         """Abort a request whose caller is gone, and wait for its last answer, because the
