@@ -33,13 +33,12 @@ from _inf.errors import (
 )
 from _inf.parts.adapters import check_loaded
 from _inf.parts.typed import GenerateParams
-from _inf.request.call import PreparedCall
+from _inf.request.call import PreparedCall, tokenize_call
 from _inf.request.keywords import names_keywords, refuse_positional
 from _inf.request.prompts import Form, normalize
 from _inf.request.sampling import resolve
 from _inf.request.special_tokens import escaped_json
 from _inf.request.template import template_of
-from _inf.request.tokenize import tokenize
 from _inf.request.values import one_of
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput
@@ -188,6 +187,7 @@ class InferenceEngine:
         return self._roll_out(call, cancel)
 
     def _prepare(self, prompts: object, params: GenerateParams) -> PreparedCall:
+        """Check a call completely: its prompts, then its keywords, then its token ids."""
         if params.get("on_error") == "row":
             from _inf.parts.failures.calls import prepare_each
 
@@ -198,7 +198,7 @@ class InferenceEngine:
     def _checked(
         self, forms: Sequence[Form], params: GenerateParams, indexes: Sequence[int]
     ) -> PreparedCall:
-        """Check parameters, then render and tokenize. indexes: the prompts' numbers."""
+        """Check the keywords, then render and tokenize. indexes: the prompts' numbers."""
         rows = any(isinstance(form, Prompt) for form in forms) or None
         check_supported(self._backend, {**params, "generate(row)": rows})
         sampling = resolve(
@@ -209,21 +209,13 @@ class InferenceEngine:
 
             sampling = continued(sampling, forms, self.model.limits)
         check_parts(self._backend, sampling.params)
-        plan = None
-        template = template_of(self.model, sampling.template_kwargs)
-        templates = [template] * len(forms)
         if sampling.has_turns(self._configured.tools):
-            from _inf.conversation.turn_plan import plan_turns
+            from _inf.conversation.turn_call import turn_call
 
-            plan = plan_turns(sampling, self.config, self._configured, self.model)
-            template, templates = plan.rules.template, plan.templates
-        most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
-        tokenized = tokenize(forms, templates, self.model.limits, most, side, indexes)
-        if plan is None:
-            return PreparedCall(tokenized, sampling, template)
-        from _inf.conversation.turn_call import TurnCall
-
-        return TurnCall(tokenized, sampling, template, plan)
+            return turn_call(forms, sampling, indexes, self.config, self._configured, self.model)
+        template = template_of(self.model, sampling.template_kwargs)
+        tokenized = tokenize_call(forms, template, self.model.limits, sampling, indexes)
+        return PreparedCall(tokenized, sampling, template)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> GenerationOutput:
         """Answer the rows, plain ones as one batch, and decode them."""

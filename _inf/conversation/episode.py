@@ -288,13 +288,8 @@ class Episode:
 
     def _transcript(self, **others: Any) -> Transcript:
         fields = {"limit": self.limit, "num_turns": self._turns, **others}
-        return Transcript(
-            messages=self.messages,
-            pending=self._pending,
-            calls=self.records,
-            environment=self.environment,
-            **fields,
-        )
+        about = {"calls": self.records, "environment": self.environment}
+        return Transcript(self.messages, pending=self._pending, **about, **fields)
 
 
 def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:

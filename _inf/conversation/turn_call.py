@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.row import Loop, answered_rows, unsampled
 from _inf.conversation.rules import answered_calls
-from _inf.conversation.turn_plan import Plan
+from _inf.conversation.turn_plan import Plan, plan_turns
 from _inf.errors import PromptError, ToolError, at_fault
 from _inf.parts.continued import Continued, row_lacks
 from _inf.parts.failures import failures
 from _inf.parts.grammars import is_constrained
-from _inf.request.call import PreparedCall
+from _inf.request.call import PreparedCall, tokenize_call
+from _inf.request.prompts import Form
+from _inf.request.sampling import Sampling
 from _inf.runtime.calls import CancelToken
 from _inf.turns import Transcript
 from _inf.types import Prompt, Report, Request, RequestOutput, Tool
 
 if TYPE_CHECKING:
     from _inf.backends.base import Backend
+    from _inf.config import Config
+    from _inf.conversation.configured import Configured
+    from _inf.types import ModelInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +117,21 @@ class TurnCall(PreparedCall):
         [prompt], [rules], [params] = self.prompts, self.plan.of_prompts, self.sampling.params
         parsed = answered_calls(row, rules, prompt.token_ids, constrained=is_constrained(params))
         return "tool_calls" if parsed.calls else "stop"
+
+
+def turn_call(
+    forms: Sequence[Form],
+    sampling: Sampling,
+    indexes: Sequence[int],
+    config: Config,
+    configured: Configured,
+    model: ModelInfo,
+) -> TurnCall:
+    """Plan a call with turns, and render its prompts with their tools."""
+    plan = plan_turns(sampling, config, configured, model)
+    templates = [rules.template for rules in plan.of_prompts]
+    prompts = tokenize_call(forms, templates, model.limits, sampling, indexes)
+    return TurnCall(prompts, sampling, plan.rules.template, plan)
 
 
 def _check_prompt(prompt: Prompt, loop: Loop) -> None:

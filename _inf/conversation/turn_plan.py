@@ -11,7 +11,6 @@ from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, rules_for
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.keywords import refuse
 from _inf.request.sampling import Sampling
-from _inf.request.template import Template
 from _inf.turns import TurnOptions
 from _inf.types import ModelInfo, Tool
 
@@ -32,11 +31,6 @@ class Plan:
     rules: Rules
     of_prompts: Sequence[Rules]
     loops: Sequence[Loop] = ()
-
-    @property
-    def templates(self) -> list[Template | None]:
-        """The chat template of each prompt; None if a server renders."""
-        return [rules.template for rules in self.of_prompts]
 
 
 def plan_turns(

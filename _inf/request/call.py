@@ -8,13 +8,27 @@ from typing import TYPE_CHECKING
 
 from _inf.errors import ConfigError, PromptError, at_fault
 from _inf.request.keywords import refuse
+from _inf.request.prompts import Form
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
-from _inf.types import Prompt, Report, Request, RequestOutput, SamplingParams, Tool
+from _inf.request.tokenize import tokenize
+from _inf.types import Limits, Prompt, Report, Request, RequestOutput, SamplingParams, Tool
 
 if TYPE_CHECKING:
     from _inf.backends.base import Backend
     from _inf.runtime.calls import CancelToken
+
+
+def tokenize_call(
+    forms: Sequence[Form],
+    template: Template | None | Sequence[Template | None],
+    limits: Limits,
+    sampling: Sampling,
+    indexes: Sequence[int],
+) -> list[Prompt]:
+    """Tokenize the prompts of a call with these keywords. template, indexes: as in `tokenize`."""
+    most = [each.max_tokens for each in sampling.params]
+    return tokenize(forms, template, limits, most, sampling.truncate_prompt, indexes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,6 +91,17 @@ class BeamSearch:
                     found.update((row, beams[_beams(row).beam]) for row in same)
         return [found[row] for row in rows]
 
+    def _config(self, row: Row, count: int) -> GenerationConfig:
+        return GenerationConfig(
+            do_sample=False,
+            num_beams=_beams(row).num_beams,
+            num_return_sequences=count,
+            max_new_tokens=row.params.max_tokens,
+            # Without one Transformers would take the model's; no token has this id.
+            eos_token_id=list(row.params.stop_token_ids) or [self.vocabulary],
+            pad_token_id=self.vocabulary,
+        )
+
     def _search(
         self, rows: Sequence[Row], count: int, cancelled: threading.Event
     ) -> list[list[list[int]]]:
@@ -118,15 +129,7 @@ class BeamSearch:
             found = self.forward.model.generate(
                 left_padded(prompts).to(self.forward.device),
                 attention_mask=mask.to(self.forward.device),
-                generation_config=GenerationConfig(
-                    do_sample=False,
-                    num_beams=_beams(rows[0]).num_beams,
-                    num_return_sequences=count,
-                    max_new_tokens=params.max_tokens,
-                    # Without one Transformers would take the model's; no token has this id.
-                    eos_token_id=list(params.stop_token_ids) or [self.vocabulary],
-                    pad_token_id=self.vocabulary,
-                ),
+                generation_config=self._config(rows[0], count),
                 logits_processor=LogitsProcessorList([adjusted]),
                 stopping_criteria=StoppingCriteriaList([ended]),
             )
