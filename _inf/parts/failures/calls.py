@@ -31,8 +31,9 @@ def prepare_each(check: Check, prompts: object, params: Mapping[str, Any]) -> Pr
         with _noted(index, refused):
             forms[index] = form_of(prompt, index)
 
+    of_prompts = listed_values(params, len(given))
+
     def checked(kept: Sequence[int]) -> PreparedCall:
-        of_prompts = listed_values(params, len(given))
         own = {name: [values[index] for index in kept] for name, values in of_prompts.items()}
         return check([forms[index] for index in kept], {**params, **own}, kept)
 
@@ -60,7 +61,8 @@ def _noted(index: int, refused: dict[int, str]) -> Iterator[None]:
 def _with_refused(call: PreparedCall, refused: Mapping[int, str], size: int) -> CallWithRefused:
     prompts = [Prompt([], index=index) for index in range(size)]
     params, turns = [SamplingParams(max_tokens=1)] * size, [TurnOptions()] * size
-    kept = zip(call.prompts, call.sampling.params, call.sampling.turns, strict=True)
+    # Also without a prompt there are options of turns.
+    kept = zip(call.prompts, call.sampling.params, call.sampling.turns, strict=False)
     for prompt, own, options in kept:
         prompts[prompt.index], params[prompt.index], turns[prompt.index] = prompt, own, options
     sampling = dataclasses.replace(call.sampling, params=params, turns=turns)
