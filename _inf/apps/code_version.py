@@ -34,7 +34,7 @@ from typing import Any
 import cloudpickle
 
 import _inf
-from _inf.errors import error_text
+from _inf.errors import strip_punctuation
 from _inf.runtime.extras import has_verl
 
 DIGITS = 12
@@ -117,7 +117,7 @@ def version_of(
     try:
         values = _digest(described, modules)
     except Exception as failure:  # of any class: objects pickle themselves
-        values, unknown = "", (error_text(failure),)
+        values, unknown = "", (strip_punctuation(failure),)
     whole = hashlib.sha256(f"{values} {sorted(modules.digests.items())}".encode())
     return CodeVersion(name, whole.hexdigest()[:DIGITS], unknown, frozenset(modules.files))
 
@@ -127,8 +127,8 @@ def depends_on(versions: Iterable[CodeVersion]) -> dict[str, str]:
     holds for this run alone."""
     entries = {}
     for version in versions:
-        alone = f", of this run alone ({secrets.token_hex(4)}): cannot compare "
-        unknown = alone + ", ".join(version.unknown) if version.unknown else ""
+        alone = f"; of this run alone: {secrets.token_hex(4)}"
+        unknown = f" ({', '.join(version.unknown)}{alone})" if version.unknown else ""
         entries[version.name] = f"version {version.digest}{unknown}"
     return entries
 
