@@ -41,6 +41,7 @@ def test_what_a_backend_lacks_is_refused_by_name_with_those_that_offer_it(mode):
         ("hf.backend:HfBackend", "hf"),
         ("openai.backend:OpenAIBackend", "openai"),
         ("openai.backend:PausingServer", "openai on vLLM or inf serve"),
+        ("openai.backend:UpdatedServer", "openai on SGLang's server of this machine"),
     ],
 )
 def test_what_a_backend_says_of_itself_is_what_its_class_can_do(backend, mode):

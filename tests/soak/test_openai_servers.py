@@ -19,7 +19,7 @@ from inf import ConfigError, InferenceEngine
 from tests.support.installed import installed, ran
 from tests.support.pages import ROOT
 from tests.support.prompts import as_ids, token_prompts
-from tests.support.reference import WITHIN, assert_same_rows
+from tests.support.reference import WITHIN, Transformers, assert_greedy, assert_same_rows
 from tests.support.refusals import refused
 from tests.support.running import begun, running, stand_still
 from tests.support.servers import serving
@@ -30,6 +30,7 @@ from tests.support.vllm_fields import vllm_fields
 pytestmark = pytest.mark.soak
 
 OF_SGLANG = pytest.param("sglang", marks=pytest.mark.verl)  # it starts with all of its imports
+SGLANG_ONLY = pytest.mark.parametrize("server", [OF_SGLANG], indirect=True)
 VLLM_ONLY = pytest.mark.parametrize("server", ["vllm"], indirect=True)
 PROMPTS = token_prompts(8, 200, seed=41)
 IDS = as_ids(PROMPTS)
@@ -264,6 +265,38 @@ def test_text_goes_in_and_out(server, address, local):
             for name in ("finish_reason", "prompt_tokens", "completion_tokens"):
                 assert mine.metadata[name] == yours.metadata[name]
         assert "".join(chunk.text for chunk in engine.stream("Hi", **params)) == ours.completions[0]
+
+
+# ─── SGLang's ───
+
+
+@SGLANG_ONLY
+def test_new_weights_are_served_with_their_version(
+    address: str, model: Path, tmp_path: Path
+) -> None:
+    other, tokenizer = Transformers.of(saved(tmp_path / "other", seed=5)), str(model)
+    asked: dict[str, Any] = {"prompts": as_ids(PROMPTS), "temperature": 0, "max_tokens": 16}
+    with connected(address, tokenizer_path=tokenizer) as engine:
+        assert "update_weights" in engine.supports and engine.weight_version == 0
+        before = engine.generate(**asked)
+        broken = {**other.model.state_dict(), "lm_head.weight": torch.zeros(3)}
+        with refused(ConfigError, "lm_head.weight", key="weights"):
+            engine.update_weights(broken)
+        stream = engine.stream("a", max_tokens=400, ignore_eos=True)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]  # the server may be ending it yet
+        assert engine.update_weights(other.model) == 1
+        assert engine.update_weights(other.model, version=9) == engine.weight_version == 9
+        output = engine.generate(**asked)
+        assert output.token_ids != before.token_ids
+        assert_greedy(other, PROMPTS, output, 16)
+        assert {row["weight_version"] for row in output.metadata} == {9}
+        with connected(address, tokenizer_path=tokenizer) as second:
+            assert second.weight_version == 9
+            assert second.update_weights(Transformers.of(model).model) == 10
+        output = engine.generate(**asked)
+        assert output.token_ids == before.token_ids
+        assert {row["weight_version"] for row in output.metadata} == {10}
 
 
 # ─── vLLM's ───

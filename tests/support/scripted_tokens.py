@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors.torch import load_file
 
 from inf import InferenceEngine
 from tests.support import scripted_server
@@ -132,18 +136,36 @@ def _refusal(status: int, message: str, **about: Any) -> Reply:
 
 
 class Sglang:
-    """SGLang's own server. aborts: it answers no request."""
+    """SGLang's own server.
+
+    busy: so many requests to empty its cache are refused. fails: it loads no weights. aborts: it
+    answers no request. loaded: the weights that it was given.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.version, self.aborts = "default", False
+        self.path, self.version = str(tiny_model()), "default"
+        self.busy, self.fails, self.aborts = 0, False, False
+        self.loaded: dict[str, torch.Tensor] = {}
 
     def __call__(self, path: str, body: Any) -> Reply:
         if path == "/v1/models":
             return Reply({"data": [{"id": MODEL, "owned_by": "sglang"}]})
         if path == "/generate":
             return self._generated(body)
-        return _refusal(404, "Not Found")
+        if path == "/model_info":
+            return Reply({"model_path": self.path, "weight_version": self.version})
+        if path == "/flush_cache":
+            self.busy -= 1
+            text = {"content-type": "text/plain"}
+            return Reply(b"Cache flushed.", 200 if self.busy < 0 else 400, headers=text)
+        if path != "/update_weights_from_disk":
+            return _refusal(404, "Not Found")
+        if self.fails:
+            return Reply({"success": False, "message": "Failed to load"}, status=400)
+        self.loaded = load_file(Path(body["model_path"]) / "model.safetensors")
+        self.path, self.version = body["model_path"], body["weight_version"]
+        return Reply({"success": True, "message": "Succeeded"})
 
     def _generated(self, body: Any) -> Reply:
         ids = ANSWER[: body["sampling_params"]["max_new_tokens"]]

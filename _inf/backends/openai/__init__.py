@@ -32,10 +32,11 @@ VLLM_MODE = Mode(
     supports=TOKEN_MODE.supports | {"score", "pause"} | features("openai"),
     reads=TOKEN_MODE.reads,
 )
-# SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them.
+# SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them. It updates
+# weights from a folder, so it must be on this machine.
 SGLANG_SERVER_MODE = Mode(
-    "openai on SGLang's server",
-    supports=_TOKENS - {"seed"} | {"regex"},
+    "openai on SGLang's server of this machine",
+    supports=_TOKENS - {"seed"} | {"regex", "update_weights"},
     reads=TOKEN_MODE.reads,
 )
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.base import Adapting, Backend, Pausing, Scoring
+from _inf.backends.base import Adapting, Backend, Pausing, Scoring, Updating
 from _inf.backends.openai.adapters import ServerAdapters
 from _inf.backends.openai.client import Server, queue_of_call
 from _inf.backends.openai.failures import prompt_name
@@ -179,6 +179,28 @@ class PausingServer(VllmServer, Pausing):
 
     def _control(self, path: str, body: Mapping[str, Any] | None) -> Any:
         return self.host.run_beside(self.server.control(self.server.root + path, body))
+
+
+class UpdatedServer(OpenAIBackend, Updating):
+    """SGLang's server on this machine. weights: how it is given new ones."""
+
+    def __init__(self, server: Server, found: Found, *others: Any) -> None:
+        super().__init__(server, found, *others)
+        assert found.weights is not None
+        self._weights = found.weights
+        self.weight_version = found.weights.version
+
+    def update_weights(
+        self, weights: object, version: int | None, *, keep: bool = False, recompute: bool = False
+    ) -> int:
+        from _inf.backends import new_weights  # PyTorch
+
+        self.check_process()
+        tensors = new_weights.checked(weights, self._weights.expected)
+        new = self.weight_version + 1 if version is None else version
+        self.host.run_alone(self._weights.load(self.server, tensors, new))
+        self.weight_version = new
+        return new
 
 
 def _from(scores: PromptScores | None, start: int) -> PromptScores:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import math
 import re
+from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from _inf.backends.model_info import with_thought_marks
 from _inf.backends.openai import SCORES, SGLANG_SERVER_MODE, TEXT_MODE, TOKEN_MODE, VLLM_MODE
@@ -14,11 +17,12 @@ from _inf.backends.openai.backend import (
     OpenAIBackend,
     PausingServer,
     ScoringServer,
+    UpdatedServer,
     VllmServer,
 )
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import AccessRefused
-from _inf.backends.openai.sglang_server import GenerateForm
+from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder, weight_version
 from _inf.backends.openai.text import TextForm
 from _inf.backends.openai.tokens import ServerLogprobs, TokenForm
 from _inf.config import Config
@@ -39,11 +43,12 @@ ROUNDING = 1e-2  # of a sum of probabilities, computed in bfloat16
 @dataclasses.dataclass(frozen=True)
 class Found:
     """kind: the class of its backend. form: of its requests and answers. supports: names of
-    `features.FEATURES`, abilities aside."""
+    `features.FEATURES`, abilities aside. weights: how an `UpdatedServer` is given new ones."""
 
     kind: type[OpenAIBackend]
     form: Form
     supports: frozenset[str]
+    weights: WeightsFolder | None = None
 
 
 async def find(server: Server, config: Config, model: ModelInfo) -> Found:
@@ -158,7 +163,29 @@ async def _sglang(
     path = f"{server.root}/generate"
     one = {"text": PROBE, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
     read = (await server.ask(path, one))["meta_info"]["prompt_tokens"]
-    return Found(OpenAIBackend, GenerateForm(path), SGLANG_SERVER_MODE.supports), read
+    weights = await _weights_folder(server, config)
+    kind = UpdatedServer if weights else OpenAIBackend
+    return Found(kind, GenerateForm(path), SGLANG_SERVER_MODE.supports, weights), read
+
+
+async def _weights_folder(server: Server, config: Config) -> WeightsFolder | None:
+    """Ask SGLang's server for its model; None if it does not say, or is on another machine."""
+    if not on_this_machine(server.root):
+        return None
+    about = await _or_none(server.control(f"{server.root}/model_info"))
+    if not isinstance(about, dict) or "model_path" not in about:
+        return None
+    path = str(about["model_path"])
+    folder = path if Path(path).is_dir() else str(config.tokenizer_path)
+    return WeightsFolder(folder, config.trust_remote_code, weight_version(about))
+
+
+def on_this_machine(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 FINDERS = {"vllm": _vllm, "inf": _vllm, "sglang": _sglang}

@@ -1,16 +1,26 @@
-"""SGLang's own server, read against 0.5.9: its route /generate."""
+"""SGLang's own server, read against 0.5.9: its route /generate, and new weights from a folder."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
+import tempfile
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from _inf.backends.openai.client import Server
 from _inf.backends.openai.text import Answer
-from _inf.errors import ConfigError, RequestFailure
+from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, error_text
 from _inf.parts.part import values_of
 from _inf.types import Request, RequestOutput, SamplingParams
+
+if TYPE_CHECKING:
+    from _inf.backends.new_weights import ExpectedWeights, NamedTensors
+
+IDLE_SECONDS = 60.0  # for the server to end what was cancelled, and what other clients asked
+PAUSE_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +39,87 @@ class GenerateForm:
 
     def answer(self, request: Request) -> Answer:
         return functools.partial(_row, request)
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsFolder:
+    """New weights for a server that reads the files of this machine.
+
+    config_of: the folder or the Hub id with the model's config.json. version: of the weights that
+    the server had at the start; 0 if it names no number.
+    """
+
+    config_of: str
+    trust_remote_code: bool
+    version: int
+
+    @functools.cached_property
+    def expected(self) -> ExpectedWeights:
+        """What the model's weights are; raises `ConfigError` if Transformers does not know it."""
+        from _inf.backends.new_weights import expected_weights  # PyTorch
+
+        return expected_weights(self._config, self.trust_remote_code)
+
+    @functools.cached_property
+    def _config(self) -> Any:
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(
+                self.config_of, trust_remote_code=self.trust_remote_code
+            )
+        except Exception as failure:
+            raise ConfigError.of(
+                "weights",
+                "they cannot be compared with the model's, because Transformers cannot load a "
+                f"config from {self.config_of}: {error_text(failure)}.",
+            ) from failure
+
+    async def load(self, server: Server, tensors: NamedTensors, version: int) -> None:
+        """Have the server load them while none of its requests runs.
+
+        The scheduler of 0.5.9 (`managers/scheduler_update_weights_mixin.py`) dies if requests run
+        when it empties the prefix cache after the update, and cancelled ones run a little longer.
+        """
+        with tempfile.TemporaryDirectory(prefix="inf-weights-") as folder:
+            await asyncio.to_thread(self._save, Path(folder), tensors)
+            await self._idle(server)
+            about = {"model_path": folder, "load_format": "auto", "weight_version": str(version)}
+            try:
+                await server.ask(f"{server.root}/update_weights_from_disk", about)
+            except (ConfigError, PromptError) as refusal:
+                raise InferenceError(
+                    f"The server did not load the weights ({refusal}) It reads the folder of "
+                    "TMPDIR as its own user; if it failed half way, update again with all weights."
+                ) from refusal
+
+    def _save(self, folder: Path, tensors: NamedTensors) -> None:
+        from safetensors.torch import save_file
+
+        self._config.save_pretrained(folder)
+        whole = {
+            name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+            for name, tensor in tensors
+        }
+        saved = {name: tensor.detach().cpu().contiguous() for name, tensor in whole.items()}
+        for name, tensor in saved.items():
+            if tensor.untyped_storage().nbytes() != tensor.nbytes:  # a part of another's memory
+                saved[name] = tensor.clone()
+        save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
+
+    async def _idle(self, server: Server) -> None:
+        """Wait until the server empties its prefix cache, which it refuses while requests run."""
+        for _ in range(round(IDLE_SECONDS / PAUSE_SECONDS)):
+            try:
+                await server.ask(f"{server.root}/flush_cache", {})
+            except PromptError:  # a 400
+                await asyncio.sleep(PAUSE_SECONDS)
+            else:
+                return
+        raise InferenceError(
+            f"{server.root} was not without requests for {IDLE_SECONDS:.0f} s, and weights are not "
+            "changed under them; it keeps the weights that it has. End its other clients first."
+        )
 
 
 def weight_version(about: Mapping[str, Any]) -> int:
