@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 import inf
 from _inf.apps import tally
+from _inf.apps.batch import fingerprint
 from _inf.apps.batch.fingerprint import FORMAT
 from _inf.apps.batch.lines import parse
 from _inf.apps.batch.output_file import OutputFile
@@ -385,3 +386,10 @@ def test_ctrl_c_says_that_the_same_command_resumes_and_keeps_finished_rows(
     assert code == 0 and f"{left} lines, {left} tokens" in err
     assert f"{len(kept)} answered earlier" in err
     assert [row["prompt"] for row in read(OUT)] == ["p0", "p1", "p2", "p3"]
+
+
+def test_file_of_another_server_or_tokenizer_is_another_run_s() -> None:
+    server = {"rollout": {"name": "openai"}, "model_path": "m", "base_url": "http://127.0.0.1:1/v1"}
+    others = ({"base_url": "http://127.0.0.1:2/v1"}, {"tokenizer_path": "t"}, {"model_path": "n"})
+    configs = [inf.Config(**server), *(inf.Config(**(server | other)) for other in others)]
+    assert len({json.dumps(fingerprint.of_config(config)) for config in configs}) == 4

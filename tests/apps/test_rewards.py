@@ -173,8 +173,10 @@ def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has
 def test_call_that_raises_hangs_or_dies_fails_alone(file: Path) -> None:
     with Pool(f"{file}:troubled", seconds=1) as pool:
         first = {score(pool, "x").value for _ in range(4)}
+        lines = file.read_text().splitlines()
+        line = next(n for n, text in enumerate(lines, 1) if "no such thing" in text)
         with pytest.raises(
-            RewardError, match=r"raised KeyError: 'no such thing' \(rewards.py, line \d+\)"
+            RewardError, match=rf"raised KeyError: 'no such thing' \(rewards.py, line {line}\)"
         ):
             score(pool, "raise")
         assert score(pool, "x").value in first  # the process goes on

@@ -16,7 +16,7 @@ import torch
 
 import inf
 from _inf.apps.rollouts.traces import Trace, TraceFile
-from inf import ConfigError, as_rollouts, load_rollouts, save_rollouts
+from inf import ConfigError, GenerationRow, as_rollouts, load_rollouts, save_rollouts
 from tests.support.json_lines import write
 
 ROW: dict[str, Any] = {
@@ -211,3 +211,9 @@ def test_line_that_is_no_trace_is_named() -> None:
             inf.load_traces(write(FILE, [line]))
     with pytest.raises(ConfigError, match="traces: .*it is a folder"):
         TraceFile(".")
+
+
+def test_row_that_failed_keeps_its_error() -> None:
+    row = GenerationRow("", [], [], finish_reason="abort", error="PromptError: too long")
+    [rollout] = as_rollouts([row])
+    assert rollout.extra["error"] == "PromptError: too long"

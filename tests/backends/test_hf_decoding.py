@@ -70,3 +70,16 @@ def test_memory_that_runs_out_between_two_steps_fails_the_rows_that_it_was_for(
     failed = [row for row in found if isinstance(row, RequestFailure)]
     assert failed and all("no memory" in str(row) for row in failed)
     assert found[-1] == expected[-1]
+
+
+def test_rows_that_wait_end_early_too(decoder):
+    async def ended() -> list[str | None]:
+        own, loop = decoder(), asyncio.get_running_loop()
+        request = Request([5], SamplingParams(max_tokens=5, temperature=0.0))
+        rows = [Row(request, None, lambda: 0, None, loop.create_future()) for _ in range(3)]
+        for row in rows:
+            own.add(row)
+        with own.ending():
+            return [(await asyncio.wait_for(row.done, 5)).finish_reason for row in rows]
+
+    assert asyncio.run(ended()) == ["abort"] * 3

@@ -118,6 +118,7 @@ def test_tools_run_between_turns(server):
         if body["messages"][-1]["role"] == "tool":
             return chat(body["messages"][-1]["content"] + "!")
         calls = [call("weather", '{"city": '), call("weather", '{"city": "Oslo"}', 1)]
+        calls = [each | {"index": 0} for each in calls]  # some servers number each so
         return chat(None, calls, "tool_calls")
 
     server.script = script
@@ -135,6 +136,13 @@ def test_tools_run_between_turns(server):
     assert [result["tool_call_id"] for result in results] == ids and len(set(ids)) == 2
     assert assistant["content"] is None and "name" not in results[0]
     assert "token_ids" not in row.to_dict() and row.to_dict()["executed_tool_calls"]
+
+
+def test_answer_without_a_finish_reason_has_stopped(server):
+    server.script = lambda path, body: chat("Rome", finish=None)
+    with connected(server) as engine:
+        [row] = engine.generate("Rome?")
+    assert (row.completion, row.finish_reason) == ("Rome", "stop")
 
 
 def test_max_tokens_is_of_all_turns(server):

@@ -31,14 +31,16 @@ PROMPT, END = [5, 6], 7
 HI = [{"role": "user", "content": "hi"}]
 
 
-def episode(own: Rules, asked: Prompt, *answers: RequestOutput) -> Episode:
+def episode(own: Rules, asked: Prompt, *answers: RequestOutput, **params: Any) -> Episode:
     """A row that is given these answers."""
     given = iter(answers)
 
     async def turn(request: Request) -> RequestOutput:
         return next(given)
 
-    return Episode(asked, SamplingParams(max_tokens=50), TurnOptions(), own, Recorder(turn, 0))
+    return Episode(
+        asked, SamplingParams(max_tokens=50, **params), TurnOptions(), own, Recorder(turn, 0)
+    )
 
 
 def answer(row: Episode) -> None:
@@ -85,6 +87,15 @@ def as_row(output: RequestOutput) -> GenerationRow:
 
 def between(*ids: int) -> Any:
     return SimpleNamespace(after=lambda *_, **about: list(ids), escape_special_tokens=str)
+
+
+def test_min_tokens_are_of_all_turns():
+    own = rules(between(9), SimpleNamespace(decode=lambda ids, **kwargs: str(ids)))
+    said = answered([1, 2, END], "stop")
+    row = episode(own, Prompt(PROMPT, messages=HI), said, min_tokens=5)
+    answer(row)
+    row.add_user_message("Go on.")
+    assert row.next_request().params.min_tokens == 2
 
 
 @pytest.mark.parametrize("forced", [[0], [1, 2], [3]])

@@ -44,6 +44,18 @@ def test_paused_rows_end_and_requests_wait(tiny: InferenceEngine, http: Http) ->
     assert later.result(60)["token_ids"] == expected["token_ids"]
 
 
+def test_pause_empties_the_prefix_cache(http: Http) -> None:
+    def cached() -> int:
+        ids = PROMPTS[0]["prompt_token_ids"]
+        usage = http.post(COMPLETION, prompt=ids, max_tokens=1)["usage"]
+        return (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+
+    assert [cached(), cached()][1] > 0
+    http.post("/pause")
+    http.post("/resume")
+    assert cached() == 0
+
+
 def test_client_pauses_its_server(tiny: InferenceEngine, tiny_server: InferenceServer) -> None:
     folder, prompts = str(tiny_model()), tiny.model.limits.prompt
     rollout = {"name": "openai", "prompt_length": prompts, "response_length": 200}

@@ -94,6 +94,9 @@ def test_of_several_stop_strings_the_first_to_come_wins_and_an_emoji_is_one(back
         [row] = backend.generate("Repeat", regex=said, stop=stops, max_tokens=40)
         assert row.completion == said[: said.index(matched)]
         assert row.metadata["matched_stop"] == matched
+        kept = {"stop": stops, "max_tokens": 40, "include_stop_str_in_output": True}
+        [whole] = backend.generate("Repeat", regex=said, **kept)
+        assert whole.completion == row.completion + matched
 
 
 def test_likeliest_tokens_of_prompts_and_answers_are_transformers(backend, transformers):
