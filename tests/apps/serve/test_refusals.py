@@ -216,6 +216,7 @@ def test_requests_need_the_key_and_it_is_in_no_log(
             for path in ("/v1/models", "/metrics"):
                 response = http.get(path, headers=headers)
                 assert response.status_code == 401
+                assert response.headers["WWW-Authenticate"] == "Bearer"
                 assert error(response)["code"] == "invalid_api_key"
         health = http.get("/health")
         assert health.status_code == 200 and tiny.config.model_name not in health.text
