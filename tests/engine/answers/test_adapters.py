@@ -37,6 +37,8 @@ from tests.support.trained import adapter, loaded
 
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 4}
 SGLANG = {
+    "prompt_length": 256,  # with the answer within Mistral's window
+    "response_length": 64,
     "max_num_seqs": 64,
     "enforce_eager": True,
     "engine_kwargs": {"sglang": LORA},
