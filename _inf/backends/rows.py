@@ -6,26 +6,26 @@ import math
 from collections.abc import Awaitable, Sequence
 
 from _inf.errors import PromptError, RequestFailure
+from _inf.parts.part import Part
 from _inf.types import Request, RequestOutput
 
 
 def check_finite(
-    logprobs: Sequence[float | None], row: int | None, first: int = 0, *, masked: bool = False
+    logprobs: Sequence[float | None],
+    row: int | None,
+    first: int = 0,
+    parts: Sequence[Part] = (),
 ) -> None:
     """Raise if a log prob is NaN or infinite: the logits were too. row: its place in the call; None
     if it is the turn of a conversation, which knows its own. first: the number of their first
-    token. masked: whether it has allowed_token_ids or bad_words, which can leave no token."""
+    token. parts: those that the row asks, of which one may have left it no token."""
     if math.isfinite(sum(filter(None, logprobs))):
         return
     place = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
     index = first + place
     what = "It" if row is None else f"Row {row} of this call"
-    if masked:
-        raise RequestFailure(
-            f"{what} has no token left for token {index}: allowed_token_ids, bad_words and a "
-            "grammar together rule all of them out; allow more.",
-            row=row,
-        )
+    for why in (part.no_token for part in parts if part.no_token):
+        raise RequestFailure(f"{what} has no token left for token {index}: {why}", row=row)
     raise RequestFailure(
         f"{what} has the log prob {logprobs[place]} at token {index}: the model's "
         "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "

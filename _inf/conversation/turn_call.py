@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.row import Loop, answered_rows, unsampled
@@ -19,7 +19,7 @@ from _inf.request.prompts import Form
 from _inf.request.sampling import Sampling
 from _inf.runtime.calls import CancelToken
 from _inf.turns import Transcript
-from _inf.types import Prompt, Report, Request, RequestOutput, Tool
+from _inf.types import Prompt, Report, Request, RequestOutput
 
 if TYPE_CHECKING:
     from _inf.backends.base import Backend
@@ -70,8 +70,8 @@ class TurnCall(PreparedCall):
                     "tools", f"{reason} {prompt.index}; send the row's prompt again."
                 )
 
-    def tools_of(self, place: int) -> Mapping[str, Tool]:
-        return self.plan.of_prompts[place].tools
+    def schemas(self, place: int) -> Sequence[Mapping[str, Any]]:
+        return self.plan.of_prompts[place].schemas
 
     def answers(
         self, backend: Backend, cancel: CancelToken, report: Report | None
@@ -101,7 +101,7 @@ class TurnCall(PreparedCall):
 
     def streamed_request(self) -> Request:
         request = super().streamed_request()
-        for name, tool in self.tools_of(0).items():
+        for name, tool in self.plan.of_prompts[0].tools.items():
             if tool.executable:
                 raise ToolError.of(
                     "tools",

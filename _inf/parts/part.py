@@ -73,8 +73,9 @@ class Part:
     same_names: the backends that take its keywords under the same names, so that they need no file.
     row_fields, row_metadata: what it adds to rows. order: where it stands among those that change
     the same logits. greedy: why its rows are not sampled; "": they are. adjusts: whether it changes
-    logits. excludes: whether it can leave a row no token to come next. instead: what to do where a
-    backend lacks it, after a space. fewer: what to ask for where its lists are too long.
+    logits. no_token: what to say where it left a row no token to come next; "": it leaves some.
+    instead: what to do where a backend lacks it, after a space. fewer: what to ask for where its
+    lists are too long.
     """
 
     keywords: ClassVar[Mapping[str, Keyword]] = {}
@@ -85,7 +86,7 @@ class Part:
     greedy: ClassVar[str] = ""
     instead: ClassVar[str] = ""
     adjusts: ClassVar[bool] = False
-    excludes: ClassVar[bool] = False
+    no_token: ClassVar[str] = ""
     fewer: ClassVar[str] = "fewer of them"
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, PromptError, at_fault
 from _inf.request.keywords import refuse
@@ -12,7 +12,7 @@ from _inf.request.prompts import Form
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize
-from _inf.types import Limits, Prompt, Report, Request, RequestOutput, SamplingParams, Tool
+from _inf.types import Limits, Prompt, Report, Request, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
     from _inf.backends.base import Backend
@@ -64,25 +64,25 @@ class PreparedCall:
         rows = enumerate(self.sampling.rows)
         return [(row // n, self.prompts[row // n], params) for row, params in rows]
 
-    def tools_of(self, place: int) -> Mapping[str, Tool]:
-        """The tools of the prompt at a place, by name."""
-        return {}
+    def schemas(self, place: int) -> Sequence[Mapping[str, Any]]:
+        """Those of the tools of the prompt at a place."""
+        return ()
 
     def requests(self) -> list[Request]:
         """Return one request per row; for a conversation, that of its first turn."""
-        n = self.sampling.n
-        return [
-            Request(
-                prompt.token_ids,
-                params,
-                prompt.index,
-                prompt.index * n + row % n,
-                prompt.messages,
-                prompt.text,
-                [tool.schema for tool in self.tools_of(place).values()],
-            )
-            for row, (place, prompt, params) in enumerate(self.samples())
-        ]
+        n, requests = self.sampling.n, []
+        for row, (place, prompt, params) in enumerate(self.samples()):
+            number = prompt.index * n + row % n
+            request = Request(prompt.token_ids, params, prompt.index, number)
+            if not prompt.token_ids:  # the server tokenizes
+                request = dataclasses.replace(
+                    request,
+                    messages=prompt.messages,
+                    text=prompt.text,
+                    tools=self.schemas(place),
+                )
+            requests.append(request)
+        return requests
 
     def answers(
         self, backend: Backend, cancel: CancelToken, report: Report | None

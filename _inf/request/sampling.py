@@ -126,10 +126,8 @@ def resolve(
         ]
     else:  # all prompts have the same, which is checked once
         of_prompts = [(_params(shared, config, model), shared)]
-    all_params, values = (
-        [params for params, _ in of_prompts],
-        [{**default, **v} for _, v in of_prompts],
-    )
+    all_params = [params for params, _ in of_prompts]
+    values = [{**default, **own} for _, own in of_prompts]
     turns = [TurnOptions(**_fields_of(TurnOptions, each)) for each in values]
     asked = frozenset(
         name for each in values for name, value in each.items() if KEYWORDS[name].asks(value)

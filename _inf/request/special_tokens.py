@@ -26,8 +26,8 @@ def escaped_json(value: Any, tokenizer: Tokenizer) -> Any:
 
 
 def broken(text: str, markup: re.Pattern[str]) -> str:
-    while (broken := markup.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)) != text:
-        text = broken
+    while (changed := markup.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)) != text:
+        text = changed
     return text
 
 

@@ -73,7 +73,7 @@ class GenerationRow(RowFields):
         for part in vars(self).get("parts", ()):
             if name in part.fields or name in part.metadata:
                 return part.fields.get(name, part.metadata.get(name))
-        return {**ROW_FIELDS, **ROW_METADATA}[name].default
+        return (ROW_FIELDS.get(name) or ROW_METADATA[name]).default
 
     @property
     def messages(self) -> list[Message] | None:

@@ -35,7 +35,8 @@ _BEGINS_OF_WORDS = {
 def whole_chunk(row: GenerationRow) -> StreamChunk:
     ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
-    last = {**row.metadata, "reasoning_tokens": row.reasoning_tokens}
+    metadata = dataclasses.replace(row, padded_to=0).metadata  # nobody reads the padding
+    last = {**metadata, "reasoning_tokens": row.reasoning_tokens}
     about = (row.finish_reason, logprobs, row.top_logprobs, last, row.reasoning or "")
     return StreamChunk(row.completion, ids, *about, row.whole_text)
 

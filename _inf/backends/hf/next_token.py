@@ -137,8 +137,7 @@ class Chooser:
     def _add(self, row: Row, token: int, logprob: float, logprobs: torch.Tensor) -> None:
         row.add(token, logprob)
         if not math.isfinite(logprob):
-            masked = any(part.excludes for part in row.params.parts)
-            check_finite(row.logprobs, row.request.row, masked=masked)
+            check_finite(row.logprobs, row.request.row, parts=row.params.parts)
         for part in row.parts:
             part.chosen(token, logprob, logprobs)
         reason, matched = self.end(row)

@@ -20,12 +20,18 @@ from _inf.errors import ConfigError, InferenceError
 from _inf.parts.prompt_logprobs import PromptLogprobs
 from _inf.parts.prompt_logprobs.sglang import score_params
 from _inf.runtime.calls import IN_A_CALL, CancelToken
+from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
-from _inf.types import RequestOutput, Scored, SleepResult
+from _inf.types import ModelInfo, RequestOutput, Scored, SleepResult
 
 
 class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
     """The backend of an engine without adapters."""
+
+    def __init__(self, rollout: CorrectedRollout, host: Host, model: ModelInfo) -> None:
+        captures = rollout.server_arguments.get(CAPTURE_EXPERTS)
+        lacks = () if captures else {"routed_experts"}
+        super().__init__(rollout, host, model, SGLANG_MODE.supports.difference(lacks))
 
     def score(
         self,
@@ -104,9 +110,3 @@ class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
     def wake_up(self) -> None:
         alone, rollout = self.host.run_alone, self.rollout
         rollout.ranks_of_call().shared("wake_up", lambda: alone(changes.wake_up(rollout)))
-
-
-def supported(rollout: CorrectedRollout) -> frozenset[str]:
-    """The features of a rollout's engine."""
-    captures = rollout.server_arguments.get(CAPTURE_EXPERTS)
-    return SGLANG_MODE.supports.difference(() if captures else {"routed_experts"})

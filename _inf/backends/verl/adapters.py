@@ -128,11 +128,13 @@ class AdaptingEngine(Engine):
 class AdaptingRollout(CorrectedRollout):
     """A rollout whose engine has adapters."""
 
-    def __init__(self, *args: Any) -> None:
-        *_, self.server_arguments = args
-        self.adapters = SglangAdapters(self)
-        self.engine_kind = functools.partial(AdaptingEngine, self.adapters)
-        super().__init__(*args)
+    @functools.cached_property
+    def adapters(self) -> SglangAdapters:
+        return SglangAdapters(self)
+
+    @property
+    def engine_kind(self) -> Callable[..., Engine]:
+        return functools.partial(AdaptingEngine, self.adapters)
 
     def weights_changed(self) -> None:
         self.adapters.count_up()

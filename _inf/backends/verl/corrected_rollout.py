@@ -42,8 +42,6 @@ apply(PATCHES)
 class CorrectedRollout(sglang_rollout.SGLangRollout):
     """verl's rollout, callable from any thread, with correct lengths and masks."""
 
-    engine_kind: Callable[..., Engine] = Engine
-
     def __init__(
         self,
         config: RolloutConfig,
@@ -154,6 +152,11 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
             )
         engine: Engine = self._engine
         return engine
+
+    @property
+    def engine_kind(self) -> Callable[..., Engine]:
+        """Makes its engine."""
+        return Engine
 
     def weights_changed(self) -> None:
         """Called when new weights are in use."""

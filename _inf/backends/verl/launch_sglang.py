@@ -95,7 +95,6 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
             from _inf.backends.verl.cuda import leave_out_deep_gemm
 
             leave_out_deep_gemm()
-        from _inf.backends.verl import abilities
         from _inf.backends.verl.corrected_rollout import HFModelConfig
         from _inf.backends.verl.engine import ServerArgs
 
@@ -115,7 +114,7 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     dtype = str(rollout.dtype).removeprefix("torch.") if has_engine else ""
     model = ModelInfo(model_config.tokenizer, eos, limits, folder, dtype)
     kind, _ = _kinds(config)
-    backend = kind(rollout, host, model, abilities.supported(rollout))
+    backend = kind(rollout, host, model)
     rollout.ranks.agreed(lambda: _check_started(backend, config, folder))
     return backend
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from _inf.types import Request, RequestOutput
 SEED = "seed"
 BY_HISTORY = "by_history"  # whether what may come next depends on what was generated
 KEEP_FILTERED = "keep_filtered"  # whether what the filters leave is kept (`child/drawing.py`)
-KNOWN_TOKENS = "known_tokens"  # how many of the last input ids are the answer's first
+KNOWN_TOKENS = "known_tokens"  # how many of the last input ids are of the answer
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
 NO_TOKENS = RequestOutput()
@@ -114,8 +113,7 @@ def output_row(
     known = len(before.logprobs)
     new = [logprob for logprob, _, _ in meta.get("output_token_logprobs", [])[known:]]
     # Before its end: of a row without a token left, the grammar refuses whatever was drawn.
-    if not math.isfinite(sum(new)):
-        check_finite(new, row, known, masked=any(part.excludes for part in parts))
+    check_finite(new, row, known, parts)
     if finish == ENDED:
         finish = {"type": "abort"}
     elif finish["type"] == "abort":

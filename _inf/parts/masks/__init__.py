@@ -52,7 +52,9 @@ class Masks(Part):
         ),
     }
     adjusts = True
-    excludes = True
+    no_token = (
+        "allowed_token_ids, bad_words and a grammar together rule all of them out; allow more."
+    )
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] = dataclasses.field(default_factory=list)
     word_ids: Sequence[Sequence[int]] = ()
