@@ -16,16 +16,18 @@ from _inf.config.other_names import no_attribute
 from _inf.errors import ConfigError, shown
 from _inf.parts.found import ROW_FIELDS, ROW_METADATA, entries
 from _inf.parts.typed import OutputLists
-from _inf.response.row import GenerationRow, html_table
+from _inf.response.row import GenerationRow, html_table, text_table
 from _inf.types import Message, ToolCall
 
 if TYPE_CHECKING:
     import pandas
 
 T = TypeVar("T")
-TABLE_ROWS = 50
+TABLE_ROWS = 50  # in a notebook
+PRINTED_ROWS = 20
 SHOWN_ROWS = 3  # in a repr
 OF_PARTS = {**ROW_FIELDS, **ROW_METADATA}
+NAMES = ("", "completion", "finish", "tokens", "logprob")  # of a table's columns
 TYPES = {"str": "string", "int": "Int64"}
 # A table's column has one type, even if all its values are missing. Values without a fixed shape
 # are JSON text.
@@ -183,10 +185,22 @@ class GenerationOutput(OutputLists):
         summary = f" ({counts}): {', '.join(texts + more)}" if len(self) else ""
         return f"<GenerationOutput: {len(self)} rows{summary}>"
 
+    def __str__(self) -> str:
+        """A table of the first rows, as wide as the terminal."""
+        if not self.rows:
+            return repr(self)
+        more = len(self) - PRINTED_ROWS
+        return text_table(NAMES, self._cells(PRINTED_ROWS)) + (f"\n... {more} more" * (more > 0))
+
     def _repr_html_(self) -> str:
         """The table that a notebook shows."""
-        names = ("", "completion", "finish", "tokens", "logprob")
-        rows = [
+        more = len(self) - TABLE_ROWS
+        table = html_table(NAMES, self._cells(TABLE_ROWS))
+        return table + (f"<p>and {more} more rows</p>" if more > 0 else "")
+
+    def _cells(self, count: int) -> list[tuple[object, ...]]:
+        """What a table shows of the first rows, by `NAMES`."""
+        return [
             (
                 index,
                 row.completion,
@@ -194,10 +208,8 @@ class GenerationOutput(OutputLists):
                 row.completion_tokens,
                 "" if (total := row.cumulative_logprob) is None else f"{total:.2f}",
             )
-            for index, row in enumerate(self.rows[:TABLE_ROWS])
+            for index, row in enumerate(self.rows[:count])
         ]
-        more = len(self) - TABLE_ROWS
-        return html_table(names, rows) + (f"<p>and {more} more rows</p>" if more > 0 else "")
 
 
 GenerationOutput.__doc__ = "\n".join(

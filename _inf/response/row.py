@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import html
+import io
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -212,7 +213,7 @@ def _of_loop(transcript: Transcript) -> dict[str, Any]:
     }
 
 
-def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def html_table(names: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Return an HTML table with a head of `names`, if there are any; values are escaped."""
     head = "".join(f"<th>{name}</th>" for name in names)
     style = "text-align:left;white-space:pre-wrap"
@@ -221,3 +222,22 @@ def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
         for row in rows
     ]
     return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
+
+
+def text_table(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table with a line for each row, as wide as the terminal, or 80 characters; the
+    second column is cut to what the others leave."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=False, force_jupyter=False, color_system=None)
+    table = Table(box=None, pad_edge=False)
+    for place, name in enumerate(names):
+        table.add_column(name, no_wrap=place != 1)
+    for row in rows:
+        texts = (repr(str(value)[: console.width])[1:-1] for value in row)
+        table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in texts))
+    console.print(table)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())

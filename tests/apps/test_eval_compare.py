@@ -53,8 +53,16 @@ def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and
         "answers without a reward: 1 of A, 1 of B",
     ):
         assert line in found.table()
-    same = [row(0, 0.0), row(1, 0.0)]
-    assert "+0.0000  none: all differences are equal" in compared(same, same).table()
+
+
+def test_runs_that_do_not_differ_have_no_interval() -> None:
+    wrong, right = ([row(i, reward) for i in range(2)] for reward in (0.0, 1.0))
+    for first, second, said in (
+        (wrong, wrong, "+0.0000  none: no prompt differs"),
+        (wrong, right, "+1.0000  none: all differ by +1"),
+        (wrong[:1], right[:1], "+1.0000  none: one prompt tells nothing of others"),
+    ):
+        assert said in compared(first, second).table()
 
 
 def test_interval_is_of_the_paired_differences() -> None:

@@ -65,20 +65,47 @@ def test_prompts_without_all_their_rewards_are_left_out_and_sources_kept_apart()
     }
 
 
-def test_report_begins_with_how_many_are_right_and_how_many_were_cut() -> None:
+def reported(rows: list[dict[str, Any]], n: int = 1) -> EvalReport:
     names = ("model", "data", "reward", "reward_version", "tokens_per_second")
     facts: dict[str, Any] = dict.fromkeys((*names, "limit", "rescored_because"))
-    facts |= {"n": 1, "answers_kept": 0, "rewards_kept": 0, "parameters": {"max_tokens": 64}}
+    facts |= {"n": n, "answers_kept": 0, "rewards_kept": 0, "parameters": {"max_tokens": 64}}
+    return EvalReport.of(rows, len(rows), **facts)
+
+
+def test_report_begins_with_how_many_are_right_and_how_many_were_cut() -> None:
     by_accuracy = [row(0, 1.0, acc=1.0), row(1, -1.0, acc=0.0), row(2, -1.0, acc=0.0)]
-    for rows, unscored, said in (
-        ([row(0, 1.0), row(1, 0.0), row(2, None), row(3, 1.0)], 1, "2 of 3 right"),
-        ([row(0, 0.5), row(1, 1.0)], 0, "a mean reward of 0.7500 of 2 answers"),
+    right = [row(i, float(i < 7)) for i in range(20)]
+    mean, apart = "a mean reward of", "95 % interval 0.3500 to 0.9500"
+    alike = "no interval: the questions do not differ"
+    for rows, n, said in (
+        (right, 1, "7 of 20 right (35 %, 95 % interval 18 to 57)"),
+        ([*right, row(20, None)], 1, "7 of 20 right (35 %, 95 % interval 18 to 57)"),
+        (by_accuracy, 1, "1 of 3 right (33 %, 95 % interval 6 to 79)"),
+        (
+            [row(i, float(i < 1)) for i in range(200)],
+            1,
+            "1 of 200 right (0.5 %, 95 % interval 0.1 to 3)",
+        ),
+        ([row(0, 0.0), row(1, 0.0)], 1, "0 of 2 right (0 %, 95 % interval 0 to 66)"),
         ([row(0, None)], 1, "none of 1 answers has a reward"),
-        (by_accuracy, 0, "1 of 3 right"),
+        ([row(0, 0.35), row(1, 0.95)], 1, f"{mean} 0.6500 of 2 answers ({apart})"),
+        ([row(0, 2.0), row(1, 2.0)], 1, f"{mean} 2.0000 of 2 answers ({alike})"),
+        (
+            [*4 * [row(0, 0.35)], *4 * [row(1, 0.95)]],
+            4,
+            f"{mean} 0.6500 of 8 answers to 2 questions ({apart} by question)",
+        ),
+        (4 * [row(0, 1.0)], 4, f"4 of 4 answers to 1 questions right (100 %, {alike})"),
     ):
-        rows[0]["finish_reason"] = "length"
-        report = EvalReport.of(rows, len(rows), **facts)
-        assert report.table().startswith(f"{said}, 1 cut by max_tokens (64)\n")
-        assert report.unscored == unscored
+        rows = [{**rows[0], "finish_reason": "length"}, *rows[1:]]
+        report = reported(rows, n)
+        assert f"{report}".startswith(f"{said}, 1 cut by max_tokens (64)\n")
+        assert repr(report) == f"<EvalReport: {said}, 1 cut by max_tokens (64)>"
         rows[0]["limit"] = "max_assistant_turns"
         assert report.table().startswith(f"{said}, 1 cut by a limit\n")
+
+
+def test_interval_of_several_answers_to_each_question_is_as_wide_as_that_of_the_questions() -> None:
+    """Answers to one question are alike: forty to ten questions tell hardly more than ten."""
+    rows = [row(i, float(i < 4)) for i in range(10) for _ in range(4)]
+    assert "(40 %, 95 % interval 10 to 70 by question)" in reported(rows, 4).result()

@@ -21,7 +21,7 @@ from _inf.errors import ConfigError
 from _inf.parts.prompt_logprobs import PromptScores
 from _inf.request.sampling import resolve
 from _inf.response.decode import answer_text, decode
-from _inf.response.output import TABLE_ROWS, GenerationOutput
+from _inf.response.output import PRINTED_ROWS, TABLE_ROWS, GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.turns import Transcript
 from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ToolCall
@@ -268,6 +268,17 @@ def test_repr_is_short_and_shows_the_first_completions():
     long = output(500, "x\n" * 9999)
     assert len(repr(long)) < 400 and len(repr(long[0])) < 200
     assert "\n" not in repr(long) + repr(long[0])
+
+
+def test_printed_output_is_a_table_with_a_line_for_each_of_the_first_rows(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # no terminal's codes in a text
+    head, *lines = str(output(PRINTED_ROWS + 7, "[b]\x1b[31m\n" * 9)).splitlines()
+    assert head.split() == ["completion", "finish", "tokens", "logprob"]
+    assert lines.pop() == "... 7 more"
+    assert len(lines) == PRINTED_ROWS and max(map(len, [head, *lines])) <= 60
+    assert lines[4].startswith(r"4   [b]\x1b[31m\n[b]\x1b") and lines[4].split()[-1] == "-1.00"
+    assert "more" not in str(output(PRINTED_ROWS)) and str(output(0)) == repr(output(0))
 
 
 # ── Tables and files ─────────────────────────────────────────────────────────────────────────────

@@ -13,15 +13,13 @@ from typing import Any, TypeAlias
 from _inf.apps.code_version import UNSURE, digest_of
 from _inf.apps.configured_code import LOOP
 from _inf.apps.eval.dataset import UNKNOWN_SOURCE
+from _inf.apps.eval.intervals import mean_interval
 from _inf.apps.eval.metrics import AnswerRow
 from _inf.apps.json_lines import json_lines, json_text
 from _inf.errors import ConfigError, shown
 
 Run: TypeAlias = dict[int, list[AnswerRow]]  # an answer each
 
-RESAMPLES = 10_000
-SEED = 0
-AT_ONCE = 1000  # resamples that are in memory
 SHOWN = 20  # changed prompts in the table
 
 
@@ -42,8 +40,7 @@ class Pair:
 @dataclasses.dataclass(frozen=True)
 class MeanDifference:
     """The mean of B - A over prompts. low, high: the bounds of its 95 % interval, from resampled
-    prompts; None if all differences are equal, also of a single prompt: resampling then gives the
-    same mean always and says nothing about other prompts."""
+    prompts; None if all differences are equal, also of a single prompt."""
 
     prompts: int
     a: float
@@ -56,16 +53,18 @@ class MeanDifference:
     def of(cls, pairs: Sequence[Pair]) -> MeanDifference:
         a, b = (statistics.fmean(getattr(pair, name) for pair in pairs) for name in "ab")
         differences = [pair.difference for pair in pairs]
-        low = high = None
-        if len(set(differences)) > 1:
-            import numpy
-            from scipy.stats import bootstrap
-
-            how = {"n_resamples": RESAMPLES, "batch": AT_ONCE, "method": "percentile"}
-            draw = numpy.random.default_rng(SEED)
-            found = bootstrap((differences,), numpy.mean, rng=draw, **how).confidence_interval
-            low, high = float(found.low), float(found.high)
+        low, high = mean_interval(differences) or (None, None)
         return cls(len(pairs), a, b, statistics.fmean(differences), low, high)
+
+    @property
+    def interval(self) -> str:
+        """The interval, or why there is none."""
+        if self.low is not None:
+            return f"{self.low:+.4f} to {self.high:+.4f}"
+        if self.prompts == 1:
+            return "none: one prompt tells nothing of others"
+        equal = f"all differ by {self.difference:+g}" if self.difference else "no prompt differs"
+        return f"none: {equal}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,12 +110,8 @@ class Comparison:
             f"{'':<{width}}  prompts        A        B    B - A  95 % interval",
         ]
         for name, mean in named:
-            bounds = "none: all differences are equal" if mean.prompts > 1 else ""
-            if mean.low is not None:
-                bounds = f"{mean.low:+.4f} to {mean.high:+.4f}"
             means = f"{mean.a:8.4f} {mean.b:8.4f} {mean.difference:+8.4f}"
-            line = f"{name:<{width}}  {mean.prompts:7} {means}  {bounds}"
-            lines.append(line.rstrip())
+            lines.append(f"{name:<{width}}  {mean.prompts:7} {means}  {mean.interval}")
         better = sum(pair.difference > 0 for pair in self.changed)
         worse = len(self.changed) - better
         equal = self.overall.prompts - len(self.changed)

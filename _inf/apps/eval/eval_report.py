@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import html
 import statistics
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from _inf.apps.eval.metrics import metrics
+from _inf.apps.eval.intervals import mean_interval, share_interval
+from _inf.apps.eval.metrics import AnswerRow, metrics
 from _inf.apps.eval.scoring import RESCORE, scored_by_its_loop
 from _inf.apps.json_lines import json_text
 from _inf.errors import shown
@@ -18,7 +20,7 @@ from _inf.runtime.extras import without_verl
 OF_AGENT_LOOPS = ("agent_loops", "scored_by_loops", "unsampled_rows", "unsampled_ids")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class EvalReport:
     """The results of an evaluation.
 
@@ -117,7 +119,17 @@ class EvalReport:
             "from other ids than the model's (docs/agent_loops.md)."
         )
 
+    def __repr__(self) -> str:
+        return f"<EvalReport: {self.result()}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<pre>{html.escape(self.table())}</pre>"
+
     def __str__(self) -> str:
+        return self.table()
+
+    def _what(self) -> str:
         """Say what was measured, how and when."""
         rows = "" if self.limit is None else f", the first {self.limit} rows"
         parameters = [f"{name}={shown(value)}" for name, value in self.parameters.items()]
@@ -125,26 +137,22 @@ class EvalReport:
         return f"{head}\n{', '.join(parameters)}"
 
     def table(self) -> str:
+        """Return the result in one sentence, then what was measured, and its metrics."""
         width = max((len(name) for name in self.metrics), default=0)
         lines = [f"{name:<{width}}  {value:.4f}" for name, value in sorted(self.metrics.items())]
         speed = "" if self.tokens_per_second is None else f", {self.tokens_per_second:.0f} tok/s"
         counts = f"{len(self.rows)} answers, {self.unscored} without a reward"
         left_out = [f"not computed: {self.left_out}"] if self.left_out else []
         of_rows = [f"{counts}{speed}", *self._of_loops()]
-        return "\n".join([self.result(), str(self), *of_rows, *lines, *left_out])
+        return "\n".join([self.result(), self._what(), *of_rows, *lines, *left_out])
 
     def result(self) -> str:
         """Say how many answers are right, with 1 as their `acc` or else as their reward, and how
-        many were cut; if there are other values, the mean."""
+        many were cut; if there are other values, the mean reward."""
         scored = [row for row in self.rows if row.get("reward") is not None]
-        values = [(row.get("reward_extra") or {}).get("acc", row["reward"]) for row in scored]
-        if not values:
-            right = f"none of {len(self.rows)} answers has a reward"
-        elif all(value in (0, 1) for value in values):
-            right = f"{values.count(1)} of {len(values)} right"
-        else:
-            mean = statistics.fmean(row["reward"] for row in scored)
-            right = f"a mean reward of {mean:.4f} of {len(values)} answers"
+        right = f"none of {len(self.rows)} answers has a reward"
+        if scored:
+            right = _right(scored, self.n)
         cut = [row for row in self.rows if row.get("finish_reason") == "length"]
         limit = "a limit"
         if "max_tokens" in self.parameters and not any(row.get("limit") for row in cut):
@@ -158,6 +166,37 @@ class EvalReport:
         if self.unsampled_rows:
             unsampled = f"; {self.unsampled_ids} unsampled ids in {self.unsampled_rows} answers"
         return [f"answers of agent loops: {', '.join(loops)}{scored}{unsampled}"] if loops else []
+
+
+def _right(scored: Sequence[AnswerRow], n: int) -> str:
+    """Say how many answers are right, or their mean reward. The interval of answers to different
+    questions is Wilson's; otherwise it is that of resampled questions."""
+    extras = [{"acc": row["reward"], **(row.get("reward_extra") or {})} for row in scored]
+    values: list[float] = [extra["acc"] for extra in extras]
+    if not (are_marks := all(value in (0, 1) for value in values)):
+        values = [row["reward"] for row in scored]
+    of_question: dict[int, list[float]] = defaultdict(list)
+    for row, value in zip(scored, values, strict=True):
+        of_question[row["number"]].append(value)
+    bounds: tuple[float, float] | None
+    if are_marks and n == 1:
+        bounds = share_interval(values.count(1), len(values))
+    else:
+        bounds = mean_interval([*map(statistics.fmean, of_question.values())])
+    written = _percent if are_marks else "{:.4f}".format
+    interval = "no interval: the questions do not differ"
+    if bounds is not None:
+        by_question = " by question" if n > 1 else ""
+        interval = f"95 % interval {' to '.join(map(written, bounds))}{by_question}"
+    mean = written(statistics.fmean(values))
+    answers = f" answers to {len(of_question)} questions" if n > 1 else ""
+    if are_marks:
+        return f"{values.count(1)} of {len(values)}{answers} right ({mean} %, {interval})"
+    return f"a mean reward of {mean} of {len(values)}{answers or ' answers'} ({interval})"
+
+
+def _percent(share: float) -> str:
+    return f"{round(100 * share, 1 if min(share, 1 - share) < 0.01 else 0):g}"
 
 
 def faults(report: EvalReport) -> Iterator[str]:
