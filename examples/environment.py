@@ -139,4 +139,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("stopped")
+        sys.exit(130)

@@ -6,6 +6,7 @@ Without a file it uses the ten problems in this folder. `inf eval gsm8k` does mo
 and resuming a stopped run.
 """
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ suffix = 'Let\'s think step by step and output the final answer after "####".'
 problems = [json.loads(line) for line in path.read_text().splitlines()][:limit]
 prompts = [f"{problem['question']} {suffix}" for problem in problems]
 
-with InferenceEngine() as engine:
+with contextlib.suppress(KeyboardInterrupt), InferenceEngine() as engine:  # Ctrl-C ends it
     output = engine.generate(prompts, temperature=0, max_tokens=256)
     speed = engine.stats()["tokens_per_second"]
 
@@ -32,7 +33,7 @@ with InferenceEngine() as engine:
             right[rule] += compute_score(row.completion, truth, method=rule)
         print(f"{problem['question'][:50]}...  {truth}, and it says ...{row.completion[-40:]!r}")
 
-cut = sum(row.metadata["finish_reason"] == "length" for row in output)
-for rule, count in right.items():
-    print(f"{rule}: {count:.0f} of {len(problems)} right")
-print(f"cut by length: {cut}; {speed:.0f} tok/s")
+    cut = sum(row.metadata["finish_reason"] == "length" for row in output)
+    for rule, count in right.items():
+        print(f"{rule}: {count:.0f} of {len(problems)} right")
+    print(f"cut by length: {cut}; {speed:.0f} tok/s")

@@ -1,8 +1,10 @@
 """Quick start: one question, then a batch. Runs on any machine."""
 
+import contextlib
+
 from inf import InferenceEngine
 
-with InferenceEngine() as engine:
+with contextlib.suppress(KeyboardInterrupt), InferenceEngine() as engine:  # Ctrl-C ends it
     output = engine.generate("What is the capital of France?")
     print(output.completions[0])
     print(f"Generated {len(output.token_ids[0])} tokens: {output.metadata[0]['finish_reason']}")

@@ -73,4 +73,4 @@ if __name__ == "__main__":
         with InferenceEngine(CONFIG, **overrides) as engine:
             main(engine)
     except KeyboardInterrupt:
-        sys.exit("stopped")
+        sys.exit(130)

@@ -185,4 +185,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("stopped")
+        sys.exit(130)

@@ -218,4 +218,4 @@ if __name__ == "__main__":
     try:
         asyncio.run(main(*sys.argv[1:3], *(sys.argv[3:] or ["What is the capital of France?"])))
     except KeyboardInterrupt:
-        sys.exit("stopped")
+        sys.exit(130)

@@ -8,6 +8,7 @@ import io
 import re
 import runpy
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,14 @@ from nbclient import NotebookClient
 
 import inf
 from inf import InferenceEngine
-from tests.support.scripts import START_SECONDS, environment
+from tests.support.scripts import (
+    GONE_SECONDS,
+    START_SECONDS,
+    alive,
+    environment,
+    script,
+    until,
+)
 
 EXAMPLES = Path(inf.__file__).parent / "examples"
 
@@ -55,16 +63,33 @@ def test_chat_remembers_the_turns_before_and_ends_with_an_empty_line(
         assert f"AI: {turn['content']}\n" in said
 
 
-CHATS = ("chat", "chat_with_tools")
+QUIET = ("chat", "chat_with_tools", "eval_gsm8k", "quickstart")
+TRAINING = ("environment", "grpo", "grpo_async", "tool_calling", "train_agent")
 
 
-@pytest.mark.parametrize("name", [*CHATS, "environment", "grpo", "grpo_async", "train_agent"])
+@pytest.mark.parametrize("name", [*QUIET, *TRAINING])
 def test_example_stops_at_ctrl_c_without_a_traceback(name: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(inf, "InferenceEngine", interrupt)
     monkeypatch.setattr(sys, "argv", [name])
-    ends = contextlib.nullcontext() if name in CHATS else pytest.raises(SystemExit, match="stopped")
+    ends = contextlib.nullcontext() if name in QUIET else pytest.raises(SystemExit, match="130")
     with ends:
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+
+@pytest.mark.slow
+def test_example_that_gets_sigint_ends_its_engine_and_says_nothing(tmp_path: Path) -> None:
+    program = (
+        "import os, runpy, sys\n"
+        "sys.stdin = os.fdopen(os.pipe()[0])  # nobody types\n"
+        f"runpy.run_path({str(EXAMPLES / 'chat.py')!r}, run_name='__main__')"
+    )
+    with script(program, tmp_path) as run:
+        assert until(lambda: "You: " in run.out, START_SECONDS)
+        run.meet()
+        run.send_group(signal.SIGINT)
+        assert run.exit_code() == 0
+        assert until(lambda: not alive(run.family), GONE_SECONDS)
+        assert (run.out, run.err) == ("You: ", "")
 
 
 def interrupt(*_: Any, **__: Any) -> NoReturn:
