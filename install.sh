@@ -50,6 +50,7 @@ beat=''
 
 begin_beat() { # WHAT: says what is done, for how long, and the last line of the log, until end_beat
     end_beat
+    doing=$1 began=$SECONDS
     beats "$1" &
     beat=$!
 }
@@ -71,6 +72,8 @@ end_beat() {
     wait "$beat" 2>/dev/null || :
     beat=''
     if [[ -t 1 ]]; then printf '\r\033[K'; fi
+    local took=$((SECONDS - began))
+    ((took < beat_seconds)) || say "$doing took $took s"
 }
 trap end_beat EXIT
 

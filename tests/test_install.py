@@ -126,6 +126,8 @@ def test_install_says_what_it_does_while_it_takes_long(checkout):
     assert (done.returncode, "could not be installed" in done.stderr) == (1, True)
     said = [line for line in done.stdout.splitlines() if "Downloading" in line]
     assert said[0] == "inf: installing, 1 s: Downloading torch (858.1MiB)" and len(said) <= 3
+    assert re.search(r"^inf: installing took [23] s$", done.stdout, re.M)
+    assert "\r" not in done.stdout
     terminal, theirs = os.openpty()
     script.write_text(script.read_text().replace("beat_seconds=1", "beat_seconds=60"))
     install(checkout, stdout=theirs, PYTHON=sys.executable)

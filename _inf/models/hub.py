@@ -11,6 +11,7 @@ from typing import Any
 from _inf.errors import ConfigError
 from _inf.models.complete import lacking
 
+HUB = "the Hugging Face Hub"
 HUB_TIMEOUT = 5.0  # seconds to reach the Hub at all
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
 
@@ -37,7 +38,7 @@ def from_hub(repo: str, path: Path, trust_remote_code: bool, revision: str | Non
         if "config.json" not in names:
             ggufs = [name for name in names if name.endswith(".gguf")]
             hint = f"; download {ggufs[0]} from it and name that file" if ggufs else ""
-            raise ConfigError(f"{looked}, and {_of_hub(repo, f'it lacks config.json{hint}')}")
+            raise ConfigError(f"{looked}, and {_lacking(repo, 'config.json')}{hint}")
         # Mistral's repositories hold their weights a second time as consolidated*.safetensors.
         surplus = ["*/*", "consolidated*", "adapter_model.*", "optimizer.*", "training_args.*"]
         kept = [n for n in names if not any(fnmatch.fnmatch(n, each) for each in surplus)]
@@ -50,15 +51,14 @@ def from_hub(repo: str, path: Path, trust_remote_code: bool, revision: str | Non
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{looked}, and {_of_hub(repo, hub_reason(error))}") from None
+        raise ConfigError(f"{looked}, and {hub_reason(error, repo)}") from None
     if lacks := lacking(folder):
-        lacking_there = _of_hub(repo, f"it lacks {', '.join(lacks)}")
-        raise ConfigError(f"{looked}, and {lacking_there}")
+        raise ConfigError(f"{looked}, and {_lacking(repo, ', '.join(lacks))}")
     return folder
 
 
-def _of_hub(repo: str, why: str) -> str:
-    return f"{repo!r} cannot be used from the Hugging Face Hub: {why}"
+def _lacking(repo: str, what: str) -> str:
+    return f"{repo!r} on {HUB} lacks {what}"
 
 
 def _small_files(trust_remote_code: bool) -> list[str]:
@@ -80,30 +80,32 @@ def hub_tokenizer(key: str, path: str, trust_remote_code: bool, revision: str | 
     try:
         return snapshot_download(path, etag_timeout=HUB_TIMEOUT, **asked)
     except Exception as error:
-        why = _of_hub(path, hub_reason(error))
         looked = f"there is no folder at {os.path.abspath(path)}"
-        raise ConfigError.of(key, f"{looked}, and {why}") from None
+        raise ConfigError.of(key, f"{looked}, and {hub_reason(error, path)}") from None
 
 
-def hub_reason(error: Exception) -> str:
+def hub_reason(error: Exception, repo: str) -> str:
+    """Say why a repository could not be had, as the end of a sentence."""
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
+    log_in = "log in (`hf auth login`, HF_TOKEN)"
     if isinstance(error, errors.GatedRepoError):
-        return "it is gated: accept its terms on its page, then log in (`hf auth login`, HF_TOKEN)"
+        return f"{repo!r} is gated on {HUB}: accept its terms on its page there, then {log_in}"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return "there is no such repository, or it is private (`hf auth login`, HF_TOKEN)"
+        return f"{repo!r} was not found on {HUB}; if it is private, {log_in}"
     if isinstance(error, errors.RevisionNotFoundError):
-        return "it has no such revision; correct the key revision"
+        return f"{repo!r} has no such revision on {HUB}; correct the key revision"
     if isinstance(error, errors.OfflineModeIsEnabled):
-        return "the Hub could not be reached: HF_HUB_OFFLINE is set"
+        return f"{HUB} could not be reached: HF_HUB_OFFLINE is set"
     response = getattr(error, "response", None)
     if response is not None:
-        return f"the Hub answered {response.status_code}"
+        return f"{HUB} answered {response.status_code}"
     # huggingface_hub 0 asks through requests, 1 and 2 through httpx and httpx2.
     packages = {each.__module__.partition(".")[0] for each in type(error).__mro__}
     of_http = packages & {"requests", "httpx", "httpx2"}
     if of_http or isinstance(error, ConnectionError | TimeoutError):
-        return f"the Hub could not be reached at {constants.ENDPOINT}"
-    return str(error).strip().split("\n")[0] or type(error).__name__
+        return f"{HUB} could not be reached at {constants.ENDPOINT}"
+    said = str(error).strip().split("\n")[0] or type(error).__name__
+    return f"{repo!r} could not be had from {HUB}: {said}"

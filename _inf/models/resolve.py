@@ -11,9 +11,11 @@ A PEFT adapter is merged into any of these once. A cached model is found without
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
+import json
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -85,10 +87,13 @@ def _of_folder(path: Path, trust_remote_code: bool) -> Path:
 
     if not (lacks := lacking(path)):
         return path
-    if (path / "adapter_config.json").is_file():
+    if (adapter := path / "adapter_config.json").is_file():
+        base = ""
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            base = f", {json.loads(adapter.read_text())['base_model_name_or_path']}"
         raise ConfigError(
             f"model_path: {path} is a LoRA adapter, not a model; name it as adapter_path, and the "
-            "model that it was trained on as model_path"
+            f"model that it was trained on{base}, as model_path"
         )
     lacking_here = f"it lacks {', '.join(lacks)}"
     raise ConfigError(f"model_path: {path} is not a complete Transformers folder: {lacking_here}")

@@ -107,7 +107,9 @@ def _function_schema(function: Callable[..., Any], where: str) -> JSON:
     """Make a schema of type hints, and of the descriptions that a docstring in Google style has."""
     from transformers.utils import get_json_schema
 
-    name = getattr(function, "__name__", type(function).__name__)
+    name = getattr(function, "__name__", None)
+    if name is None:  # of functools.partial, or an object with __call__
+        raise ToolError(f"{where}: {shown(function)} has no name; call it in a function with one.")
     remedy = " Give each parameter a type hint."
     with refused(f"{where}: no schema can be made of the function {name!r}", remedy):
         schema = dict(get_json_schema(_described(function)))

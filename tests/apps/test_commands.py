@@ -55,7 +55,9 @@ def test_command_or_argument_of_another_form_is_named_and_nothing_is_asked(
         ("eval gsm9k", "gsm9k"),
         ("--max_token 5 Hello", "--max-tokens"),
         ("Hello World", "World"),
-        ("--temperature hot Hello", "number"),
+        ("--temperature hot Hello", "'--temperature': 'hot' is not a number.\n"),  # as in a call
+        ("--truncate-prompt up Hello", "'up' is not one of 'left', 'right'.\n"),
+        ("Hello --ignore-eos=1", "'--ignore-eos' does not take a value.\n"),
     ):
         code, out, err = command(*words.split())
         assert said in err and (code, out, asked) == (2, "", []) and "Traceback" not in err

@@ -97,4 +97,4 @@ def test_hub_that_cannot_be_reached_is_one_sentence_at_once(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "empty")
     code, out, err = command("eval", "gsm8k")
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert re.match(r"inf: openai/gsm8k: the Hub could not be reached .* --data", err)
+    assert re.match(r"inf: openai/gsm8k: the Hugging Face Hub could not be reached .* --data", err)

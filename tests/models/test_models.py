@@ -304,6 +304,7 @@ def test_folder_of_a_lora_adapter_is_refused_with_the_key_for_it(tmp_path: Path)
     folder = adapter(tiny_model(), tmp_path / "lora", target_modules=["q_proj"])
     message = refused(folder)
     assert "is a LoRA adapter, not a model; name it as adapter_path" in message
+    assert message.endswith(f"the model that it was trained on, {tiny_model()}, as model_path")
 
 
 # What is not there
@@ -351,12 +352,9 @@ def test_unreachable_hub_is_an_error_of_one_line_within_seconds(
 ) -> None:
     began = time.monotonic()
     message = refused("org/name")
-    assert message.startswith(f"model_path: there is no folder at {Path.cwd()}/org/name, and 'org/")
-    assert message.endswith(
-        "'org/name' cannot be used from the Hugging Face Hub: the Hub could not be reached at "
-        "http://127.0.0.1:9"
-    )
-    assert "\n" not in message and capfd.readouterr() == ("", "")
+    looked = f"model_path: there is no folder at {Path.cwd()}/org/name, and"
+    assert message == f"{looked} the Hugging Face Hub could not be reached at http://127.0.0.1:9"
+    assert capfd.readouterr() == ("", "")
     assert time.monotonic() - began < 20
     endpoint(offline=True)
     assert refused("org/name").endswith("could not be reached: HF_HUB_OFFLINE is set")
@@ -414,8 +412,8 @@ def test_hub_model_is_downloaded_once_and_only_what_is_needed(
     for name in surplus:
         shutil.copy(folder / "model.safetensors", folder / name)
     with hub(folder, endpoint):
-        assert "there is no such repository" in refused("org/nothing")
-        assert "it is gated: accept its terms" in refused("org/gated")
+        assert "'org/nothing' was not found on the Hugging Face Hub;" in refused("org/nothing")
+        assert "'org/gated' is gated on the Hugging Face Hub: accept its" in refused("org/gated")
         first = resolve_model("org/model")
     kept = {file.name for file in first.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= kept
@@ -433,7 +431,10 @@ def test_revision_is_that_of_the_hub_and_of_nothing_else(
     with hub(folder, endpoint):
         main = resolve_model("org/model")
         tagged = resolve_model("org/model", revision="v2")
-        with pytest.raises(ConfigError, match="it has no such revision; correct the key revision"):
+        with pytest.raises(
+            ConfigError,
+            match="has no such revision on the Hugging Face Hub; correct the key revision",
+        ):
             resolve_model("org/model", revision="v3")
         there = Path(hub_tokenizer("model_path", "org/model", False, "v2"))
     assert (main.name, tagged.name) == (MAIN, TAGGED) and there == tagged

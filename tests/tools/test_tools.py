@@ -142,7 +142,14 @@ SLOW = "^(a|aa)+$"
         (WEATHER, "tools: .* is not a list"),
         ([3], r"tools\[0\]: 3 is not a schema, function or verl tool"),
         ([WEATHER, WEATHER], r"tools\[1\]: the name 'weather' is taken by tools\[0\]"),
-        ([multiply, unhinted], r"tools\[1\]: .*'unhinted'.*missing a type hint.*type hint\."),
+        (
+            [multiply, unhinted],
+            r"tools\[1\]: .*'unhinted': .*city is missing a type hint",
+        ),
+        (
+            [functools.partial(multiply, 2)],
+            r"tools\[0\]: functools\.partial.* has no name;",
+        ),
         ([{**WEATHER, "name": "a b"}], r"tools\[0\]\.name: 'a b'"),
         ([{"description": "x"}], r"tools\[0\]\.name: Field required"),
         (

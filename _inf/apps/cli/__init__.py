@@ -14,6 +14,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from _inf.apps.cli.ask import ask
 from _inf.apps.cli.batch import batch
@@ -23,7 +24,14 @@ from _inf.apps.cli.evaluate import eval_app
 from _inf.apps.cli.options import DefaultCommand, Options, option_instead
 from _inf.apps.cli.serve import serve
 from _inf.apps.cli.show import show
-from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
+from _inf.errors import (
+    ConfigError,
+    InferenceError,
+    PromptError,
+    ToolError,
+    strip_punctuation,
+    value_fault,
+)
 
 # After \\b lines are shown as they are.
 EXAMPLES = """
@@ -145,7 +153,11 @@ def main(arguments: list[str] | None = None) -> int:
         show_usage = getattr(failure, "show", None)  # click's, for a wrong call; else it is a bug
         if show_usage is None:
             raise
-        if instead := option_instead(getattr(failure, "option_name", "")):
+        if isinstance(failure.__cause__, ValidationError):
+            fault = value_fault(failure.__cause__.errors()[0])
+            vars(failure)["message"] = f"{strip_punctuation(fault)}."
+        unknown = getattr(failure, "option_name", "") if hasattr(failure, "possibilities") else ""
+        if instead := option_instead(unknown):
             vars(failure).update(message=f"{failure}; {instead}", possibilities=None)
         show_usage(sys.stderr)
         return int(getattr(failure, "exit_code", 2))

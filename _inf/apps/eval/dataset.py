@@ -161,7 +161,7 @@ def benchmark_rows(path: Path | None, repository: str, name: str) -> list[Any]:
     try:
         HfApi().dataset_info(repository, timeout=HUB_TIMEOUT)  # a download would try for 20 s
     except Exception as failure:
-        reason = f"{hub_reason(failure)}, and it was not downloaded before"
+        reason = f"{hub_reason(failure, repository)}. It was not downloaded before, either"
     try:
         with quiet.third_party():
             file = hf_hub_download(
@@ -169,8 +169,8 @@ def benchmark_rows(path: Path | None, repository: str, name: str) -> list[Any]:
             )
     except Exception as failure:
         raise InferenceError(
-            f"{repository}: {reason or hub_reason(failure)}. Name a file of its problems instead: "
-            "--data."
+            f"{repository}: {reason or hub_reason(failure, repository)}. Name a file of its "
+            "problems instead: --data."
         ) from failure
     return file_rows(Path(file))
 
