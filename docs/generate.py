@@ -4,15 +4,16 @@ In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is 
 of that name: `config keys`, `config defaults`, `features of the backends`, `what needs verl`,
 `keywords of requests` (or `vllm`, `sglang`: their `sampling_params`),
 `formats of families`, `templates table` (or `causes`, `example`), or `api NAME`, the signature and
-the docstring of a name and of its own public members.
+the docstring of a name and of its own public members, with the keywords after `generate`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
 
+import inf  # noqa: E402
 from _inf.backends.features import FEATURES  # noqa: E402
 from _inf.backends.model_info import with_dtype  # noqa: E402
 from _inf.backends.registry import MODES  # noqa: E402
@@ -32,7 +34,8 @@ from _inf.config import load_config  # noqa: E402
 from _inf.config.schema import Config  # noqa: E402
 from _inf.config.source import read_source  # noqa: E402
 from _inf.parts.found import ROW_FIELDS, ROW_METADATA  # noqa: E402
-from _inf.request.keywords import KEYWORDS, documentation  # noqa: E402
+from _inf.request.keyword import Keyword  # noqa: E402
+from _inf.request.keywords import KEYWORDS, PER_CALL, PER_PROMPT, documentation  # noqa: E402
 from _inf.response.output import GenerationOutput  # noqa: E402
 from _inf.runtime.extras import NEEDS_VERL  # noqa: E402
 
@@ -40,6 +43,8 @@ TYPED = ROOT / "_inf" / "parts" / "typed.py"
 PART = re.compile(r"<!-- generated: (?P<name>.+?) -->\n.*?<!-- end -->", re.DOTALL)
 LINE_LENGTH = 88  # of a signature
 PAGE_NAME = re.compile(r"\bdocs/(\w+)\.md\b")  # in docstrings
+# Members that the library itself uses.
+INTERNAL = {"for_one_prompt", "of", "of_part", "row", "unsampled", "without_reward"}
 
 
 def generated(page: str) -> str:
@@ -153,7 +158,8 @@ def api(name: str) -> str:
     parts = [f"### `{found.name}`", _code(found), _prose(found)]
     if found.is_class:
         members = found.members.values()
-        known = [_target(each) for each in members if each.docstring and each.name[0] != "_"]
+        known = [_target(each) for each in members if each.docstring]
+        known = [each for each in known if each.name[0] != "_" and each.name not in INTERNAL]
         parts.append(
             "\n".join(
                 f"- `{each.name}: {each.annotation}`: {_prose(each)}"
@@ -164,7 +170,32 @@ def api(name: str) -> str:
         for each in known:
             if each.is_function:
                 parts += [f"#### `{each.name}`", _code(each), _prose(each)]
+            if each.path == "inf.InferenceEngine.generate":
+                parts.append(keywords())
     return "\n\n".join(filter(None, parts))
+
+
+def keywords() -> str:
+    """A list of the keywords of `generate`, each with the type of one value."""
+    lines = [
+        "##### `GenerateParams`",
+        "The keywords of `generate`, `agenerate`, `stream`, `astream` and `rollout_batch` "
+        "([an example of each](generate.md)). None means the default; where none is named, there "
+        "is none. Of these each prompt may have its own value, in a list or an array with one "
+        "value or None per prompt (for values that are lists, a list of lists):",
+        _list_of(PER_PROMPT),
+        "These have one value for the whole call:",
+        _list_of(PER_CALL),
+    ]
+    return "\n\n".join(lines)
+
+
+def _list_of(rows: Mapping[str, Keyword]) -> str:
+    lines = []
+    for name, row in rows.items():
+        of_one = dataclasses.replace(row, per_prompt=False).annotation.removesuffix(" | None")
+        lines.append(f"- **{name}** (`{of_one}`): {_with_links(row.help)}")
+    return "\n".join(lines)
 
 
 def _target(found: Any) -> Any:
@@ -175,8 +206,12 @@ def _prose(found: Any) -> str:
     text = found.docstring.value if found.docstring else ""
     if found.name == GenerationOutput.__name__:  # the parts have added to it
         text = GenerationOutput.__doc__ or ""
-    text = as_markdown(text)
-    return re.sub(r"\n{3,}", "\n\n", PAGE_NAME.sub(r"[docs/\1.md](\1.md)", text))
+    return re.sub(r"\n{3,}", "\n\n", _with_links(as_markdown(text)))
+
+
+def _with_links(text: str) -> str:
+    """A text whose names of pages lead to them."""
+    return PAGE_NAME.sub(r"[docs/\1.md](\1.md)", text)
 
 
 def _code(found: Any) -> str:
@@ -186,13 +221,11 @@ def _code(found: Any) -> str:
         # They are there to be refused.
         signature = signature.replace("*others: Never, **", "**").replace("*others: Never", "*")
         code = _in_lines(signature)
-    elif init := found.all_members.get("__init__"):
-        code = _in_lines(_target(init).signature(name=found.name).removesuffix(" -> None"))
-    else:
+    elif issubclass(getattr(inf, found.name, object), Exception):
         code = f"class {found.name}({', '.join(map(str, found.bases))})"
-        if "TypedDict" in code:
-            fields = found.members.values()
-            code += ":\n" + "\n".join(f"    {each.name}: {each.annotation}" for each in fields)
+    else:
+        init = _target(found.all_members["__init__"])
+        code = _in_lines(init.signature(name=found.name).removesuffix(" -> None"))
     code = code.replace("'", '"')
     return f"```python\n{code}\n```"
 

@@ -1,4 +1,5 @@
-"""The Python of pages of docs/, run as it stands; that of the README is in `test_backends.py`."""
+"""The Python of the README and of pages of docs/, run as it stands; `test_backends.py` runs that of
+generate.md on every backend."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ import psutil
 import pytest
 
 import inf
+from _inf.request.keywords import KEYWORDS
 from _inf.runtime.extras import has_verl
 from inf import InferenceEngine
-from tests.support.pages import ROOT, blocks
+from tests.support.environments import Sums
+from tests.support.pages import ROOT, blocks, printing
 from tests.support.scripts import (
     GONE_SECONDS,
     INF,
@@ -175,6 +178,45 @@ def test_page_prints_what_its_comments_say(
     if page == "tools":  # and a conversation
         turns = ["user", "assistant"] * 2 if has_verl() else []
         assert [line.split(" | ")[0] for line in said[len(expected) :]] == turns
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/generate.md"])
+def test_programs_print_what_the_page_shows(
+    page: str,
+    engine: InferenceEngine,
+    caller: InferenceEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    engines = {"": engine, "tests/tool_model": caller}
+    monkeypatch.setattr(inf, "InferenceEngine", lambda model_path="": engines[model_path])
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for program, lines in printing(page):
+        exec(compile(program, page, "exec"), names)
+        assert capsys.readouterr().out.splitlines() == lines
+
+
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"Sunny in {city}"
+
+
+@pytest.mark.filterwarnings("ignore:n. the 4 samples:UserWarning")
+def test_page_on_generate_has_each_keyword_with_a_value_that_works(tiny: InferenceEngine) -> None:
+    """What needs a config, a model or files of its own has a link, and may be refused by name."""
+    page = (ROOT / "docs/generate.md").read_text()
+    shown = re.findall(r"^\| `(\w+)=(.*?)` \| (.*) \|$", page, re.M)
+    assert sorted(name for name, _, _ in shown) == sorted(KEYWORDS)
+    asked = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "It is"}]
+    for name, value, said in shown:
+        given = {"max_tokens": 64} | {name: eval(value, {"weather": weather, "Game": Sums})}
+        prompts = asked if name == "continue_final_message" else "Hello"
+        try:
+            assert tiny.generate(prompts, **given).completions
+        except inf.ConfigError as refusal:
+            assert "](" in said and str(refusal).startswith(name), (name, refusal)
 
 
 @pytest.mark.slow
