@@ -15,10 +15,10 @@ def blocks(page: str, language: str) -> list[str]:
     return found
 
 
-def printing(page: str) -> list[tuple[str, list[str]]]:
-    """The programs in Python of a page, each with the lines that it prints, as the comments behind
-    its `print(...)` and the block of text after it say."""
-    form = r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?"
+def printing(page: str, language: str = "python") -> list[tuple[str, list[str]]]:
+    """The programs of a page, each with the lines that it prints, as the comments behind its
+    `print(...)` and the block of text after it say."""
+    form = rf"^```{language}\n(.*?)^```\n(?:\n```text\n(.*?)^```)?"
     found = re.findall(form, (ROOT / page).read_text(), re.S | re.M)
     comments = r"^ *print\(.*\)  # (.*)$"
     return [(code, [*re.findall(comments, code, re.M), *text.splitlines()]) for code, text in found]

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import functools
 import importlib.util
+import io
 import re
 import shlex
 import sys
@@ -115,7 +116,7 @@ def test_python_of_the_page_on_evaluation_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own_reward, program, _, tracked = blocks("docs/evaluation.md", "python")
+    own_reward, program, tracked, _ = blocks("docs/evaluation.md", "python")
     row = {"prompt": "Hello", "data_source": "own", "reward_model": {"ground_truth": "e"}}
     pandas.DataFrame([row]).to_parquet("test.parquet")
     reward = run(None, own_reward)["compute_score"]
@@ -180,7 +181,7 @@ def test_page_prints_what_its_comments_say(
         assert [line.split(" | ")[0] for line in said[len(expected) :]] == turns
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/generate.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/first_hour.md", "docs/generate.md"])
 def test_programs_print_what_the_page_shows(
     page: str,
     engine: InferenceEngine,
@@ -195,7 +196,43 @@ def test_programs_print_what_the_page_shows(
     names: dict[str, Any] = {"__name__": "page"}
     for program, lines in printing(page):
         exec(compile(program, page, "exec"), names)
-        assert capsys.readouterr().out.splitlines() == lines
+        assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == lines
+
+
+@pytest.mark.slow
+@pytest.mark.verl
+def test_commands_of_the_first_hour_print_what_the_page_shows(
+    engine: InferenceEngine,
+    command: Callable[..., tuple[int, str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for speeds and dates, and what a chat shows on a terminal only."""
+    start = inf.InferenceEngine
+    monkeypatch.setattr(
+        inf,
+        "InferenceEngine",
+        lambda config: start(config) if config.model_path else contextlib.nullcontext(engine),
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("examples", "tests", "tools.yaml"):
+        Path(name).symlink_to(ROOT / name)
+    changing = re.compile(r"\d+ tok/s|\d{4}-\d\d-\d\d")
+    ran = 0
+    for typed, lines in printing("docs/first_hour.md", "bash"):
+        if not lines:  # it needs a network
+            continue
+        said = [line.removeprefix("You: ") for line in lines if line.startswith("You: ")]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(said)))
+        code, out, err = command(*shlex.split(typed.replace("\\\n", ""))[1:])
+        shown = [line for line in lines if not (said and re.match("You: |.* tok/s", line))]
+        printed = [line for line in (out or err).splitlines() if line]
+        assert code == 0
+        assert [changing.sub("", line) for line in printed] == [
+            changing.sub("", line) for line in shown
+        ]
+        ran += 1
+    assert ran == 6
 
 
 def weather(city: str) -> str:
