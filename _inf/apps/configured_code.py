@@ -64,7 +64,7 @@ def loop_versions(
         names[key], version = loop.name, _of_loop(loop, key)
         if versions.setdefault(loop.name, version) != version:
             raise ConfigError.of(
-                key, f"another agent loop has the name {loop.name!r} too; rename one of them."
+                key, f"another agent loop also has the name {loop.name!r}; rename one of them."
             )
     return names, versions
 

@@ -139,7 +139,7 @@ def shown_rules(engine: InferenceEngine, params: JSON) -> Rules:
         kwargs = {**kwargs, "add_generation_prompt": False}
     rules = rules_for(tools, kwargs, engine.config, engine.model)
     if rules.template is None:
-        raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
+        raise ConfigError.of("tool_choice", "the server works with text; set tokenizer_path")
     return rules
 
 

@@ -83,7 +83,7 @@ class LoadedAdapters(abc.ABC):
             except EngineDeadError:
                 raise
             except InferenceError as failure:  # the new one answers, so the load has not failed
-                quiet.warn(f"adapters.{name}: the weights before are still loaded: {failure}")
+                quiet.warn(f"adapters.{name}: its earlier weights are still loaded: {failure}")
         return version
 
     async def unload(self, name: str) -> None:

@@ -81,7 +81,9 @@ def _read(
         except (OSError, ValueError, RuntimeError) as failure:  # not of a path that can be
             if isinstance(failure, ConfigError):
                 raise
-            raise ConfigError(f"{shown(weights)} is no folder: {error_text(failure)}.") from failure
+            raise ConfigError(
+                f"{shown(weights)} is not a folder: {error_text(failure)}."
+            ) from failure
         return read_adapter(folder)
     if peft_config is not None:
         return lora_config(peft_config), weights
@@ -109,8 +111,8 @@ def expected_weights(config: LoraConfig, build: Callable[[], PreTrainedModel]) -
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     if model.config.tie_word_embeddings and any(hasattr(end, "base_layer") for end in ends):
         raise ConfigError(
-            "it changes the embeddings, which are the head too in this model: only a merge "
-            "serves it; name it as adapter_path when the engine starts."
+            "it changes the embeddings, which this model also uses as its head, so it must be "
+            "merged: name it as adapter_path when the engine starts."
         )
     save: Any = get_peft_model_state_dict  # without types in PEFT 0.18
     state = save(adapted, save_embedding_layers=False)

@@ -25,8 +25,8 @@ _ROTARY = re.compile(r".*\brotary_emb\.(inv_freq|cos_cached|sin_cached)")
 _SHOWN_FAULTS = 3
 DDP_PREFIX = "module."
 DDP_NAMES = (
-    "Names that begin with module. look like those of DistributedDataParallel: give the model "
-    "inside it (ddp.module), or its state dict. "
+    "Names that begin with module. come from DistributedDataParallel: give the model inside it "
+    "(ddp.module), or its state dict. "
 )
 
 
@@ -85,7 +85,7 @@ def checked(weights: object, model: ExpectedWeights, key: str = "weights") -> Na
             continue
         if name in model.own:
             if not _same(tensor, model.own[name]):
-                faults.append(f"{name} differs from the model's own: only a merge serves it")
+                faults.append(f"{name} differs from the model's own, so the adapter must be merged")
             continue
         fault = f"{name} comes twice" if name in tensors else _fault(name, tensor, model)
         if fault is not None:

@@ -12,7 +12,9 @@ from _inf.request import values
 def check_new_adapter(config: Config, name: str, version: int | None) -> int | None:
     """Refuse a name that no adapter can have; return its checked version."""
     if values.text("name", name) == config.model_name:
-        raise ConfigError.of("name", f"{shown(name)} is the model's; give the adapter another.")
+        raise ConfigError.of(
+            "name", f"{shown(name)} is the model's name; give the adapter another one."
+        )
     return _checked_version(version)
 
 
@@ -25,7 +27,11 @@ def checked_update(
     if values.flag("recompute", recompute) or keep:
         check_supported(backend, {"pause()": True})
     if recompute and not keep and not backend.paused:
-        raise ConfigError.of("recompute", "running rows end first here; set running='keep'.")
+        raise ConfigError.of(
+            "recompute",
+            "without running='keep', all rows end before the "
+            "update; set that, or leave recompute out.",
+        )
     return number, keep
 
 

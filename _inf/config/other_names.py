@@ -105,7 +105,7 @@ _SENTENCES = {
         "guided_decoding",
         "guided_decoding_params",
     ),
-    "only grammars of json_schema and regex are offered": (
+    "the only grammars are json_schema and regex": (
         "guided_grammar",
         "grammar",
         "ebnf",
@@ -138,22 +138,22 @@ _SENTENCES = {
         "output_logits",
         "return_dict_in_generate",
     ),
-    "it is not offered; logit_bias, allowed_token_ids, bad_words, json_schema and regex are": (
+    "it is not offered; use logit_bias, allowed_token_ids, bad_words, json_schema or regex": (
         "logits_processor",
         "logits_processors",
         "custom_logit_processor",
     ),
-    "it is not offered; repetition_detection ends an answer that repeats itself": (
+    "it is not offered; use repetition_detection, which ends an answer that repeats itself": (
         "no_repeat_ngram_size",
         "dry_multiplier",
     ),
-    "it is not offered; num_beams is": (
+    "it is not offered; use num_beams": (
         "length_penalty",
         "early_stopping",
         "num_beam_groups",
         "diversity_penalty",
     ),
-    "it is not offered; top_p, top_k and min_p are": (
+    "it is not offered; use top_p, top_k or min_p": (
         "typical_p",
         "top_a",
         "epsilon_cutoff",

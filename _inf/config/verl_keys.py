@@ -21,8 +21,8 @@ _RENDERED = "the ids that were sampled are never rendered again"
 # have only the keys listed above it, or `enable: false`.
 ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "mode": ("async", "verl's sync mode is not offered; set it to async"),
-    "engine_kwargs.vllm": ({}, "vLLM is no engine here"),
-    "skip_tokenizer_init": (True, "the engine takes and gives token ids"),
+    "engine_kwargs.vllm": ({}, "vLLM is not an engine here"),
+    "skip_tokenizer_init": (True, "the engine works on token ids"),
     "pipeline_model_parallel_size": (1, "verl's rollout has no pipeline parallelism"),
     # Keys that SGLangRollout, as used by this library, never reads.
     "agent.num_workers": (8, _AGENT),

@@ -64,7 +64,7 @@ def environment_kinds(turns: Sequence[TurnOptions], timeout: float) -> list[Envi
                 index=index,
             )
     if kinds and len(kinds) < len(turns):
-        raise ConfigError.of(KEYWORD, "in one call all prompts have an environment, or none has.")
+        raise ConfigError.of(KEYWORD, "in one call, give an environment to all prompts or to none.")
     return kinds
 
 
@@ -116,7 +116,7 @@ class Kept:
     def take(self) -> tuple[dict[str, Callable[..., Any]], CallThread]:
         """Its methods and its thread; raises `ToolError` if another row has taken them."""
         if self._forgotten.detach() is None:
-            raise ToolError("the row's environment went on with another row.")
+            raise ToolError("the row's environment has already continued in another row.")
         return self._methods, self._thread
 
     def __reduce__(self) -> Any:

@@ -60,7 +60,7 @@ async def answered_rows(
         lambda: sum(row.recorder.tokens for row in rows),
         enough=int(len(rows) * (1 - over_sample_rate)),
     )
-    late = "over_sample_rate", "given up, because the other rows ended first"
+    late = "over_sample_rate", "aborted, because the other rows ended first"
     return [
         row.aborted(*late) if output is None else output
         for row, output in zip(rows, outputs, strict=True)
@@ -84,9 +84,10 @@ def unsampled(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> Iterato
     text = decoded_text(first.ids[place : place + 1], tokenizer, skip_special_tokens=False)
     fault = "was not sampled there" if first.mask[place] else "was sampled there and has mask 0"
     yield (
-        f"agent loop {first.agent_loop}: in {len(rows)} of {len(outputs)} rows the mask is not "
-        f"that of the ids that were sampled; in row {number} at {count} of {len(first.ids)} ids. "
+        f"agent loop {first.agent_loop}: in {len(rows)} of {len(outputs)} rows the mask does not "
+        f"match the sampled ids; in row {number} it is wrong at {count} of {len(first.ids)} ids. "
         f"The first is token {place} of the response, in turn {max(turns, 1)}: {text!r} (id "
-        f"{first.ids[place]}) {fault}. A trainer would learn from other ids than the model's: "
-        "append the sampled ids to the prompt, and never render them again (docs/agent_loops.md)."
+        f"{first.ids[place]}) {fault}. A trainer would learn from ids that the model did not "
+        "sample: append the sampled ids to the prompt, and never render them again "
+        "(docs/agent_loops.md)."
     )

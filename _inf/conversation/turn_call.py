@@ -55,9 +55,9 @@ class TurnCall(PreparedCall):
         factory = self.sampling.turns[place].environment_factory
         if factory is not None and (environment is None or environment.taken):
             raise PromptError(
-                f"prompt {prompt.index} is a row without its environment, which stays with the row "
-                "that pause('abort') ended, in its process, until it is continued once; send its "
-                "prompt again."
+                f"prompt {prompt.index} is a row without its environment: that exists only in the "
+                "process in which pause('abort') ended the row, until the row is continued once. "
+                "Send the row's prompt again."
             )
         if environment is not None and factory is None:
             raise row_lacks("environment_factory", prompt)
@@ -65,7 +65,7 @@ class TurnCall(PreparedCall):
             raise row_lacks("tools", prompt)
         for name, tool in self.plan.of_prompts[place].tools.items():
             if tool.verl is not None:
-                reason = f"{name} is verl's, and its instance ended with the row, prompt"
+                reason = f"{name} is a verl tool, and its instance ended with the row, prompt"
                 raise ToolError.of(
                     "tools", f"{reason} {prompt.index}; send the row's prompt again."
                 )
@@ -142,7 +142,6 @@ def _check_prompt(prompt: Prompt, loop: Loop) -> None:
         )
     if loop.renders and prompt.truncated_tokens:
         raise PromptError(
-            f"prompt {prompt.index} is longer than rollout.prompt_length, and with an agent loop "
-            "or an environment it is rendered whole, whatever truncate_prompt says; shorten"
-            " it."
+            f"prompt {prompt.index} is longer than rollout.prompt_length, and truncate_prompt has "
+            "no effect with an agent loop or an environment; shorten it."
         )

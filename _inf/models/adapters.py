@@ -67,7 +67,7 @@ def lora_config(given: Any) -> LoraConfig:
         raise ConfigError(f"peft_config is {shown(given)}, not PEFT's LoraConfig or a mapping.")
     kind = fields.get("peft_type") or "LORA"
     if (kind := str(getattr(kind, "value", kind))) != "LORA":
-        raise ConfigError(f"it is of PEFT's kind {kind}; only LORA can be served without a merge.")
+        raise ConfigError(f"its PEFT type is {kind}; only LORA can be served without a merge.")
     new = vars(LoraConfig())
     for name, value in fields.items():
         free = name in _USED | _WITHOUT_EFFECT or value in (None, new.get(name), {}, [])
@@ -75,7 +75,7 @@ def lora_config(given: Any) -> LoraConfig:
         # False of a field of a newer PEFT, which is not known here
         if not (free or begins or (name not in new and value is False)):
             raise ConfigError(
-                f"its config has {name}: {shown(value)}, which only a merge serves: name it as "
+                f"its config has {name}: {shown(value)}, which needs a merge: name the adapter as "
                 "adapter_path when the engine starts, or merge it with PEFT's merge_and_unload()."
             )
     try:
@@ -88,6 +88,7 @@ def lora_config(given: Any) -> LoraConfig:
     if not (usable and config.lora_alpha):
         raise ConfigError(
             f"its config has r: {shown(rank)} and lora_alpha: {shown(config.lora_alpha)}, with "
-            "which it would change nothing or nothing could be computed; set those of its training."
+            "which it would change nothing or could not be computed; set the values of its "
+            "training."
         )
     return config

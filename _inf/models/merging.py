@@ -67,8 +67,8 @@ def shards(actor: Path) -> list[Path]:
     `huggingface/` with the config and the tokenizer."""
     if (adapter := actor / "lora_adapter").is_dir():
         raise ConfigError(
-            f"model_path: {actor} is a LoRA actor's; name the model that it started from, and "
-            f"adapter_path: {adapter}"
+            f"model_path: {actor} is a LoRA actor's checkpoint; name the model that it started "
+            f"from, and adapter_path: {adapter}"
         )
     if not (actor / "huggingface" / "tokenizer_config.json").is_file():
         raise ConfigError.of("model_path", f"{actor} lacks huggingface/tokenizer_config.json")

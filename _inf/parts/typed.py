@@ -7,15 +7,15 @@ from typing import Any, Literal, TypedDict
 
 
 class GenerateParams(TypedDict, total=False):
-    """The keywords of a call. None means the default; where none is named, there is none.
+    """The keywords of a call. None means the default, if one is named.
 
     One value, or a list or array with one per prompt (of lists: a list of lists):
         temperature: Divides the logits before sampling; 0 is greedy. At least 0 (as OpenAI);
             default `rollout.temperature`, or 0 if `do_sample` is False.
         top_p: Keep the likeliest tokens that together have this probability. In (0, 1], 1: all
             (as OpenAI); default `rollout.top_p`.
-        top_k: Keep so many of the likeliest tokens; -1 keeps all. Else at least 1 (as vLLM);
-            default `rollout.top_k`.
+        top_k: Keep this many of the likeliest tokens; -1 keeps all. Otherwise at least 1 (as
+            vLLM); default `rollout.top_k`.
         min_p: Keep tokens with at least this share of the likeliest one's probability. In [0,
             1] (as vLLM); default 0: all.
         do_sample: Sample, or decode greedily. Default `rollout.do_sample`, False in the
@@ -36,8 +36,8 @@ class GenerateParams(TypedDict, total=False):
             from 0 to 2**63 - 1. One seed for all prompts gives prompt i (seed + i *
             0x9E3779B97F4A7C15) % 2**63.
         tools_kwargs: Keywords for verl's tools, such as `{"calculator": {"create_kwargs":
-            {}}}`. The prompt has only the tools that it names; by default all of the call
-            (docs/tools.md).
+            {}}}`. The prompt has only the tools that it names; by default, all tools of the
+            call (docs/tools.md).
         interaction_kwargs: An interaction of verl's, such as `{"name": "gsm8k",
             "ground_truth": "7"}` (docs/tools.md).
         max_tokens_per_turn: The most tokens of each turn. At least 1.
@@ -73,35 +73,35 @@ class GenerateParams(TypedDict, total=False):
             128, in their order, instead of the likeliest ones; logprobs may only be their
             number (as vLLM).
     One value for the whole call:
-        tools: Python functions, verl tools or schemas. Functions and verl tools are run inside
-            the rollout, and a call of a schema ends the row; default the config's, [] means
-            none (docs/tools.md).
-        n: Samples per prompt. From 1 to 65536; default `rollout.n`. Greedy ones are all the
-            same, which a warning says.
+        tools: Python functions, verl tools or schemas. The rollout runs functions and verl
+            tools, and a call of a schema ends the row. Default the config's; [] means none
+            (docs/tools.md).
+        n: Samples per prompt. From 1 to 65536; default `rollout.n`. Greedy samples are all the
+            same, and give a warning.
         chat_template: A Jinja template in place of the model's own. A text; it renders
             messages, also of later turns (as vLLM).
         chat_template_kwargs: Variables for the chat template, such as `{"enable_thinking":
             False}`.
-        continue_final_message: Go on with the last message, which is the assistant's. It is
+        continue_final_message: Continue the last message, which must be the assistant's. It is
             left open, and the row has only what follows it; default False (as vLLM).
         truncate_prompt: left or right: where a prompt above `rollout.prompt_length` is cut.
             Default the config's `truncate_prompt`; without either such a prompt is refused.
         skip_special_tokens: Leave special tokens out of the text. Default True; False keeps
             them, and the stop token.
         include_stop_str_in_output: End the text with the stop string. Or with the stop token,
-            if it is no special one; default False (as vLLM).
+            unless it is a special token; default False (as vLLM).
         timeout: Seconds for the answer. Above 0; after them the call is aborted in the engine
             and raises `GenerationTimeout`.
         progress: Show a progress bar. By default on a terminal or in a notebook, if the call
             takes long.
         num_beams: Beam search, on rollout.name hf. Default 1: none. Above 1, the `n` rows of a
-            prompt are the best of so many beams (as Transformers); not with sampling keywords,
-            grammars, streams or tools (docs/backends.md).
+            prompt are the best of this many beams (as Transformers); not with sampling
+            keywords, grammars, streams or tools (docs/backends.md).
         return_routed_experts: Also return which experts of a MoE model each token used.
             Default False (docs/parity.md).
-        on_error: raise, the default, or row. With raise the first refused prompt or failed
-            request raises; with row they become rows with `finish_reason` abort and
-            `metadata["error"]`, and the other rows are as without them.
+        on_error: raise, the default, or row. With raise, the first refused prompt or failed
+            request raises its error. With row, each becomes a row with `finish_reason` abort
+            and `metadata["error"]`, and the other rows do not change.
         prompt_logprobs: Also score the prompt's tokens. True, or how many of the likeliest
             tokens to return at each of them too (`top_prompt_logprobs`), -1: all; default
             False.
@@ -109,8 +109,8 @@ class GenerateParams(TypedDict, total=False):
             over them. Default False (docs/training.md).
         logprobs: How many of the likeliest tokens to return per position (`top_logprobs`).
             From 0, the default, to the vocabulary's size; -1: all (as vLLM). Each takes some
-            200 bytes: all of a vocabulary of 50,000 are 10 MB a token. Above 20, what may not
-            fit is refused.
+            200 bytes: all of a vocabulary of 50,000 are 10 MB a token. Above 20, a call that
+            may not fit into memory is refused.
     """
 
     temperature: float | Sequence[float | None] | None

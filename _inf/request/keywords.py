@@ -47,8 +47,8 @@ _PROMPTS: Mapping[str, Keyword] = {
     ),
     "top_k": Keyword(
         values.top_k,
-        "Keep so many of the likeliest tokens; -1 keeps all. Else at least 1 (as vLLM); default "
-        "`rollout.top_k`.",
+        "Keep this many of the likeliest tokens; -1 keeps all. Otherwise at least 1 (as vLLM); "
+        "default `rollout.top_k`.",
         int,
         "rollout.top_k",
         MORE,
@@ -138,8 +138,8 @@ _PROMPTS: Mapping[str, Keyword] = {
 _CALLS: Mapping[str, Keyword] = {
     "n": Keyword(
         partial(values.count, most=MAX_SAMPLES),
-        "Samples per prompt. From 1 to 65536; default `rollout.n`. Greedy ones are all the same, "
-        "which a warning says.",
+        "Samples per prompt. From 1 to 65536; default `rollout.n`. Greedy samples are all the "
+        "same, and give a warning.",
         int,
         per_prompt=False,
         sglang="n",
@@ -171,8 +171,8 @@ _CALLS: Mapping[str, Keyword] = {
     ),
     "continue_final_message": Keyword(
         values.flag,
-        "Go on with the last message, which is the assistant's. It is left open, and the row has "
-        "only what follows it; default False (as vLLM).",
+        "Continue the last message, which must be the assistant's. It is left open, and the row "
+        "has only what follows it; default False (as vLLM).",
         bool,
         "no",
         "token_ids",
@@ -203,7 +203,7 @@ _CALLS: Mapping[str, Keyword] = {
     ),
     "include_stop_str_in_output": Keyword(
         values.flag,
-        "End the text with the stop string. Or with the stop token, if it is no special one; "
+        "End the text with the stop string. Or with the stop token, unless it is a special token; "
         "default False (as vLLM).",
         bool,
         "no",
@@ -260,7 +260,7 @@ def documentation() -> str:
 
     return "\n".join(
         [
-            "The keywords of a call. None means the default; where none is named, there is none.",
+            "The keywords of a call. None means the default, if one is named.",
             "",
             "One value, or a list or array with one per prompt (of lists: a list of lists):",
             entries({name: row.help for name, row in PER_PROMPT.items()}, 4),

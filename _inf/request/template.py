@@ -140,8 +140,8 @@ def _check_continued(last: Message, index: int) -> None:
     if last["role"] != "assistant" or not last["content"].strip():
         has = "no text" if last["role"] == "assistant" else f"the role {last['role']}"
         raise PromptError(
-            f"prompt {index}: {CONTINUED} goes on with an assistant's text, and the last message "
-            f"has {has}."
+            f"prompt {index}: {CONTINUED} continues an assistant's text, and the last message has "
+            f"{has}."
         )
 
 

@@ -91,8 +91,8 @@ def _as_given(prompt: Text, index: int) -> Prompt:
         raise PromptError(f"prompt {index}: the text is empty; write something in it.")
     if not isinstance(prompt, str) and not isinstance(prompt[0], Mapping):
         raise PromptError(
-            f"prompt {index}: {TOKEN_IDS}: the server takes and gives text; send messages or text, "
-            "or set tokenizer_path if it can take token ids."
+            f"prompt {index}: {TOKEN_IDS}: the server works with text; send messages or text, or "
+            "set tokenizer_path if the server accepts token ids."
         )
     try:
         sent = json.dumps(prompt, ensure_ascii=False, allow_nan=False)

@@ -121,8 +121,8 @@ class ToolTemplate(Template):
         if not self._instructions:
             raise ToolError.of(
                 "tools",
-                "the model's chat template does not show tools, and they can be explained "
-                "in its place only for rollout.multi_turn.format: hermes; set that.",
+                "the model's chat template does not show tools, and a message can explain them "
+                "only in rollout.multi_turn.format: hermes; set that.",
             )
         for role in ("system", "user"):
             with contextlib.suppress(Exception):  # some refuse a system message, some drop it

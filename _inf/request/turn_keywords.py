@@ -50,7 +50,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
     "tools_kwargs": Keyword(
         values.tools_kwargs,
         'Keywords for verl\'s tools, such as `{"calculator": {"create_kwargs": {}}}`. The prompt '
-        "has only the tools that it names; by default all of the call (docs/tools.md).",
+        "has only the tools that it names; by default, all tools of the call (docs/tools.md).",
         typed="Mapping[str, Any]",
         refused={"agent loop": "cannot be used with agent_loop; give it in agent_kwargs"},
     ),
@@ -75,7 +75,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         typed="int",
         refused={
             "one turn": "without tools or interactions there is one turn; use max_tokens",
-            "agent loop": "cannot be used with agent_loop; max_tokens is of each request of a loop",
+            "agent loop": "cannot be used with agent_loop; there, max_tokens limits each request",
             "stream": "stream() has one turn; use max_tokens",
             "streamed chat": "a message has one turn without tools; set max_tokens",
         },
@@ -123,9 +123,8 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
     ),
     "tools": Keyword(
         _as_tools,
-        "Python functions, verl tools or schemas. Functions and verl tools are run inside the "
-        "rollout, and a call of a schema ends the row; default the config's, [] means none "
-        "(docs/tools.md).",
+        "Python functions, verl tools or schemas. The rollout runs functions and verl tools, and "
+        "a call of a schema ends the row. Default the config's; [] means none (docs/tools.md).",
         list[dict[str, Any]],
         feature="turn",
         typed="Sequence[Any]",

@@ -17,7 +17,7 @@ TEMPLATE_OWN = {
     **dict.fromkeys(("conversation", "tools", "tokenize", "add_generation_prompt"), ENGINES_OWN),
     **dict.fromkeys(("return_tensors", "return_dict"), ENGINES_OWN),
     "chat_template": "a template is generate()'s own keyword chat_template, which no request has.",
-    "continue_final_message": "it is a keyword of its own; set it beside chat_template_kwargs.",
+    "continue_final_message": "it is a keyword itself; set it outside of chat_template_kwargs.",
 }
 # verl's keyword arguments for each tool of a row.
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")

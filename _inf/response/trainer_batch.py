@@ -13,7 +13,7 @@ from _inf.response.output import GenerationOutput
 from _inf.types import Prompt, as_list
 
 OTHER_LOGPROBS = (
-    "the server's log probs are of another definition with these parameters; use temperature 1 "
+    "with these parameters the server computes its log probs from other logits; use temperature 1 "
     "without penalties, or another backend."
 )
 # The names of our own columns, with and without tools.
@@ -89,7 +89,7 @@ def trainer_batch(
     prompt, which is repeated for its rows."""
     if None in output.logprobs:
         loop = output.rows[output.logprobs.index(None)].metadata.get("agent_loop")
-        unsampled = f"agent loop {loop} gave no log probs, and ids that were not sampled."
+        unsampled = f"agent loop {loop} returned no log probs, and ids that were not sampled."
         why = unsampled if loop else OTHER_LOGPROBS
         raise ConfigError(f"rollout_batch(): {why}")
     rows, n = output.rows, len(output) // len(given["uid"])

@@ -51,7 +51,9 @@ def _type_fault(type_: Any) -> str:
     for name in named:
         if name not in JSON_TYPES:
             hint = did_you_mean(name, JSON_TYPES) if isinstance(name, str) else ""
-            return f"{shown(name)} is no JSON type{hint or '; they are ' + ', '.join(JSON_TYPES)}"
+            return (
+                f"{shown(name)} is not a JSON type{hint or '; they are ' + ', '.join(JSON_TYPES)}"
+            )
     return f"{shown(named)} must name one JSON type or more, each once"
 
 

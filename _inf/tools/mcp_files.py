@@ -141,7 +141,7 @@ def _of_verl(entry: Mapping[str, Any], where: str) -> McpEntry:
     if fields.class_name != VERLS_CLASS:
         raise ToolError(
             f"{where}.class_name: {shown(fields.class_name)} reads results with code of its own, "
-            f"which is not run here; write {VERLS_CLASS}, whose text is that of the server."
+            f"which is not run here; write {VERLS_CLASS}, which gives the server's text."
         )
     config = validated(_VerlConfig, fields.config, f"{where}.config")
     servers = validated(_VerlServers, fields.mcp, f"{where}.mcp")

@@ -146,7 +146,7 @@ def test_built_in_conversation_shrinks_to_what_the_template_renders(embedded: An
     report = compared(embedded, "DeepSeek-R1")
     assert report.roles == ["system", "user", "assistant", "user", "assistant"]
     assert 'can only concatenate str (not "dict") to str' in report.left_out
-    with pytest.raises(PromptError, match="shorter ones; give your own"):
+    with pytest.raises(PromptError, match="shorter ones; give a conversation"):
         compared(embedded, Family("{{ raise_exception('no') }}"))
 
 

@@ -131,7 +131,9 @@ def test_edited_reward_file_scores_the_stored_answers_again_and_so_does_rescore(
     reward_file("return float(open('value.txt').read())")
     code, _, err = evaluate()
     assert code == 0 and Stub.asked == 4
-    assert "0 with their rewards; 4 are scored again: their rewards are of another version" in err
+    assert (
+        "0 with their rewards; 4 are scored again: their rewards come from another version" in err
+    )
     assert [row["reward"] for row in rows()] == [0.25] * 4
     assert [row["completion"] for row in rows()] == [row["completion"] for row in first]
     about = json.loads(Path("eval.summary.json").read_text())
@@ -208,7 +210,7 @@ def test_reward_with_an_object_of_its_caller_runs_there_and_is_always_scored_aga
     with pytest.raises(ConfigError, match=said):
         evaluated()
     assert evaluated(reward_workers=0).metrics and Stub.asked == 4
-    with pytest.warns(UserWarning, match="scored again: nobody can say .*cannot pickle"):
+    with pytest.warns(UserWarning, match="scored again: it is not known .*cannot pickle"):
         report = evaluated(reward_workers=0)
     assert (report.answers_kept, report.rewards_kept, Stub.asked) == (4, 0, 4)
     assert [evaluated(lambda **rest: 0.5).rewards_kept for _ in range(2)] == [0, 4]

@@ -186,7 +186,7 @@ ONE_TRACE = '{"id": "a", "prompt_token_ids": [1], "token_ids": [2], "response_ma
 def test_file_that_holds_no_traces_is_refused_and_unchanged() -> None:
     for text in ('{"prompt": "Hi"}\n{"prompt": "Ho"}', "\n", "\0" * 9, ONE_TRACE):
         Path("mine").write_text(text)
-        with pytest.raises(InferenceError, match="traces: mine: its first line is no trace"):
+        with pytest.raises(InferenceError, match="traces: mine: its first line is not a trace"):
             TraceFile("mine")
         assert Path("mine").read_text() == text
 

@@ -66,8 +66,11 @@ def test_line_of_another_form_is_named_with_its_key() -> None:
         ({**ROW, "reward": float("nan")}, "reward: nan is not a finite number"),
         ({**ROW, "logprobs": [-0.1]}, "logprobs: 1 values for 3 response_ids; give one each"),
         ({**ROW, "response_mask": None}, "response_mask is missing"),
-        ({**ROW, "answer_places": [[0, 2], [1, 3]]}, "answer_places: pairs of a first place and"),
-        ({**ROW, "response_mask": [1, 2, 1]}, "response_mask: its values are 0 and 1"),
+        (
+            {**ROW, "answer_places": [[0, 2], [1, 3]]},
+            "answer_places: it must be pairs of a first index and",
+        ),
+        ({**ROW, "response_mask": [1, 2, 1]}, "response_mask: its values must be 0 or 1"),
         ('{"completion": "a', "it is not JSON (the file ends inside it)"),
     ):
         text = line if isinstance(line, str) else json.dumps(line)
@@ -97,7 +100,7 @@ def test_value_that_json_cannot_keep_is_named_and_nothing_is_written() -> None:
 
 def test_what_has_no_rows_is_refused() -> None:
     for rows in (None, "rows", {"completion": "a"}):
-        with pytest.raises(ConfigError, match="^rows: .* is no GenerationOutput"):
+        with pytest.raises(ConfigError, match="^rows: .* is not a GenerationOutput"):
             as_rollouts(rows)
     with pytest.raises(ConfigError, match=r"^rows\[0\]: a row is a JSON object, not 5"):
         as_rollouts([5])
@@ -203,7 +206,7 @@ def test_traces_read_back_as_they_were() -> None:
 
 def test_line_that_is_no_trace_is_named() -> None:
     for line, says in (
-        ('{"row_id": "1", "completion": "x"}', "line 1: .* is no trace"),
+        ('{"row_id": "1", "completion": "x"}', "line 1: .* is not a trace"),
         ('{"id": "a", "prompt_token_ids": ["x"]}', "line 1: prompt_token_ids.0"),
         ("[", "line 1: it is not JSON"),
     ):

@@ -37,7 +37,7 @@ def test_prompt_is_answered_and_what_a_server_cannot_do_is_exit_code_2_or_1(
     for words, says in (
         ("ask hi --top-k 4", "top_k: the backend openai does not offer it"),
         ("check", "rollout.name is openai, not verl's rollout"),
-        ("batch in.jsonl o.jsonl --workers 2", "--workers: they would all ask the one"),
+        ("batch in.jsonl o.jsonl --workers 2", "--workers: all workers would ask the same"),
     ):
         code, _, err = command(*words.split(), *at(server))
         assert code == 2 and says in err
@@ -67,7 +67,7 @@ def test_bad_lines_of_a_batch_have_errors(server: ScriptedServer, command: Any) 
     assert "No b" in rows[1]["error"]["message"]
     [choice] = rows[2]["response"]["body"]["choices"]
     assert choice["message"]["content"] == "C" and rows[2]["response"]["body"]["model"] == MODEL
-    assert rows[3]["error"]["message"].startswith("body.logprobs: the server takes and gives text")
+    assert rows[3]["error"]["message"].startswith("body.logprobs: the server works with text")
 
 
 def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:

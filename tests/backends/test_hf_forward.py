@@ -60,7 +60,7 @@ def test_model_with_a_state_is_computed_alone_and_equals_one_pass(kind, cached):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_model_that_sees_later_tokens_is_refused_by_name(dtype, tmp_path):
     saved("bert", tmp_path)
-    with pytest.raises(ConfigError, match="BertLMHeadModel does not run .* tokens behind it"):
+    with pytest.raises(ConfigError, match="BertLMHeadModel does not run .* tokens after it"):
         InferenceEngine(model_path=str(tmp_path), rollout=ROLLOUT | {"dtype": dtype})
 
 
@@ -94,7 +94,9 @@ def test_model_that_sees_padding_or_counts_it_is_computed_alone(lacks, dtype, mo
 @pytest.mark.engine
 def test_model_that_needs_another_ones_states_is_refused_by_name(tmp_path):
     saved("gemma4_unified_assistant", tmp_path)
-    with pytest.raises(ConfigError, match="AssistantForCausalLM does not run .* row of token ids"):
+    with pytest.raises(
+        ConfigError, match="AssistantForCausalLM does not run .* row from token ids"
+    ):
         InferenceEngine(model_path=str(tmp_path), rollout=ROLLOUT)
 
 

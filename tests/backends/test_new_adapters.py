@@ -39,20 +39,20 @@ def tensors_of(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
 # By what is wrong: the arguments of load_adapter after the name, and what is said of it.
 BROKEN = {
     "nowhere": (lambda: ("/nowhere", None), "/nowhere is not a PEFT folder"),
-    "no path": (lambda: ("a\0b", None), r"'a\\x00b' is no folder: ValueError"),
+    "no path": (lambda: ("a\0b", None), r"'a\\x00b' is not a folder: ValueError"),
     "no config": (lambda: (tensors_of(), None), "give the adapter's peft_config"),
     "dora": (lambda: (tensors_of(), PLAIN | {"use_dora": True}), "use_dora: True.*adapter_path"),
     "head": (
         lambda: (tensors_of(), PLAIN | {"modules_to_save": ["lm_head"]}),
-        "modules_to_save: .*only a merge",
+        "modules_to_save: .*needs a merge",
     ),
     "unknown": (lambda: (tensors_of(), PLAIN | {"use_next": True}), "use_next: True"),
-    "kind": (lambda: ({}, {"peft_type": "LOHA"}), "kind LOHA"),
+    "kind": (lambda: ({}, {"peft_type": "LOHA"}), "PEFT type is LOHA"),
     "nothing": (lambda: (tensors_of(), PLAIN | {"lora_alpha": 0}), "would change nothing"),
     "text": (lambda: (tensors_of(), PLAIN | {"r": "4"}), "its config has r: '4'"),
     "no number": (
         lambda: (tensors_of(), PLAIN | {"lora_alpha": math.nan}),
-        "lora_alpha: nan, with which .* nothing could be computed",
+        "lora_alpha: nan, with which .* could not be computed",
     ),
     "modules": (
         lambda: (tensors_of(), PLAIN | {"target_modules": ["wq"]}),
@@ -77,6 +77,6 @@ def test_adapter_that_cannot_be_served_is_refused_by_what_is_wrong(what):
 def test_embeddings_that_are_the_head_too_take_no_adapter(tmp_path):
     tied = tiny_model(tied=True)
     embeddings = adapter(tied, tmp_path / "embeddings", target_modules=["embed_tokens"])
-    with refused(ConfigError, "only a merge", key="adapters.new"):
+    with refused(ConfigError, "it must be merged", key="adapters.new"):
         new(embeddings, base=tied)
     assert new(adapter(tied, tmp_path / "queries"), base=tied).tensors

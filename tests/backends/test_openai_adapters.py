@@ -86,7 +86,7 @@ def test_engine_that_ends_unloads_what_it_has_loaded_and_nothing_else(server, vl
         assert engine.adapters == ["first", "second"]
         vllm.unloads = 500  # for a while
         with pytest.warns(
-            UserWarning, match="adapters.second: the weights before are still loaded.*busy"
+            UserWarning, match="adapters.second: its earlier weights are still loaded.*busy"
         ):
             assert engine.load_adapter("second", "/three") == 1
         vllm.unloads = 200

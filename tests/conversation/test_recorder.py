@@ -149,5 +149,7 @@ def test_warning_names_the_loop_and_the_first_place():
     assert [*warnings_of(outputs[:1], TOKENIZER), *failures(outputs)] == []
     [said] = warnings_of(outputs, TOKENIZER)
     assert said.startswith("agent loop mine: in 2 of 3 rows ")
-    assert "in row 1 at 1 of 7 ids. The first is token 5 of the response, in turn" in said
+    assert (
+        "in row 1 it is wrong at 1 of 7 ids. The first is token 5 of the response, in turn" in said
+    )
     assert "'<8>' (id 8) was sampled there and has mask 0" in said

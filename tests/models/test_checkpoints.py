@@ -98,7 +98,7 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "cut": (lambda actor: os.truncate(actor / SHARD, 5000), "cannot be merged"),
     "adapter": (
         lambda actor: (actor / "lora_adapter").mkdir(),
-        "LoRA actor's; name the model .* adapter_path: .*lora_adapter",
+        "LoRA actor's checkpoint; name the model .* adapter_path: .*lora_adapter",
     ),
     "tokenizer": (
         lambda actor: (actor / "huggingface" / "tokenizer_config.json").unlink(),

@@ -168,8 +168,8 @@ def test_what_cannot_be_enforced_is_refused_by_its_path(schema, path):
 @pytest.mark.parametrize(
     ("type_", "says"),
     [
-        ("objct", "'objct' is no JSON type; did you mean 'object'?"),
-        (["null", "list"], "'list' is no JSON type; they are object, array, "),
+        ("objct", "'objct' is not a JSON type; did you mean 'object'?"),
+        (["null", "list"], "'list' is not a JSON type; they are object, array, "),
         (["null", "null"], "must name one JSON type or more, each once"),
     ],
 )

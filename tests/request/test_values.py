@@ -175,7 +175,7 @@ def test_list_gives_each_prompt_its_value_and_none_the_configs(name):
         ({"top_p": 1.5}, "top_p: 1.5 is out of range; it must be above 0 and at most 1."),
         ({"n": 0}, "n: 0 is out of range; it must be from 1 to 65536."),
         ({"stop_token_ids": [5, -1]}, "stop_token_ids[1]: -1 is outside the vocabulary of 384 tok"),
-        ({"bad_words": ["a", " "]}, "bad_words[1]: ' ' has no letter"),
+        ({"bad_words": ["a", " "]}, "bad_words[1]: ' ' is blank"),
         ({"logit_bias": {"5": 101}}, "logit_bias[5]: 101 is out of range"),
         ({"logit_bias": {5: 1, "5": 2}}, "logit_bias: the token 5 appears twice."),
         ({"environment_factory": {"a": 5}}, "environment_factory.a: 5 cannot be called"),

@@ -181,8 +181,8 @@ def check_custom_ids(source: Path, shown: Path) -> None:
         name = parse(text, line).copied.get("custom_id")
         if isinstance(name, str) and (other := first.setdefault(name, line)) != line:
             raise ConfigError(
-                f"{shown}, line {line}: line {other} has the custom_id {name!r} too; it "
-                "identifies the answer: give each line a different one."
+                f"{shown}, line {line}: line {other} also has the custom_id {name!r}, which "
+                "identifies the answer; give each line a different one."
             )
 
 
@@ -218,7 +218,7 @@ def _job(source: Answering, rollouts: bool) -> Job:
             form = read(OpenAILine, value)
             keys, prompt = form.body, form.body.messages
             if keys.logprobs and source.model and source.tokenizer is None:
-                reason = "the server takes and gives text; set tokenizer_path"
+                reason = "the server works with text; set tokenizer_path"
                 raise ConfigError.of("body.logprobs", reason)
             if rollouts and keys.keywords().get("n", 1) != 1:
                 raise ConfigError.of("body.n", "with --rollouts a line has one answer")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LINES_ON_CPU = 128  # two lines are in flight for each row that runs at once: one waits
 MAX_CALLS = 512  # InferenceEngine's threads
-UNFINISHED = "the row was aborted before its answer was whole"  # when nothing says why
+UNFINISHED = "the row was aborted before its answer was complete"  # when nothing says why
 REFUSALS = (PromptError, ConfigError, ToolError)  # of a line's own request
 # Which code an error row has for the exception that a row's error names first.
 REFUSED, FAILED = {"PromptError", "PromptTooLongError", "ConfigError"}, "RequestFailure"

@@ -24,7 +24,7 @@ IN_HALF = (
 # Groups of numbers, by the beginning of their names.
 MEANINGS = {
     "prefill_decode/": "the rollout scores its own tokens differently: its prefill and its decode "
-    "do not compute the same (attention backend, KV cache)",
+    "compute different numbers (attention backend, KV cache)",
     "alone_in_batch/": "a row's log probs depend on the other rows of its batch (kernels "
     "that change with the batch, or padding)",
     "prefix_reuse/": "stale or wrong prefix cache: rows that start from cached prefixes differ "
@@ -37,29 +37,29 @@ MEANINGS = {
 }
 # Numbers that must be 0.
 ZERO = {
-    "prompts/text_differs": "template: the reference's chat template writes the same messages as "
-    "another text; of the conversation with an earlier <think>...</think> it may leave that out",
-    "prompts/ids_differ": "tokenizer: the same text becomes other ids at the reference",
-    "update_weights/cached_tokens": "stale prefix cache: after an update, prompts start from what "
-    "the old weights had computed",
+    "prompts/text_differs": "template: the reference's chat template renders the same messages to "
+    "another text; it may leave out an earlier <think>...</think>",
+    "prompts/ids_differ": "tokenizer: the reference tokenizes the same text to other ids",
+    "update_weights/cached_tokens": "stale prefix cache: after an update, prompts reuse cached "
+    "results of the old weights",
 }
 
 
 # What a difference between rollout and reference points to.
 STALE = "stale or wrong prefix cache: without cached prefixes the rollout agrees with the reference"
 POSITIONS = (
-    "positions or attention: what follows a sequence's first token, which sees no other, is equal, "
-    "and what follows later ones is not; look at the rotary embedding (scaling, theta), the "
-    "attention mask and window, then at the weights of queries and keys"
+    "positions or attention: tokens right after a sequence's first token, which attends only to "
+    "itself, have equal log probs, and later tokens do not; look at the rotary embedding "
+    "(scaling, theta), the attention mask and window, then at the weights of queries and keys"
 )
 PRECISION = (
-    "precision: small differences of both signs, as rounding to half precision makes them; one of "
-    "the two computes in another dtype, or the model does not bear half precision"
+    "precision: small differences of both signs, such as rounding to half precision causes; one "
+    "of the two computes in another dtype, or half precision is too coarse for the model"
 )
 WITHOUT_ENGINE = "no simple cause: compare with a reference engine, which sees whole sequences"
 WEIGHTS = (
-    "weights or the model's code: the sequences differ from their first token on, by no one "
-    "temperature and by more than rounding"
+    "weights or the model's code: the sequences differ from their first token on, and neither a "
+    "temperature nor rounding explains it"
 )
 
 

@@ -109,4 +109,6 @@ def built_in(rendered: Callable[[Conversation], object]) -> Conversation:
             return conversation
         except Exception as failure:  # a template may raise anything
             refused = refused or f"the whole one ({error_text(failure)})"
-    raise PromptError(f"the chat template refused {refused} and shorter ones; give your own.")
+    raise PromptError(
+        f"the chat template refused {refused} and shorter ones; give a conversation of your own."
+    )

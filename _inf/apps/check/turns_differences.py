@@ -26,12 +26,12 @@ CAUSES = {
     REWRITTEN: "the template renders earlier messages differently once later ones follow",
     TOKENS: "the same text in other tokens: a whole text is tokenized differently from its parts",
     BROKEN: "special tokens in a tool's or a user's text would end its message; ours breaks them",
-    BOS: "verl lets the tokenizer add its BOS to the text of a template that may have written one",
+    BOS: "verl lets the tokenizer add a BOS, and the template may already have written one",
     SCHEMA: "verl's OpenAIFunctionToolSchema adds keys to the tools (enum: null) or drops some",
     CALLS: "verl renders an answer with calls again; its sampled ids are dropped, its mask stays 1",
     AFTER_EOS: "what the template writes after an EOS is missing: verl continues from sampled ids",
-    EOS_TWICE: "the template begins the next message with the EOS, which verl has already",
-    FIXED: "verl renders what follows an answer after a fixed conversation of its own, not yours",
+    EOS_TWICE: "the template begins the next message with the EOS, which verl has already written",
+    FIXED: "verl renders what follows an answer after a fixed conversation, not after yours",
 }
 PLACES = {"prompt": "in the prompt", "answer": "in answer {}", "after": "after answer {}"}
 

@@ -66,8 +66,8 @@ class Commands(DefaultCommand):
             word = self.commands[ASK].make_parser(ctx).parse_args(list(args))[0].get("prompt") or ""
         if near := difflib.get_close_matches(word, self.commands, n=1, cutoff=NEAR):
             ctx.fail(
-                f"did you mean inf {near[0]} ...? A command comes first. "
-                f"As a prompt it is: inf ask {word}"
+                f"did you mean inf {near[0]} ...? The command must be the first word. To ask the "
+                f"model, write: inf ask {word}"
             )
 
 

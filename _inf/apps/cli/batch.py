@@ -92,9 +92,9 @@ def _report(tally: Tally, file: OutputFile, before: int, unsampled: Sequence[int
         typer.echo(f"nothing left to do: {before} lines were answered earlier", err=True)
     if unsampled:
         typer.echo(
-            f"inf: {len(unsampled)} answers of agent loops have {sum(unsampled)} ids whose mask is "
-            "not that of what was sampled (unsampled_ids in their rows); a trainer would learn "
-            "from other ids than the model's: docs/agent_loops.md",
+            f"inf: {len(unsampled)} answers of agent loops have {sum(unsampled)} ids with a wrong "
+            "mask (unsampled_ids in their rows); a trainer would learn from ids that the model "
+            "did not sample: docs/agent_loops.md",
             err=True,
         )
     if file.failed:

@@ -37,9 +37,9 @@ HELP = """/system TEXT   start again with that system prompt; without TEXT, with
 /reset   forget the conversation, and keep the system prompt
 /save FILE   write the conversation as a line that `inf batch` reads
 /quit, /exit   leave
-/help   this
-A message that begins with / is written with a space before it.
-A message of several lines stands between two lines of \"\"\".
+/help   show these commands
+Write a space before a message that begins with /.
+Write a message of several lines between two lines of \"\"\".
 Ctrl-C stops an answer, Ctrl-D leaves."""
 
 

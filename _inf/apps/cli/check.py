@@ -25,8 +25,8 @@ class CheckCommands(DefaultCommand):
 check_app = typer.Typer(
     cls=CheckCommands,
     rich_markup_mode=None,
-    help="Compare the rollout with Transformers or a trainer's log probs, and with itself:\n"
-    "inf check [PROMPTS]. Or a conversation by three paths: inf check turns.",
+    help="Compare the rollout with Transformers or a trainer's log probs, and with itself:\ninf "
+    "check [PROMPTS]. Or compare three renderings of a conversation: inf check turns.",
     subcommand_metavar="[PROMPTS] | turns ...",
 )
 
@@ -41,8 +41,8 @@ def check_engine(
     against: Annotated[
         Path | None,
         typer.Option(
-            help="A trainer's batch with old_log_probs: .safetensors, or a DataProto's file of "
-            "your own (a pickle). The default is Transformers.",
+            help="A trainer's batch with old_log_probs: .safetensors, or a file that you saved "
+            "from a DataProto (a pickle). The default is Transformers.",
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Rows that are sampled in one call.")] = BATCH,

@@ -57,11 +57,11 @@ class EvalOptions:
     ] = None
     agent_loop: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="verl's agent loop of rows without an agent_name."),
+        typer.Option(metavar="NAME", help="verl's agent loop, for rows without an agent_name."),
     ] = None
     environment: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:NAME", help="A factory of environments, as TRL's."),
+        typer.Option(metavar="FILE.py:NAME", help="A factory of environments, as in TRL."),
     ] = None
     adapter: Annotated[
         str | None,
@@ -129,7 +129,7 @@ def _report_faults(report: EvalReport, rows: Path) -> None:
     if report.unscored:
         typer.echo(
             f'inf: {report.unscored} answers have no reward: "error" in their rows says why; the '
-            "same command tries them again, and keeps the answers that are there",
+            "same command tries them again, and keeps the other answers",
             err=True,
         )
         raise typer.Exit(1)

@@ -27,7 +27,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The environment variable with the key that requests must have.",
+            help="The environment variable with the key that requests must send.",
         ),
     ] = None,
     adapter_folder: Annotated[
@@ -38,7 +38,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE.jsonl",
-            help="Write the traces of sessions there, too; inf show reads it.",
+            help="Also write the traces of sessions to this file, for inf show.",
         ),
     ] = None,
     *,

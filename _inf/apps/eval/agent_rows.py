@@ -42,7 +42,7 @@ class AgentRows:
         for name, instead in ((KEYWORD, f"the column {AGENT_NAME}"), (KWARGS, "columns")):
             if isinstance(params.get(name), list | tuple):
                 raise ConfigError.of(
-                    name, f"it is one for all rows here; for each row its own, give {instead}."
+                    name, f"it is the same for all rows; to choose it for each row, give {instead}."
                 )
         key, default, kwargs = KEYWORD, params.get(KEYWORD), params.get(KWARGS)
         if default is None and params.get("tools") is None:  # as `resolve` does

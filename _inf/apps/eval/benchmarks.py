@@ -86,9 +86,12 @@ class BenchmarkOptions:
     """The options of `inf eval` that not every benchmark has."""
 
     data: Annotated[
-        Path | None, typer.Option(help="A benchmark's problems, as on the Hub; else the Hub's.")
+        Path | None,
+        typer.Option(
+            help="A file of the benchmark's problems, in the Hub's form; by default, the Hub's."
+        ),
     ] = None
-    size: Annotated[int, typer.Option(min=1, help="rg: questions of each task.")] = (
+    size: Annotated[int, typer.Option(min=1, help="rg: how many questions of each task.")] = (
         reasoning_tasks.SIZE
     )
     data_seed: Annotated[

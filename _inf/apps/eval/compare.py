@@ -133,7 +133,7 @@ class Comparison:
             f"{sure} scored by the same reward function, so B - A may come from that:",
             f"  A was scored by {a}",
             f"  B was scored by {b}",
-            "  The run's own command with one --reward for both scores their stored answers again.",
+            "  To score both again, repeat each run's command with the same --reward.",
         ]
 
     def _left_out(self) -> list[str]:

@@ -113,10 +113,10 @@ class EvalReport:
         first = f"{row['agent_loop']}, row {row['number']}, sample {row['sample']}"
         return (
             f"{self.unsampled_rows} of {sum(self.agent_loops.values())} answers of agent loops "
-            f"have {self.unsampled_ids} ids whose mask is not that of what was sampled; the first "
-            f"is of {first}: token {place} of the response, {row['response_texts'][place]!r} "
-            f"(id {row['response_ids'][place]}), {what}. A trainer would learn "
-            "from other ids than the model's (docs/agent_loops.md)."
+            f"have {self.unsampled_ids} ids with a wrong mask; the first is in {first}: token "
+            f"{place} of the response, {row['response_texts'][place]!r} (id "
+            f"{row['response_ids'][place]}), {what}. A trainer would learn from ids that the model "
+            "did not sample (docs/agent_loops.md)."
         )
 
     def __repr__(self) -> str:

@@ -137,7 +137,7 @@ def _score_of_loop(row: AnswerRow) -> Reward:
     if score is None:  # in JSON
         raise RewardError(
             f"agent loop {row['agent_loop']}: its reward_score is NaN or infinite; return a finite "
-            "number, or None for a reward function's."
+            "number, or None to use a reward function."
         )
     return Reward(Reward.of(score).value, extra if isinstance(extra, dict) else {})
 
@@ -147,11 +147,11 @@ def _why(version: CodeVersion, rescore: bool) -> str:
         return RESCORE
     if version.unknown:
         return (
-            f"nobody can say whether the reward {version.name} is the same as in the earlier run "
+            f"it is not known whether the reward {version.name} is the same as in the earlier run "
             f"({', '.join(version.unknown)}); make such an object inside of the function, or name "
             "the function as FILE.py:NAME"
         )
-    return f"their rewards are of another version of {version.name}"
+    return f"their rewards come from another version of {version.name}"
 
 
 async def answer_and_score(

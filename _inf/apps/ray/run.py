@@ -45,13 +45,13 @@ def answer_on_ray(
     parallel = config.rollout.tensor_model_parallel_size * config.rollout.data_parallel_size
     if parallel > 1:
         raise ConfigError(
-            f"--workers: an engine there has one process; rollout.tensor_model_parallel_size x "
-            f"data_parallel_size is {parallel}; set both to 1."
+            "--workers: each worker's engine has one process, but "
+            f"rollout.tensor_model_parallel_size x data_parallel_size is {parallel}; set both to 1."
         )
     if describe(config).remote:
         raise ConfigError(
-            "--workers: they would all ask the one server; leave it out, and set "
-            "rollout.max_num_seqs to the requests that the server takes at once."
+            "--workers: all workers would ask the same server; leave it out, and set "
+            "rollout.max_num_seqs to the number of requests that the server takes at once."
         )
     require("ray", "--workers: ")
     model = fingerprint.of_config(config)["model"]
@@ -137,9 +137,9 @@ def _finished(ray: Any, running: list[Any], actors: Sequence[Any]) -> Any:
             since = time.monotonic()
         elif time.monotonic() - since > PLACE_SECONDS:
             raise EngineDeadError(
-                f"--workers: for {PLACE_SECONDS:.0f} seconds Ray has had a place for {alive} of "
-                f"{len(actors)} engines only: a machine was lost, or other work took its GPUs or "
-                f"cores. The same command resumes with the lines that have no answer, with fewer "
-                "--workers too."
+                f"--workers: for {PLACE_SECONDS:.0f} seconds Ray has found a place for only "
+                f"{alive} of {len(actors)} engines: a machine was lost, or other work took its "
+                "GPUs or cores. The same command resumes with the lines that have no answer, also "
+                "with fewer --workers."
             )
     return done[0]

@@ -105,8 +105,8 @@ class Rollout:
             raise ConfigError(f"{where}: a row is a JSON object, not {shown(row)}.")
         if all(row.get(name) is None for name in SAYS_SOMETHING):
             raise ConfigError(
-                f"{where}: it has none of {', '.join(SAYS_SOMETHING)}, so it is no rollout; files "
-                "of them are written by inf eval, inf batch --rollouts and inf.save_rollouts."
+                f"{where}: it has none of {', '.join(SAYS_SOMETHING)}, so it is not a rollout; inf "
+                "eval, inf batch --rollouts and inf.save_rollouts write files of rollouts."
             )
         try:
             checked = _row_model().model_validate({"row_id": row_id, **row})
@@ -127,13 +127,13 @@ class Rollout:
         if self.response_ids is not None and self.response_mask is None:
             raise ConfigError(f"{where}: response_mask is missing; it says which ids were sampled.")
         if set(self.response_mask or ()) - {0, 1}:
-            raise ConfigError(f"{where}: response_mask: its values are 0 and 1.")
+            raise ConfigError(f"{where}: response_mask: its values must be 0 or 1.")
         length, pairs = len(self.response_ids or ()), self.answer_places or []
         bounds = [0, *(place for pair in pairs for place in pair), length]
         if any(len(pair) != 2 for pair in pairs) or bounds != sorted(bounds):
             raise ConfigError(
-                f"{where}: answer_places: pairs of a first place and an end, in order, among "
-                f"{length} response_ids, not {shown(pairs)}."
+                f"{where}: answer_places: it must be pairs of a first index and the index after "
+                f"the last, in order, within {length} response_ids, not {shown(pairs)}."
             )
 
     def row(self) -> dict[str, Any]:

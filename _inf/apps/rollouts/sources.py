@@ -47,7 +47,8 @@ def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
         rows = [rows]
     elif not isinstance(rows, Sequence | GenerationOutput) or isinstance(rows, str | bytes):
         raise ConfigError(
-            f"rows: {shown(rows)} is no GenerationOutput, DataProto or list of traces or rollouts."
+            f"rows: {shown(rows)} is not a GenerationOutput, a DataProto, or a list of traces or "
+            "rollouts."
         )
     return [_one(row, f"rows[{place}]", place, tokenizer) for place, row in enumerate(rows)]
 

@@ -116,7 +116,7 @@ def load_traces(path: str | os.PathLike[str]) -> list[Trace]:
     for number, row in json_lines(path, cut=True):
         where = f"{path}, line {number}"
         if not isinstance(row, dict) or not isinstance(row.get("id"), str):
-            raise ConfigError(f"{where}: {shown(row)} is no trace of inf serve --traces.")
+            raise ConfigError(f"{where}: {shown(row)} is not a trace of inf serve --traces.")
         trace = traces.setdefault(row["id"], {})
         new = not trace
         for name, value in row.items():
@@ -135,7 +135,7 @@ def check_trace_file(path: str | os.PathLike[str]) -> None:
         with file.open("rb") as earlier:
             whole = earlier.readline().endswith(b"\n")
         if not (whole and is_trace_file(file)):
-            reason = "its first line is no trace of inf serve --traces; name another file."
+            reason = "its first line is not a trace of inf serve --traces; name another file."
             raise ConfigError.of("traces", f"{path}: {reason}")
 
 
@@ -159,7 +159,7 @@ def _trace(row: Mapping[str, Any], where: str) -> Trace:
     try:
         return _adapter().validate_python(row)
     except pydantic.ValidationError as failure:
-        reason = f"{first_fault(failure)}; it is no trace of inf serve --traces."
+        reason = f"{first_fault(failure)}; it is not a trace of inf serve --traces."
         raise ConfigError(f"{where}: {reason}") from None
 
 

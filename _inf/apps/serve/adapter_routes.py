@@ -35,7 +35,7 @@ def load_adapter(root: Path, engine: InferenceEngine, body: LoadBody) -> str:
     try:
         folder = (root / body.lora_path).resolve()
     except (OSError, ValueError, RuntimeError) as failure:  # a NUL; links in a circle
-        reason = f"lora_path: {shown(body.lora_path)} is no folder: {error_text(failure)}."
+        reason = f"lora_path: {shown(body.lora_path)} is not a folder: {error_text(failure)}."
         raise RequestError(400, reason, key="lora_path") from failure
     if not folder.is_relative_to(root.resolve()):
         reason = f"{body.lora_path!r} is not below the server's adapter folder."

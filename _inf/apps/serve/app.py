@@ -132,7 +132,7 @@ class Service:
         adapters = await asyncio.to_thread(lambda: self.engine.adapters)
         if name not in adapters:
             also = f", and its adapters {', '.join(adapters)}" if adapters else ""
-            message = f"model: there is only {self.model!r}{also}."
+            message = f"model: this server has only {self.model!r}{also}."
             raise RequestError(404, message, key="model", code="model_not_found")
         return name
 

@@ -108,7 +108,7 @@ class ServedKeywords(Keywords):
     @model_validator(mode="after")
     def _refuse_several_of_a_kind(self) -> ServedKeywords:
         if self.best_of not in (None, self.n or 1):
-            reason = f"answers are not ranked, so it can only be n, which is {self.n or 1}"
+            reason = f"answers are not ranked, so it must equal n, which is {self.n or 1}"
             raise ConfigError.of("best_of", reason)
         also = {*Grammar.keywords} & super().keywords().keys()
         if self.structured_outputs is not None and also:

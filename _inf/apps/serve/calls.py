@@ -111,5 +111,5 @@ def _check_size(call: RenderedCall) -> None:
         raise ConfigError.of("n", f"{reason}; at most {MAX_ROWS} can be asked for at once")
     tokens = call.n * sum(map(len, call.prompts))
     if (scored := int(call.params.get("prompt_logprobs") or 0) * tokens) > MAX_SCORED:
-        reason = f"{tokens} tokens of prompts have {scored} likeliest ones together"
+        reason = f"{tokens} prompt tokens have {scored} likeliest tokens in all"
         raise ConfigError.of("prompt_logprobs", f"{reason}; at most {MAX_SCORED} can be asked for")

@@ -40,8 +40,8 @@ class EngineKeeper:
         self._may_restart = False
         if version := self.engine.weight_version:
             logger.error(
-                "The engine died, and its weights were updated (version %d): restart() and "
-                "update_weights() are left to the program that serves it.",
+                "The engine died, and its weights were updated (version %d): the program that "
+                "serves it must call restart() and update_weights().",
                 version,
             )
             return "dead"
@@ -57,14 +57,14 @@ class EngineKeeper:
         self._may_restart = True
 
     def _run_restart(self) -> None:
-        logger.warning("The engine died; it is started again.")
+        logger.warning("The engine died and is being restarted.")
         try:
             self.engine.restart()
         except InferenceError as failure:
-            logger.error("The engine could not be started again: %s", error_text(failure))
+            logger.error("The engine could not be restarted: %s", error_text(failure))
         else:
             self.restarts += 1
-            logger.warning("The engine was started again.")
+            logger.warning("The engine was restarted.")
 
     def stop(self, timeout: float) -> None:
         if self._restart is not None:

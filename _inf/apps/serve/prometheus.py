@@ -21,7 +21,7 @@ ENGINE_TOTALS = (
     ("inf_rows", "requests", "Answers that were finished"),
     ("inf_prompt_tokens", "prompt_tokens", "Tokens of prompts"),
     ("inf_completion_tokens", "completion_tokens", "Tokens that were generated"),
-    ("inf_cached_tokens", "cached_tokens", "Tokens of prompts that the prefix cache had"),
+    ("inf_cached_tokens", "cached_tokens", "Tokens of prompts found in the prefix cache"),
     ("inf_restarts", "restarts", "Restarts of the engine"),
 )
 
@@ -34,7 +34,9 @@ class Metrics:
             "inf_http_requests", "Requests by route and status", ("route", "status"), registry=None
         )
         self.running = Gauge(
-            "inf_http_requests_running", "Requests that are answered or wait for it", registry=None
+            "inf_http_requests_running",
+            "Requests that are being answered or are waiting",
+            registry=None,
         )
         for collector in (self.requests, self.running, self):
             self.registry.register(collector)
@@ -69,7 +71,7 @@ class WatchRequests:
         except Exception as failure:
             code, body = error_of(failure, scope["path"])
             if status is not None:  # the server closes the connection
-                raise InferenceError("A response ended before its end.") from None
+                raise InferenceError("A response was cut off.") from None
             await JSONResponse(body, code, headers_of(failure, code))(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "other")

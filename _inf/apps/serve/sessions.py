@@ -111,7 +111,10 @@ class Session:
         if (left := most - used) <= 0:
             self._end(limit, most)
         if answers > left:
-            reason = f"session: {left} of its {limit} of {most} are left, for {answers} answers"
+            reason = (
+                f"session: its {limit} is {most}, of which {left} are left, and the request "
+                f"asks for {answers} answers"
+            )
             raise RequestError(400, f"{reason}; ask for fewer.", key=limit, code="length")
         return left
 

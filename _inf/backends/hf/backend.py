@@ -208,7 +208,7 @@ class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
                 for name, tensor in tensors:
                     state[name].detach().copy_(new_weights.whole(tensor))
             except BaseException as failure:  # some weights are new, and the others are not
-                what = f"An update of the weights ended half way with {error_text(failure)}"
+                what = f"An update of the weights failed halfway with {error_text(failure)}"
                 self.host.declare_dead(what)
                 raise
             self.weight_version = self.weight_version + 1 if version is None else version

@@ -75,11 +75,11 @@ def _forward(model: Any, total: int) -> Forward:
         forward = Forward(model, total)
     except Exception as failure:
         raise ConfigError(
-            f"{refused} it computes no row of token ids alone: {error_text(failure)}."
+            f"{refused} it cannot compute a row from token ids alone: {error_text(failure)}."
         ) from failure
     if not forward.causal:
         raise ConfigError(
-            f"{refused} a token's logits depend on the tokens behind it. Take a model that decodes "
+            f"{refused} a token's logits depend on the tokens after it. Use a model that decodes "
             "text."
         )
     return forward

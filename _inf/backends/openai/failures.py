@@ -57,7 +57,7 @@ class Access:
         if isinstance(cause, httpx.TimeoutException):
             what = "sent nothing for the seconds of hang_timeout"
         elif isinstance(cause, httpx.TransportError):
-            what = f"broke the connection off ({error_text(cause)})"
+            what = f"closed the connection ({error_text(cause)})"
         elif isinstance(failure, openai.APIError):
             what = f"ended the answer with an error: {self._words(failure)}"
         else:
@@ -77,7 +77,7 @@ class Access:
             )
         if status == 403:
             return AccessRefused.of(
-                "api_key_env", f"the key in {self.key_env} is not enough: {said}"
+                "api_key_env", f"the key in {self.key_env} does not permit this: {said}"
             )
         if status in BUSY or status >= 500:
             return RequestFailure(f"{row}: {said}", index=index)

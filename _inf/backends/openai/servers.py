@@ -67,9 +67,9 @@ async def find(server: Server, config: Config, model: ModelInfo) -> Found:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise ConfigError.of(
             "tokenizer_path",
-            f"{server.access.base_url} does not give token ids as vLLM, SGLang or inf serve do; "
-            "leave tokenizer_path out to send it text. Its /models names "
-            f"{shown(kind)} as owned_by; the key server_kind names it instead.",
+            f"{server.access.base_url} does not return token ids as vLLM, SGLang or inf serve do; "
+            f"leave tokenizer_path out to send it text. Its /models says owned_by {shown(kind)}; "
+            "if that is wrong, set the key server_kind.",
         ) from None
     if read not in (ids, len(ids)):
         raise ConfigError.of(

@@ -90,7 +90,7 @@ class WeightsFolder:
             except (ConfigError, PromptError) as refusal:
                 raise InferenceError(
                     f"The server did not load the weights ({refusal}) It reads the folder of "
-                    "TMPDIR as its own user; if it failed half way, update again with all weights."
+                    "TMPDIR as its own user; if it failed halfway, update again with all weights."
                 ) from refusal
 
     def _save(self, folder: Path, tensors: NamedTensors) -> None:
@@ -117,8 +117,8 @@ class WeightsFolder:
             else:
                 return
         raise InferenceError(
-            f"{server.root} was not without requests for {IDLE_SECONDS:.0f} s, and weights are not "
-            "changed under them; it keeps the weights that it has. End its other clients first."
+            f"{server.root} had requests for {IDLE_SECONDS:.0f} s without a pause, and weights are "
+            "not changed while requests run; it keeps its old weights. End its other clients first."
         )
 
 

@@ -116,6 +116,6 @@ class TokenAnswer(OpenAIAnswer):
     def _add(self, new: Sequence[int], choice: Mapping[str, Any]) -> None:
         logprobs = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(new)
         if len(logprobs) != len(new):
-            raise ValueError("it has not one log prob per token")
+            raise ValueError("it does not have one log prob per token")
         self.token_ids += new
         self.logprobs += logprobs

@@ -71,8 +71,8 @@ class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
     def _check_one_rank(self, what: str) -> None:
         if (size := self.rollout.ranks.size) > 1:
             raise ConfigError(
-                f"{what} needs rollout.tensor_model_parallel_size 1, and it is {size}: while the "
-                "ranks of a group are in a call, they take no other one."
+                f"{what} needs rollout.tensor_model_parallel_size 1, and it is {size}: the ranks "
+                "of a group take no other call while one runs."
             )
 
     def reset_prefix_cache(self) -> None:

@@ -73,8 +73,9 @@ class SglangAdapters(LoadedAdapters):
         if name not in self._loaded and len(self._loaded) >= self._most:
             raise ConfigError.of(
                 f"adapters.{name}",
-                f"{self._most} are loaded, with which the engine is full: unload one, or start it "
-                f"with a larger {OWN}{SLOTS} ({self._most + 1}: the model's own place and theirs).",
+                f"{self._most} adapters are loaded, and the engine takes no more: unload one, or "
+                f"start the engine with a larger {OWN}{SLOTS} (now {self._most + 1}: one place for "
+                "the model, the others for adapters).",
             )
 
     async def _load(self, name: str, new: NewAdapter) -> str:

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 ASLEEP = "The engine is asleep; wake_up() brings it back."
 ON_CPU = (
-    "The prefix cache was emptied, but on a CPU its memory and the weights' stay the engine's: "
-    "SGLang's memory saver is CUDA's. shutdown() frees them."
+    "The prefix cache was emptied, but on a CPU the engine keeps the memory of cache and weights, "
+    "because SGLang's memory saver needs CUDA. shutdown() frees it."
 )
 # In the order in which verl must resume them.
 PARTS = ["weights", "kv_cache"]
 HALF_WAY = (
-    "An update of the weights ended half way, so the engine holds some old and some new ones; "
-    "call update_weights() again with all of them, or restart()."
+    "An update of the weights failed halfway, so the engine has some old and some new weights; "
+    "call update_weights() again with all weights, or restart()."
 )
 SHARED_MEMORY = "/dev/shm"
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # seconds between two attempts to empty the cache
@@ -257,7 +257,8 @@ async def wake_up(rollout: CorrectedRollout) -> None:
 def _engine(rollout: CorrectedRollout, verb: str) -> Engine:
     if not rollout.config.free_cache_engine:
         raise ConfigError.of(
-            "rollout.free_cache_engine", f"{verb}() needs an engine that was started with it true"
+            "rollout.free_cache_engine",
+            f"{verb}() needs an engine that was started with this key set to true",
         )
     engine: Engine = rollout._engine
     return engine

@@ -126,8 +126,8 @@ def kernel_library() -> Path | None:
         return library
     except ConfigError as error:
         quiet.warn(
-            f"compiled_kernels: {error}; so PyTorch's operators compute the layers, "
-            "which is slower. Set compiled_kernels: false if that is meant."
+            f"compiled_kernels: {error}; so PyTorch's operators compute the layers, which is "
+            "slower. Set compiled_kernels: false to do so without this warning."
         )
         return None
 

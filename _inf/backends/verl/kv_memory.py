@@ -43,9 +43,9 @@ def sized(
     if fits < (pool or row):
         raise ConfigError(
             f"{_what_was_asked(config, row)} would not fit into memory, at {token} bytes each; "
-            f"{fits} would. {free / 1e9:.1f} GB are free, the engine may take {share} of them "
-            f"({SHARE}), and {weights / 1e9:.1f} GB are the weights' in {config.rollout.dtype} "
-            "(rollout.dtype)."
+            f"{fits} tokens would. {free / 1e9:.1f} GB are free, the engine may take {share} of "
+            f"them ({SHARE}), and the weights take {weights / 1e9:.1f} GB in "
+            f"{config.rollout.dtype} (rollout.dtype)."
         )
     return arguments | {"max_total_tokens": min(arguments["max_total_tokens"], fits)}
 
@@ -56,8 +56,8 @@ def check_held(held: tuple[int, int], row: int, config: Config) -> None:
     tokens, page = held
     if tokens < row or tokens + page <= (_pool(config) or 0):
         raise ConfigError(
-            f"{_what_was_asked(config, row)} did not fit into memory; {tokens} would. Free some, "
-            f"or raise {SHARE} ({config.rollout.gpu_memory_utilization})."
+            f"{_what_was_asked(config, row)} did not fit into memory; {tokens} tokens would. Free "
+            f"some memory, or raise {SHARE} ({config.rollout.gpu_memory_utilization})."
         )
 
 

@@ -121,7 +121,7 @@ def _on_a_gpu(config: Config) -> dict[str, Any]:
 
     for key in ("pack_weights", "compiled_kernels"):
         if not getattr(config, key):
-            raise ConfigError.of(key, "only a CPU computes so; leave it out on a GPU")
+            raise ConfigError.of(key, "it works on a CPU only; leave it out on a GPU")
     rollout = config.rollout
     float32 = rollout.dtype in FLOAT32
     backend = rollout.engine_kwargs["sglang"].get(ATTENTION)
@@ -136,8 +136,8 @@ def _on_a_gpu(config: Config) -> dict[str, Any]:
         if rollout.free_cache_engine and asks:
             raise ConfigError.of(  # torch_memory_saver 0.0.9, `entrypoint.py`
                 "rollout.free_cache_engine",
-                f"{name} asks for expandable_segments, whose memory cannot be given back; unset "
-                "it, or set free_cache_engine to false.",
+                f"{name} asks for expandable_segments, whose memory cannot be released; unset it, "
+                "or set free_cache_engine to false.",
             )
     chosen: dict[str, Any] = {
         "enable_memory_saver": rollout.free_cache_engine,

@@ -44,7 +44,8 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
         )
     if expected is None:
         quiet.warn(
-            f"{name} was never compared with Transformers on SGLang 0.5.9; `inf check` does that."
+            f"{name} was never compared with Transformers on SGLang 0.5.9; compare it with `inf "
+            "check`."
         )
         return
     [row] = backend.score([(ids, 1)], CancelToken())
@@ -54,7 +55,7 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
     if too_far := [difference for difference in apart if not difference <= WITHIN]:  # NaN too
         raise ConfigError(
             f"model_path: SGLang 0.5.9 does not compute {name} as Transformers does: of "
-            f"{len(computed)} tokens {len(too_far)} have another log prob, by up to "
+            f"{len(computed)} tokens, {len(too_far)} have a different log prob, by up to "
             f"{max(too_far):.2g}. Serve it elsewhere, or report it."
         )
 

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 NO_CLASS = (
-    "SGLang 0.5.9 has no class for it, and what it does instead, running Transformers' own code, "
-    "does not take this model's weights"
+    "SGLang 0.5.9 has no class for it; instead it runs Transformers' own code, which does not "
+    "take this model's weights"
 )
 NO_MLA = "its latent attention (MLA) needs kernels that a CPU does not have; serve it on a GPU"
 NO_SINKS = (
     "its attention sinks and MXFP4 weights need kernels that a CPU does not have; serve it on a GPU"
 )
-NO_KERNELS = "SGLang serves it with attention kernels of a GPU only; serve it on a GPU"
-STATE_SPACE = "its layers keep a state in place of keys and values, in CUDA kernels"
+NO_KERNELS = "SGLang serves it only with attention kernels of a GPU; serve it on a GPU"
+STATE_SPACE = "its layers keep a state instead of keys and values, and need CUDA kernels"
 # Compared with Transformers, token by token.
 EXACT_ON_CPU = """
     ArceeForCausalLM Cohere2ForCausalLM CohereForCausalLM Ernie4_5ForCausalLM Gemma2ForCausalLM
@@ -195,7 +195,7 @@ def _check_values(name: str, text: Any) -> None:
         if name in names.split() and (value := getattr(text, key, right[0])) not in right:
             raise ConfigError(
                 f"model_path: {name} with {key} {value!r}: SGLang 0.5.9 would compute {right[0]!r} "
-                "in its place."
+                "instead."
             )
     scaling, kind = rope_scaling(text)
     # Transformers reads it for longrope outside of rope_scaling, SGLang in both places.
@@ -204,7 +204,7 @@ def _check_values(name: str, text: Any) -> None:
         raise ConfigError(
             f"model_path: {name} with rope_scaling {kind} without {ORIGINAL}: SGLang 0.5.9 needs "
             "it; add it to rope_scaling in the model's config.json (Transformers takes "
-            f"max_position_embeddings, {text.max_position_embeddings}, in its place)."
+            f"max_position_embeddings, {text.max_position_embeddings}, instead)."
         )
     for key in UNREAD_ROPE if kind in ("yarn", "longrope") and name in EXACT_ON_CPU else ():
         if scaling.get(key) is not None:

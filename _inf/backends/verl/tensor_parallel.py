@@ -58,7 +58,7 @@ class Ranks:
             raise failure
         if theirs != call:
             raise InferenceError(
-                f"Rank {self.rank} is in another call than the first rank of its tensor-parallel "
+                f"Rank {self.rank} made another call than the first rank of its tensor-parallel "
                 "group: all ranks must make the same calls in the same order, on one thread."
             )
         if error is not None:

@@ -122,7 +122,10 @@ def _file_entries(path: str) -> dict[str, DictConfig]:
         elif name in entries:
             fault = f"an earlier entry has the name {name!r}"
         elif name == SINGLE_TURN:
-            fault = f"{name!r} is verl's own loop, which generate() itself is; name yours otherwise"
+            fault = (
+                f"{name!r} is verl's own loop and the same as plain generate(); give yours "
+                "another name"
+            )
         if fault:
             raise ConfigError.of(FILE_KEY, f"{path}, entry {index}: {fault}.")
         entries[str(name)] = entry

@@ -29,13 +29,13 @@ class AgentLoops:
         if None in asked:
             raise ConfigError.of(
                 "agent_loop",
-                f"prompt {asked.index(None)} has none, and others have; in one call all prompts "
-                "have one, or none has.",
+                f"prompt {asked.index(None)} has none, and others have one; in one call, give one "
+                "to all prompts or to none.",
             )
         if self.thread.is_current:
             raise InferenceError(
-                "An agent loop runs on the thread of agent loops, where generate() cannot wait "
-                "for another one: await agenerate() there."
+                "All agent loops share one thread, which generate() would block: await "
+                "agenerate() there."
             )
         found = {id(loop): self._known.find(loop) for loop in asked}
         with self._lock:

@@ -24,7 +24,7 @@ class Beams(Part):
         "num_beams": Keyword(
             values.count,
             "Beam search, on rollout.name hf. Default 1: none. Above 1, the `n` rows of a prompt "
-            "are the best of so many beams (as Transformers); not with sampling keywords, "
+            "are the best of this many beams (as Transformers); not with sampling keywords, "
             "grammars, streams or tools (docs/backends.md).",
             int,
             "1: none",
@@ -35,9 +35,9 @@ class Beams(Part):
             in_body=False,
             refused={
                 **NOT_IN_TURNS,
-                "stream": "a beam is known at its end only; use generate()",
-                "streamed chat": "a beam is known at its end only, and this chat streams; start "
-                "inf chat --json",
+                "stream": "a beam is known only when it is complete; use generate()",
+                "streamed chat": "a beam is known only when it is complete, and this chat "
+                "streams; start inf chat --json",
             },
         )
     }

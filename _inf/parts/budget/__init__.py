@@ -73,7 +73,7 @@ class Budget(Part):
 
     def contradictions(self, params: SamplingParams, model: ModelInfo) -> Iterable[tuple[str, str]]:
         if is_constrained(params):
-            why = "a grammar makes the answer, without a thought; leave it out."
+            why = "an answer with a grammar has no thought; leave it out."
             yield "thinking_token_budget", why
         if model.tokenizer is not None and self.marks is None:
             why = "the marks of a thought are not known; set reasoning_parser in the config."

@@ -42,8 +42,8 @@ def _of_row(params: SamplingParams, row: RowPrompt, limits: Limits) -> SamplingP
     if tokens >= params.max_tokens:
         raise ConfigError.of(
             "max_tokens",
-            f"{params.max_tokens} counts the {tokens} tokens that prompt {index}, a row, already "
-            "has; raise it.",
+            f"{params.max_tokens} includes the {tokens} tokens that the row of prompt {index} "
+            "already has; raise it.",
         )
     ids = so_far.token_ids if so_far.transcript is None else so_far.transcript.ids
     for each in (row.token_ids, ids):

@@ -38,7 +38,7 @@ class RoutedExperts(Part):
         "routed_experts": Field(
             "Any",
             "only with `return_routed_experts=True`: an int32 array per row, tokens x layers x k, "
-            "for all tokens of prompt and answer but the last, which was not computed.",
+            "for all tokens of prompt and answer except the last, which the model did not read.",
         )
     }
     instead = (

@@ -23,9 +23,9 @@ class Failures(Part):
     keywords = {
         "on_error": Keyword(
             functools.partial(values.one_of, known=("raise", "row")),
-            "raise, the default, or row. With raise the first refused prompt or failed request "
-            "raises; with row they become rows with `finish_reason` abort and "
-            '`metadata["error"]`, and the other rows are as without them.',
+            "raise, the default, or row. With raise, the first refused prompt or failed request "
+            "raises its error. With row, each becomes a row with `finish_reason` abort and "
+            '`metadata["error"]`, and the other rows do not change.',
             typed='Literal["raise", "row"]',
             per_prompt=False,
             neutral="raise",

@@ -177,8 +177,8 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
         _check_json_pattern(schema["pattern"], f"{path}.pattern")
     if schema.get("properties") and schema.get("patternProperties"):
         raise ConfigError(
-            f"{path}.patternProperties: it cannot be enforced beside properties, each of which "
-            "llguidance holds to its own schema only; leave one of the two out."
+            f"{path}.patternProperties: it cannot be enforced together with properties, because "
+            "llguidance checks a property only against its own schema; leave one of the two out."
         )
     for pattern in schema.get("patternProperties", ()):
         _check_json_pattern(pattern, f"{path}.patternProperties.{pattern}")
@@ -233,8 +233,9 @@ def _check_json_pattern(pattern: str, where: str) -> None:
     )
     if wrong or any(ESCAPED_IN_JSON.match(token) for token in tokens):
         raise ConfigError(
-            f"{where}: {shown(pattern)} has a character that JSON escapes, or a class with all "
-            "but a quote or a backslash, which cannot be enforced; list what classes allow."
+            f"{where}: {shown(pattern)} has a character that JSON escapes, or a class that "
+            "excludes only a quote or a backslash, which cannot be enforced; list the characters "
+            "that a class allows."
         )
 
 

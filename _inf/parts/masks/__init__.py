@@ -23,7 +23,7 @@ def words(name: str, value: Any) -> list[str]:
     found = values.strings(name, value)
     for index, word in enumerate(found):
         if not word.strip():
-            raise ConfigError.of(f"{name}[{index}]", f"{shown(word)} has no letter of a word.")
+            raise ConfigError.of(f"{name}[{index}]", f"{shown(word)} is blank.")
     return found
 
 
@@ -74,7 +74,7 @@ class Masks(Part):
         for name, excluded in (("bad_words", banned), ("min_tokens", ends)):
             left = left - excluded
             if self.allowed_token_ids and not left:
-                yield name, "it leaves none of the allowed_token_ids to begin with."
+                yield name, "it rules out each of the allowed_token_ids as the first token."
 
 
 def _word_ids(words: Sequence[str], model: ModelInfo) -> list[list[int]]:
@@ -91,7 +91,7 @@ def _word_ids(words: Sequence[str], model: ModelInfo) -> list[list[int]]:
         )
         if not plain:
             raise ConfigError.of(
-                f"bad_words[{index}]", f"{shown(word)} is no token in this model's tokenizer."
+                f"bad_words[{index}]", f"{shown(word)} is not a token of this model's tokenizer."
             )
         found.append(plain)
         if len(spaced) == len(plain) and spaced[0] != plain[0]:

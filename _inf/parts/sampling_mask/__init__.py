@@ -44,7 +44,7 @@ class SamplingMask(Part):
             "min_p left, sorted.",
         ),
         "sampling_logprobs": Field(
-            "list[float]", "beside it: the sampled id's log prob among these ids."
+            "list[float]", "with it: the sampled id's log prob among these ids."
         ),
     }
     sampling_mask: bool = False

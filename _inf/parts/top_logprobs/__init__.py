@@ -42,9 +42,10 @@ class TopLogprobs(Part):
         ),
         "logprobs": Keyword(
             values.likeliest,
-            "How many of the likeliest tokens to return per position (`top_logprobs`). From 0, the "
-            "default, to the vocabulary's size; -1: all (as vLLM). Each takes some 200 bytes: all "
-            "of a vocabulary of 50,000 are 10 MB a token. Above 20, what may not fit is refused.",
+            "How many of the likeliest tokens to return per position (`top_logprobs`). From 0, "
+            "the default, to the vocabulary's size; -1: all (as vLLM). Each takes some 200 bytes: "
+            "all of a vocabulary of 50,000 are 10 MB a token. Above 20, a call that may not fit "
+            "into memory is refused.",
             feature="top_logprobs",
             typed="int",
             per_prompt=False,

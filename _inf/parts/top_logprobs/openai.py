@@ -23,8 +23,8 @@ class Translation(translation.Translation[TopLogprobs]):
         if not ours:
             raise ConfigError.of(
                 "logprob_token_ids" if self.part.logprob_token_ids else "logprobs",
-                "this server computes log probs from other logits under these parameters "
-                "(docs/backends.md); leave it out, or what changes the logits.",
+                "with these parameters this server computes log probs from other logits "
+                "(docs/backends.md); leave it out, or the parameters that change the logits.",
             )
 
     def sent(self) -> dict[str, Any]:

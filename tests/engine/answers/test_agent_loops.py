@@ -102,7 +102,7 @@ def test_loop_whose_mask_lies_is_named_with_the_first_place(kind, first, places,
         output = tiny.generate(PROMPTS, agent_loop=kind, **GREEDY)
     assert on[0].filename == __file__
     if kind is loops.Invents:
-        with pytest.warns(UserWarning), refused(ConfigError, "gave no log probs, and ids that"):
+        with pytest.warns(UserWarning), refused(ConfigError, "returned no log probs, and ids that"):
             tiny.rollout_batch(PROMPTS, agent_loop=kind, **GREEDY)
     for row in output:
         assert row.metadata["unsampled_at"] == places

@@ -333,7 +333,7 @@ def test_new_weights_are_served_whole_or_not_at_all():
             engine.update_weights({**state, "lm_head.weight": torch.zeros(3)})
         assert engine.generate(as_ids(PROMPTS), **GREEDY).token_ids == before
         half = {name: tensor.as_subclass(Unreadable) for name, tensor in state.items()}
-        with pytest.raises(EngineDeadError, match="half way.*out of memory.*restart"):
+        with pytest.raises(EngineDeadError, match="halfway.*out of memory.*restart"):
             engine.update_weights(half)
         assert engine.dead
         engine.restart()

@@ -164,7 +164,7 @@ def test_unsampled_ids_are_counted_and_said_once(on_tiny: Ran, folder: Path) -> 
     assert code == 0 and total >= 3
     assert all(len(row["unsampled_at"]) == row["unsampled_ids"] for row in found)
     assert f"answers of agent loops: renders_again 3; {total} unsampled ids in 3 answers" in out
-    [said] = [line for line in err.splitlines() if "mask is not that" in line]
+    [said] = [line for line in err.splitlines() if "wrong mask" in line]
     place = found[0]["unsampled_at"][0]
     assert f"renders_again, row 0, sample 0: token {place} of the response" in said
     summary = json.loads(Path("eval.summary.json").read_text())

@@ -158,7 +158,7 @@ def test_turn_that_begins_while_weights_are_sent_waits_for_all_of_them(served, m
         with pytest.raises(InferenceError, match="half") if fails else contextlib.nullcontext():
             served.update_weights(model, running="keep")
     if fails:
-        with pytest.raises(InferenceError, match="half way.*call update_weights"):
+        with pytest.raises(InferenceError, match="halfway.*call update_weights"):
             call.result(SECONDS)
         served.update_weights(model)
         return

@@ -102,7 +102,7 @@ BROKEN = {
     ),
     "ddp": (
         lambda s: {f"module.{name}": tensor for name, tensor in s.items()},
-        r"no module\.model.* look like those of DistributedDataParallel: .*ddp\.module",
+        r"no module\.model.* come from DistributedDataParallel: .*ddp\.module",
     ),
     "shape": (lambda s: s | {DOWN: s[DOWN].T}, DOWN + r" has the shape \(128, 64\), and"),
     "missing": (
@@ -195,7 +195,7 @@ def test_update_that_breaks_off_half_way_serves_nothing_until_a_whole_one(
     rows = running(updated, IDS, 3, max_tokens=120, ignore_eos=True) if how else []
     with monkeypatch.context() as patch:
         breaking_off(updated, patch)
-        with pytest.raises(InferenceError, match="half way.*no shared memory left"):
+        with pytest.raises(InferenceError, match="halfway.*no shared memory left"):
             updated.update_weights(models[1], **how)
     for ask in (
         *(lambda row=row: row.end(10) for row in rows),
@@ -203,7 +203,7 @@ def test_update_that_breaks_off_half_way_serves_nothing_until_a_whole_one(
         lambda: list(updated.stream("Hi")),
         lambda: updated.get_logprobs("Hi", [4]),
     ):
-        with pytest.raises(InferenceError, match="half way.*call update_weights"):
+        with pytest.raises(InferenceError, match="halfway.*call update_weights"):
             ask()
     new = updated.update_weights(models[1], **how)
     assert new == old + 1
