@@ -106,12 +106,13 @@ class InferenceEngine:
     Use it as a context manager; it also stops with `shutdown`, when garbage-collected and at
     interpreter exit. Threads, `async` code and notebooks can share it; a call in a fork raises.
 
-    Attributes: `config` (frozen); `supports`, the backend's features, `generate` aside
-    (docs/backends.md); `on_cpu`, whether it computes there; `tokenizer` (Transformers'; None if a
-    server tokenizes); `model`, its EOS ids and limits; `model_folder`, with the model's files; and
-    verl's `model_config` (`HFModelConfig`) and `rollout` (`SGLangRollout`), None without verl.
-    Raises `ConfigError`, `EngineDeadError` if the engine dies while it starts, and `InferenceError`
-    in a process that cannot have an engine (daemonic, or a fork of a process that had one).
+    Attributes: `config` (frozen); `supports`, the backend's features beyond `generate`
+    (docs/backends.md); `on_cpu`, whether it computes on a CPU; `tokenizer` (Transformers'; None if
+    a server tokenizes); `model`, with the EOS ids and limits; `model_folder`, with the model's
+    files; and verl's `model_config` (`HFModelConfig`) and `rollout` (`SGLangRollout`), None without
+    verl. Raises `ConfigError`, `EngineDeadError` if the engine dies while it starts, and
+    `InferenceError` in a process that cannot have an engine (daemonic, or a fork of a process that
+    had one).
     """
 
     def __init__(
@@ -151,10 +152,10 @@ class InferenceEngine:
             `"text"` (one user message), a list of messages (a conversation; `{"role", "content"}`
             or objects with these), `{"prompt_token_ids": [...]}`, `{"text": "..."}` (text without
             the chat template), or a row that `pause("abort")` ended, which is continued
-            (docs/training.md). An empty list gives an empty output. Where the chat template does
-            not show the role `developer`, it is `system`; a message that the template leaves out is
-            refused, and for an assistant's text there is a warning. Special tokens in a text are
-            control tokens, as if the template had written them (`escape_special_tokens`).
+            (docs/training.md). An empty list gives an empty output. If the chat template does not
+            show the role `developer`, it becomes `system`. A message that the template leaves out
+            is refused; for an assistant's text there is a warning instead. Special tokens in a text
+            act as control tokens, as if the template had written them (`escape_special_tokens`).
 
         Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
         anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.
@@ -237,8 +238,8 @@ class InferenceEngine:
     ) -> Iterator[StreamChunk]:
         """Answer one prompt in chunks, with `generate`'s keywords (n is 1).
 
-        The chunks join to the row's text and token ids; a reader who lags gets larger ones. Closing
-        the iterator aborts the request. A wrong call raises here, not at the first chunk.
+        The joined chunks are the row's text and token ids; a slow reader gets larger chunks.
+        Closing the iterator aborts the request. A wrong call raises here, not at the first chunk.
         """
         refuse_positional("stream()", others)
         return self._stream(prompt, params).chunks()
@@ -308,11 +309,12 @@ class InferenceEngine:
         return self._configured.tool_calls(text, format, tools)
 
     def escape_special_tokens(self, text: str) -> str:
-        """Put a space into each special token of a text that is not yours, such as a document or a
-        user's question, before it goes into a message: `<|im_end|>` would end the message there.
+        """Put a space into each special token of a text that you did not write, such as a document
+        or a user's question, before you put it into a message: `<|im_end|>` would end the message
+        there.
 
-        Results of tools that `generate` runs are escaped so already. Raises `ConfigError` if a
-        server without `tokenizer_path` tokenizes, whose special tokens are not known here.
+        Results of tools that `generate` runs are already escaped. Raises `ConfigError` without
+        `tokenizer_path` if a server tokenizes, because its special tokens are then unknown.
         """
         if self.tokenizer is None:
             raise ConfigError.of(
@@ -336,8 +338,8 @@ class InferenceEngine:
         extra: columns to pass through, `{"data_source": [...], ...}`, with one value per prompt,
             repeated for its rows.
 
-        Raises what `generate` does, and `ConfigError` about `uid`, `extra`, `max_tokens` above
-        `rollout.response_length`, and rows of one prompt that would be the same.
+        Raises the exceptions of `generate`, and `ConfigError` about `uid`, `extra`, `max_tokens`
+        above `rollout.response_length`, and rows of one prompt that would be the same.
         """
         refuse_positional("rollout_batch()", others)
         check_supported(self._backend, {"rollout_batch()": True})
@@ -385,7 +387,7 @@ class InferenceEngine:
 
         host: an address other than this machine's own needs an `api_key`.
         port: 0 takes a free one, which is in `server.base_url`.
-        api_key: the key that requests must have.
+        api_key: the key that requests must send.
         adapter_folder: requests may load LoRA adapters from folders below it; None: no adapters.
         traces: a file for the traces of sessions, which `inf.load_traces` reads.
         Raises `ConfigError` if it cannot listen there.
@@ -402,19 +404,19 @@ class InferenceEngine:
         return self._backend.weight_version
 
     def pause(self, mode: str = "wait") -> None:
-        """Hold back every later call until `resume`; returns when no token is computed any more.
+        """Make every later call wait until `resume`; returns when no more tokens are computed.
 
-        mode: what happens to running rows. `wait`: they end first. `abort`: they end with what they
-            have (`finish_reason` `abort`); `score` ends first, whole. `keep`: they stand still
-            between two tokens.
+        mode: what happens to running rows. `wait`: they end normally first. `abort`: they return
+            their partial output (`finish_reason` `abort`), while `score` finishes. `keep`: they
+            stop between two tokens, and continue after `resume`.
 
-        New weights, adapters, `sleep` and `shutdown` work meanwhile (docs/training.md). If it is
-        interrupted, nothing is paused. Raises `InferenceError` in a tool.
+        While paused, new weights, adapters, `sleep` and `shutdown` work (docs/training.md). If
+        `pause` is interrupted, nothing is paused. Raises `InferenceError` in a tool.
         """
         self._offering(base.Pausing, "pause()").pause(one_of("mode", mode, base.PAUSES))
 
     def resume(self) -> None:
-        """Let the rows and calls that `pause` holds go on; does nothing if nothing is paused."""
+        """Continue the rows and calls that `pause` holds; does nothing if nothing is paused."""
         self._offering(base.Pausing, "resume()").resume()
 
     @property
@@ -423,7 +425,7 @@ class InferenceEngine:
         return self._backend.paused
 
     def reset_prefix_cache(self) -> None:
-        """Let no later row use keys and values that were computed before, as new weights do."""
+        """Empty the prefix cache: no later row uses keys and values that were computed before."""
         self._offering(base.Pausing, "reset_prefix_cache()").reset_prefix_cache()
 
     def update_weights(
@@ -440,9 +442,9 @@ class InferenceEngine:
             with all of the model's weights (docs/training.md). They are not changed.
         version: the number of these weights; by default one more than before.
         running: `wait`: running calls finish with the old weights and later calls wait, so no row
-            mixes the two. `keep`: running rows go on with the new weights from their next token on
-            (`weight_versions`), also under `pause("keep")`, whatever this says.
-        recompute: whether rows that go on compute the keys and values of their tokens again.
+            mixes the two. `keep`: running rows use the new weights from their next token on
+            (`weight_versions`). Rows that `pause("keep")` holds always do so.
+        recompute: whether such rows compute the keys and values of their earlier tokens again.
 
         Raises `ConfigError` with the name and shape at fault before anything is sent.
         """
@@ -492,7 +494,7 @@ class InferenceEngine:
         return self._offering(base.Sleeping, "sleep()").sleep()
 
     def wake_up(self) -> None:
-        """Take the memory again and serve the same weights; does nothing if already awake."""
+        """Allocate the memory again and load the same weights; does nothing if already awake."""
         self._offering(base.Sleeping, "wake_up()").wake_up()
 
     @property
@@ -502,7 +504,7 @@ class InferenceEngine:
 
     @property
     def closed(self) -> bool:
-        """Whether `shutdown` was called; a dead engine that was not can be restarted."""
+        """Whether `shutdown` was called; a dead engine that was not shut down can be restarted."""
         return not self._finalizer.alive
 
     def __repr__(self) -> str:

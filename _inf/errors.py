@@ -73,7 +73,7 @@ class ToolError(InferenceError):
 
 
 class EngineDeadError(InferenceError, RuntimeError):
-    """The engine is gone: which process died, its exit code, the end of its log."""
+    """The engine is dead; the message names the process, its exit code and the end of its log."""
 
 
 class GenerationTimeout(InferenceError, TimeoutError):

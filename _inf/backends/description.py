@@ -1,4 +1,4 @@
-"""What a backend says of itself before anything of it is imported."""
+"""Describes a backend, without importing it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OF_A_LOCAL_MODEL = OF_TOKENS | {
     "rollout.dtype",
     "rollout.enforce_eager",
 }
-# Features of the backends that load the model themselves, beside those of parts.
+# Features of the backends that load the model themselves, in addition to those of parts.
 SUPPORTED_LOCALLY = frozenset(
     "stream turn agent_loop score token_ids seed more_sampling update_weights pause"
     " continued_rows".split()

@@ -171,7 +171,7 @@ def with_thought_marks(model: ModelInfo, config: Config) -> ModelInfo:
 
 
 def tokenizer_only(key: str, path: str, config: Config) -> ModelInfo:
-    """The tokenizer in `path`, a folder or a Hub id, and what is known beside it, without weights.
+    """The tokenizer in `path`, a folder or a Hub id, and what is known without the weights.
 
     Raises `ConfigError` about the config's `key` if Transformers cannot load it.
     """

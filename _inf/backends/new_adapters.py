@@ -1,4 +1,4 @@
-"""Checks a LoRA adapter for a running engine, all of it, before anything of it is loaded."""
+"""Checks a whole LoRA adapter for a running engine before any of it is loaded."""
 
 from __future__ import annotations
 

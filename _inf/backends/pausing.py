@@ -22,16 +22,16 @@ class PausingRows(Pausing):
 
     @abc.abstractmethod
     async def freeze(self) -> None:
-        """Make the running rows stand still between two tokens; those that were not sent wait."""
+        """Stop the running rows between two tokens; rows that were not sent wait."""
 
     @abc.abstractmethod
     async def thaw(self) -> None:
-        """Let frozen rows go on. Raises if they cannot; they then stay frozen."""
+        """Continue frozen rows. Raises if that fails; they then stay frozen."""
 
     @abc.abstractmethod
     def ending(self) -> contextlib.AbstractContextManager[None]:
-        """Within it running rows end with what they have, and their calls' later ones with
-        nothing; `finish_reason` is `abort`."""
+        """Within it running rows return their partial output, and their calls' later rows none;
+        `finish_reason` is `abort`."""
 
     @property
     def paused(self) -> bool:

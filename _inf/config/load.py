@@ -103,8 +103,8 @@ def _resolving() -> Iterator[None]:
 
 
 def _not_of_embedded(above: Mapping[str, Any], unread: Collection[str]) -> Collection[str]:
-    """The keys under `rollout` of embedded.yaml that do not hold beside these overrides: those that
-    the backend does not read and, where it loads another model, those of the embedded one."""
+    """The keys under `rollout` of embedded.yaml that do not apply with these overrides: keys that
+    the backend does not read and, if another model is loaded, keys of the embedded model."""
     of_another = at(above, "model_path") not in (ABSENT, None) and "dtype" not in unread
     return {*unread, *(OF_THE_EMBEDDED_MODEL if of_another else ())}
 

@@ -281,7 +281,7 @@ class Episode:
         )
 
     def aborted(self, limit: str | None, error: str) -> RequestOutput:
-        """Return the row given up: its ids are dropped, its messages stay."""
+        """Return the aborted row: its ids are dropped, its messages stay."""
         transcript = self._transcript(limit=limit, num_turns=0)
         row = self.recorder.aborted(self.prompt_ids, transcript, error)
         return dataclasses.replace(row, text="" if self.rules.template is None else None)

@@ -120,7 +120,7 @@ class Recorder:
     def aborted(
         self, prompt_ids: Sequence[int], transcript: Transcript, error: str
     ) -> RequestOutput:
-        """Return a row that was given up; `transcript` has no ids."""
+        """Return a row that was aborted; `transcript` has no ids."""
         ended = RequestOutput(finish_reason="abort", error=error)
         row = self.row(prompt_ids, ended, transcript)
         return dataclasses.replace(row, cached_tokens=0)

@@ -30,7 +30,7 @@ class Row(Protocol):
         is raised."""
 
     def aborted(self, limit: str | None, error: str) -> RequestOutput:
-        """The row given up: its ids are dropped."""
+        """The aborted row: its ids are dropped."""
 
 
 class Loop(Protocol):
@@ -52,7 +52,7 @@ async def answered_rows(
     rows: Sequence[Row], report: Report | None, over_sample_rate: float
 ) -> list[RequestOutput]:
     """Run all rows side by side, and return them in order. As in verl, the last share of them,
-    `over_sample_rate`, is given up once the others have ended."""
+    `over_sample_rate`, is aborted once the others have ended."""
     await asyncio.gather(*(row.prepare() for row in rows))
     outputs = await run_rows(
         (row.run() for row in rows),

@@ -139,7 +139,7 @@ def _check_interaction(turns: TurnOptions, interactions: Collection[str]) -> Non
     named = turns.interaction_kwargs.get("name", DEFAULT_INTERACTION)
     if named not in list(interactions):  # `named` may be of any type
         given = ", ".join(turns.interaction_kwargs)
-        default = "" if "name" in turns.interaction_kwargs else f", the default beside {given},"
+        default = "" if "name" in turns.interaction_kwargs else f", the default next to {given},"
         raise ConfigError.of(
             "interaction_kwargs.name",
             f"{shown(named)}{default} is not an interaction; the "

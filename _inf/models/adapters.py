@@ -58,8 +58,8 @@ def _is_scale(alpha: object) -> bool:
 
 
 def lora_config(given: Any) -> LoraConfig:
-    """Return a PEFT config, of PEFT's class or as a mapping, with what is used of it. Raises
-    `ConfigError` if the adapter is not a plain LoRA."""
+    """Return the used fields of a PEFT config (PEFT's class or a mapping). Raises `ConfigError` if
+    the adapter is not a plain LoRA."""
     from peft import LoraConfig
 
     fields = given.to_dict() if hasattr(given, "to_dict") else given

@@ -1,4 +1,4 @@
-"""Finds the parts: a folder beside this file is one, and nothing lists them."""
+"""Finds the parts: each folder next to this file is one; no file lists them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`Part`: a capability of the engine that a plain call does not ask for.
 
-Each is a folder beside this file, which nothing else names:
-    __init__.py: a subclass of `Part`, with its keywords, what they refuse, and what rows get of it;
+Each is a folder next to this file, and is found without being listed anywhere:
+    __init__.py: a subclass of `Part`: its keywords, what they refuse, and what they add to rows;
     sglang.py, hf.py, openai.py: what a backend does for it. One that has no file, and is not among
         the part's `same_names`, refuses its keywords, by name;
     scheduler.py: its corrections in the process of SGLang's scheduler (`patches`).
@@ -101,7 +101,7 @@ class Part:
         return {name: value for name, value in found.items() if self.keywords[name].asks(value)}
 
     def contradictions(self, params: SamplingParams, model: ModelInfo) -> Iterable[tuple[str, str]]:
-        """What cannot be followed beside a row's other parameters: a keyword, and why."""
+        """What cannot be combined with a row's other parameters: a keyword, and why."""
         return ()
 
     def check_one_turn(self, prompt: Prompt) -> None:

@@ -21,7 +21,7 @@ def check_shown(
 ) -> str:
     """Refuse messages, the first of which has the number `first`, if `text`, which `render` made of
     them, lacks one that is not an assistant's. Of an assistant's, templates leave out thoughts and
-    what was said beside a call: return a warning, or ""."""
+    what was said next to a call: return a warning, or ""."""
     hidden = _hidden(messages, text, render)
     for place in hidden:
         role, at = messages[place]["role"], f"{where}message {first + place}"

@@ -103,7 +103,8 @@ class Template:
         return list(messages), {}
 
     def _by_developers(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Messages in whose place the template shows those of developers."""
+        """The messages, with the role `system` for `developer` if the template does not show
+        that."""
         if any(message["role"] == DEVELOPER for message in messages) and not self._shows_developer:
             return by_system(messages)
         return messages

@@ -71,7 +71,7 @@ class GenerationOutput(OutputLists):
         rows. Penalties and a logit bias are applied to the logits first. None for a row if a server
         gives none, or defines them differently.
     prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
-    metadata: a dict per row, built at first use:
+    metadata: a dict per row, built when it is first used:
         response_ids, response_mask: the row padded to the rollout's width, and its mask: 1 for each
             token that the model generated (as in verl). Empty if a server gives no ids;
         finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names), or `repetition`;
@@ -87,9 +87,9 @@ class GenerationOutput(OutputLists):
         weight_versions: pairs of a version and the index of its first token (docs/training.md);
         seed: only if one was given: this row's seed. A call with this seed gives the same row;
         truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens;
-        error: only after a failure: why the row has no answer (`finish_reason` is `abort`: a failed
-            conversation, or anything with `on_error="row"`), or what code of tools or interactions
-            raised at its end.
+        error: only after a failure. If `finish_reason` is `abort`, why the row has no answer (its
+            conversation failed, or any failure with `on_error="row"`); otherwise what code of tools
+            or interactions raised at the row's end.
 
     After tools or interactions, `completions` has the last assistant text, `token_ids` and
     `logprobs` all sampled tokens, and `response_ids` everything after the prompt, with the sampled
@@ -163,8 +163,8 @@ class GenerationOutput(OutputLists):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the rows of `to_dict` as `.jsonl`, or the table of `to_pandas` as `.parquet`.
 
-        An existing file is overwritten, when the whole new one is written. Raises `ConfigError` for
-        other suffixes, and for what is no regular file.
+        An existing file is replaced once the new one is complete. Raises `ConfigError` for other
+        suffixes, and if the path is not a regular file.
         """
         from _inf.runtime.files import replaced, write_text
 

@@ -37,7 +37,7 @@ class GenerationRow(RowFields):
     its `metadata`. transcript: only after tools, interactions or an agent loop. padded_to,
     pad_token_id: the padding of `metadata["response_ids"]`, which is built at first use.
     whole_text: the completion with the thought before it and its marks; None: the completion.
-    parts: what was asked of the engine beyond a plain answer, whose fields the row has too.
+    parts: the capabilities that the call used beyond a plain answer; the row also has their fields.
     """
 
     completion: str

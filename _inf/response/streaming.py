@@ -50,7 +50,7 @@ class StreamChunk:
         `reasoning_tokens`, `cached_tokens`, `weight_version`, `weight_versions`, `forced_at` and
         `adapter`, as in `GenerationOutput`; else None.
     reasoning: with the config's `reasoning_parser`: text of the thought, which is not in `text`.
-        What may be a part of its marks comes in a later chunk than its tokens, or not at all.
+        Text that may be part of a mark comes in a later chunk than its tokens; a mark never comes.
     whole_text: the text of `token_ids`, with the thought and its marks; None: `text`.
     """
 

@@ -331,7 +331,7 @@ def test_custom_id_of_two_lines_is_refused_with_both_numbers(batch: Callable[...
     lines = [{"custom_id": name, "body": body} for name in ("a", "b", "a")]
     code, err = batch([lines[0], "", *lines[1:]])
     assert (code, Stub.starts) == (2, 0)
-    assert "in.jsonl, line 4: line 1 has the custom_id 'a' too" in err
+    assert "in.jsonl, line 4: line 1 also has the custom_id 'a'" in err
     assert not OUT.exists()
 
 

@@ -91,12 +91,16 @@ def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder):
 
 def test_number_that_a_refusal_names_fits_and_lengths_where_not_one_row_does(folder):
     free = 2 * (2000 * TOKEN + WEIGHTS)
-    said = f"9000 tokens .* at {TOKEN} bytes each; 2000 would. 0.2 GB are free, .* take 0.5 of them"
+    said = (
+        f"9000 tokens .* at {TOKEN} bytes each; 2000 tokens would. 0.2 GB are free, .* 0.5 of them"
+    )
     with refused(ConfigError, f"^{POOL}: {said}"):
         sized(config(9000), folder, free, pool=9000)
     assert sized(config(2000), folder, free, pool=2000) == 2000
     for free, fits in ((2 * (500 * TOKEN + WEIGHTS), 500), (10, 0)):
-        with refused(ConfigError, f"of 514 tokens would not fit into memory.*; {fits} would"):
+        with refused(
+            ConfigError, f"of 514 tokens would not fit into memory.*; {fits} tokens would"
+        ):
             sized(config(), folder, free)
 
 
@@ -108,9 +112,9 @@ def test_pool_that_cannot_hold_a_row_is_refused(folder):
 def test_engine_that_started_with_less_is_refused():
     kv_memory.check_held((ROW, 1), ROW, config())
     kv_memory.check_held((8960, 64), ROW, config(9000))  # whole pages
-    with refused(ConfigError, f"^{POOL}: 9000 .* not fit.*; 8896 would"):
+    with refused(ConfigError, f"^{POOL}: 9000 .* not fit.*; 8896 tokens would"):
         kv_memory.check_held((8896, 64), ROW, config(9000))
-    with refused(ConfigError, r"^rollout\.max_model_len .*; 513 would\."):
+    with refused(ConfigError, r"^rollout\.max_model_len .*; 513 tokens would\."):
         kv_memory.check_held((513, 1), ROW, config())
 
 

@@ -157,8 +157,7 @@ def _of_loop(row: GenerationRow) -> dict[str, Any]:
 
 
 def unsampled_ids(row: Mapping[str, Any]) -> int:
-    """How many ids of an output row's agent loop have a mask that is not that of what was sampled,
-    in any form."""
+    """How many ids of an output row's agent loop have a wrong mask, in any form."""
     body = (row.get("response") or {}).get("body") or {}
     parts = [row, row.get("metadata"), *(body.get("choices") or ())]
     counts = [part.get("unsampled_ids") for part in parts if isinstance(part, Mapping)]

@@ -49,19 +49,17 @@ def check(
 
     prompts: user messages; by default four built-in ones. `batch` rows of up to `max_tokens` tokens
         are sampled from them at temperature 1, in one call.
-    against: None compares with Transformers' logits of whole sequences: those of an engine with
-        `rollout.name: hf`, which is this one if it has that name; otherwise a second one is started
-        on the engine's model, so there must be memory for both. Or such an engine, which is left
-        running. Or a trainer's
-        `DataProto` with `old_log_probs`, or its file (.safetensors, or that of `save_to_disk`,
-        a pickle: open only your own); then the batch's rows are compared, and its
-        `rollout_log_probs`, or without them what the engine computes.
+    against: None compares with Transformers' logits of whole sequences. They come from this engine
+        if it has `rollout.name: hf`; otherwise `check` starts a second engine on the same model, so
+        there must be memory for both. Or give a running engine with `rollout.name: hf`. Or give a
+        trainer's `DataProto` with `old_log_probs`, or its file (.safetensors, or a file of
+        `save_to_disk`, which is a pickle: open only your own). Then the batch's rows are compared:
+        its `rollout_log_probs`, or the engine's own log probs if it has none.
     threshold: the largest allowed difference of a log prob, in nats, in place of the thresholds of
         docs/parity.md.
 
-    Afterwards the engine's prefix cache is empty: unless it serves updated weights, it loads those
-    of its folder once more, under the same version. Raises `ConfigError` if nothing can be
-    compared.
+    An engine without updated weights loads its folder's weights once more, under the same version.
+    Afterwards the prefix cache is empty. Raises `ConfigError` if nothing can be compared.
     """
     _check_call(engine, against, max_tokens, batch, threshold)
     texts = [prompts] if isinstance(prompts, str) else list(prompts or PROMPTS)

@@ -42,9 +42,9 @@ def batch(
     """Answer each line of IN into OUT; the same command resumes where it stopped.
 
     A line is {"prompt": ...}, {"messages": [...]} or OpenAI's {"custom_id": ..., "body": ...}, and
-    its answer has the same form, or with --rollouts that of docs/rollouts.md. A line that cannot be
-    answered gets a row with an "error", and the exit code is 1; the same command tries such lines
-    again.
+    its answer has the same form, or with --rollouts the form of docs/rollouts.md. A line that
+    cannot be answered gets a row with an "error", and the exit code is 1; the same command tries
+    such lines again.
     """
     check_output(out, inputs=[source])
     config, params = call.load(), call.params

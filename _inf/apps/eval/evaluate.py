@@ -43,27 +43,28 @@ def evaluate(
         columns of the row; a row's `agent_name` names its own loop (docs/agent_loops.md).
     reward: `compute_score(data_source, solution_str, ground_truth, extra_info)`, sync or async,
         which returns a number or a dict with `score`; also as "FILE.py:NAME". By default verl's
-        `default_compute_score`. It is loaded before anything is asked. An answer to which its
-        agent loop gave a `reward_score` has that one; without `reward`, an answer that was given
-        in an environment has the environment's.
-    reward_timeout: seconds for one call of it.
-    reward_workers: the processes that call it; by default one for each core, at most 8. A process
-        has one call of a sync function under way, or up to 32 of an async one. 0: a thread of this
+        `default_compute_score`. It is loaded before the first request. If an agent loop gave the
+        answer a `reward_score`, that is its reward; without `reward`, an answer in an environment
+        has the environment's reward.
+    reward_timeout: seconds for one call of the reward.
+    reward_workers: how many processes call it; by default one for each core, at most 8. A process
+        runs one call of a sync function at a time, or up to 32 of an async one. 0: a thread of this
         process calls it.
     n: answers per row; pass@k and the standard errors need several. With n=1 answers are greedy
         unless a temperature, a filter or a seed is given.
-    out: the stem of the files that are written: STEM.jsonl, which a later call resumes unless
-        `restart`, also with a higher `limit`, and STEM.summary.json. Without it nothing is kept.
-        Stored answers stay when the reward has changed, and are scored again.
-    rescore: score all stored answers again: where the reward depends on something that is neither
-        its code nor a value that it uses, such as a file that it reads.
-    params: `generate`'s keywords. The files of `out` know an `adapter` by its name: `restart` when
-        another one has that name. With `environment_factory` an environment's `reset` gets the
-        columns of its row. `agent_kwargs` are columns for all rows, which none of them has.
+    out: the stem of the files that are written: STEM.jsonl and STEM.summary.json. A later call
+        resumes STEM.jsonl, also with a higher `limit`, unless `restart` is set. Without `out`
+        nothing is stored. If the reward has changed, stored answers stay and are scored again.
+    rescore: score all stored answers again. Use it if something has changed that is neither the
+        reward's code nor a value that it uses, such as a file that it reads.
+    params: `generate`'s keywords. The files of `out` identify an `adapter` by its name: set
+        `restart` if another adapter now has that name. With `environment_factory` an environment's
+        `reset` gets the columns of its row. `agent_kwargs` are further columns, the same for all
+        rows.
 
-    Raises `ConfigError` for data, a reward or keywords of another form, before anything is sent. An
-    answer that cannot be given or scored is a row with an `error`, and counts in `unscored`; a
-    warning says so, and another one that ids of agent loops were not sampled where they stand.
+    Raises `ConfigError` for data, a reward or keywords of another form, before anything is sent. If
+    an answer fails or cannot be scored, its row has an `error` and counts in `unscored`, with a
+    warning. Another warning names agent loops whose mask is wrong.
     """
     settings = EvalSettings(
         prompt_key=prompt_key,

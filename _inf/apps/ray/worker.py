@@ -27,9 +27,9 @@ class InferenceWorker:
 
     A batch has a column `text` with JSON lines in the forms of docs/batch.md (`ray.data.read_text`
     makes it), and may have a column `line` with their numbers, from which each line's seed is
-    derived (without it each batch counts from 1). The result has two more columns: `answer`, the
-    row that `inf batch` would write (JSON, with an "error" if there is no answer), and
-    `completion_tokens`.
+    derived (without it, line numbers start at 1 in each batch). The result has two more columns:
+    `answer`, the row that `inf batch` would write (JSON, with an "error" if there is no answer),
+    and `completion_tokens`.
 
     Several threads may call it at once: the engine then runs their lines together. An engine that
     dies is restarted once per batch; if it dies again, or cannot start, its error is raised.
@@ -84,8 +84,9 @@ class InferenceWorker:
                     if self._model not in (None, fingerprint.of_model(folder)):
                         raise ConfigError.of(
                             "model_path",
-                            f"the files in {folder} on a worker's machine differ from those of the "
-                            "machine that started the run; all machines must have the same files.",
+                            f"the files in {folder} on a worker's machine differ from the files of "
+                            "the machine that started the run; all machines must have the same "
+                            "files.",
                         )
                 except BaseException:
                     engine.shutdown()

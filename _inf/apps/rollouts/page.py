@@ -51,7 +51,7 @@ def page(files: Sequence[tuple[str, Sequence[Rollout]]]) -> str:
 
 
 def _by_rollout(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, with those of one rollout after its first; each of these names the rollout."""
+    """The rows, with all rows of a rollout after its first one; each of these names the rollout."""
     groups: dict[Any, list[dict[str, Any]]] = {}
     for place, row in enumerate(rows):
         name = next(side["rollout"] for side in row["sides"] if side is not None)

@@ -39,25 +39,24 @@ COLUMNS = {
 class Rollout:
     """One row that a model answered: `inf.load_rollouts`, `inf.as_rollouts`.
 
-    A field is None where its source does not say it.
+    A field is None if its source does not have it.
 
     row_id: names the row in its file; two files are compared by it.
     prompt_token_ids, response_ids: the prompt, and everything after it, without padding.
     response_mask, logprobs: one per response id: 1 and its log prob for an id that the model
-        sampled, 0 for one of a tool, a user or the template.
+        sampled; 0 and 0.0 for an id of a tool, a user or the template.
     prompt_texts, response_texts: the text of each id; joined, the whole text.
     completion: the text of the last answer; reasoning: its thought. messages: the conversation.
     tool_calls: the calls that were run, each with its result and its seconds.
-    answer_places: of a conversation, for each answer the place of its first id in the response,
-        and the place after its last one.
+    answer_places: for a conversation: for each answer the index of its first id in the response,
+        and the index after its last one.
     agent_loop: the name of the agent loop that answered. unsampled_at: the places in the response
-        where its mask is not that of the ids that were sampled; unsampled_ids: how many.
-        extra_fields: of its output.
+        where its mask is wrong; unsampled_ids: how many. extra_fields: its output's.
     weight_versions: pairs of a version of the weights and the place of its first token in the
         response; weight_version: the last one's.
     adapter: the name of the LoRA adapter that answered. seed: the row's own.
-    timings: seconds by name; `tools` is the sum of the calls'.
-    uid: what rows of one group share. rollout: of a trace: what all traces of its rollout share.
+    timings: seconds by name; `tools` is the sum over the calls.
+    uid: the same for all rows of a group. rollout: for a trace, the same for all of its rollout.
     prompt_length, response_length, pad_token_id: the widths and the padding of its `DataProto`.
     extra: the row's other keys, such as `data_source`.
     """
@@ -177,10 +176,10 @@ def _row_model() -> type[pydantic.BaseModel]:
 def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
     """Return a `DataProto` with `rollout_batch`'s tensors and columns.
 
-    It is as wide as the rows' own `DataProto` was, else as the longest of them. Rows without a
-    `uid` have one together with those of an equal prompt or rollout. A known reward is in
-    `reward_scores`. Raises `ConfigError` with the row that has no ids, or that does not fit the
-    others.
+    It is as wide as the rows' own `DataProto` was, otherwise as wide as the longest row. Rows
+    without a `uid` share one if their prompts are equal or they belong to one rollout. A known
+    reward is in `reward_scores`. Raises `ConfigError` with the row that has no ids, or that does
+    not fit the others.
     """
     require_verl("rollouts_to_data_proto")
     rollouts = list(rollouts)

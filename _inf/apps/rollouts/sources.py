@@ -38,7 +38,7 @@ def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
         list of traces (`server.traces(name)`), of `EvalReport.rows` or of `Rollout`s.
     tokenizer: `engine.tokenizer`, for the text of each token. Without it `inf show` shows ids.
 
-    Of a `DataProto`, other tensors and columns that JSON cannot hold are left out;
+    Other tensors of a `DataProto`, and columns that JSON cannot hold, are left out;
     `DataProto.save_to_disk` keeps all. Raises `ConfigError` for anything else.
     """
     if hasattr(rows, "non_tensor_batch") and hasattr(rows, "batch"):
@@ -54,8 +54,8 @@ def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
 
 
 def save_rollouts(rows: Any, path: str | os.PathLike[str], tokenizer: Tokenizer = None) -> None:
-    """Write `as_rollouts(rows, tokenizer)` as JSON lines; an existing file is overwritten, when the
-    whole new one is written.
+    """Write `as_rollouts(rows, tokenizer)` as JSON lines; an existing file is replaced once the new
+    one is complete.
 
     Raises `ConfigError`, with nothing written, for a value that JSON cannot keep, such as NaN.
     """

@@ -34,10 +34,10 @@ class Trace:
 
     token_ids: everything after the prompt. response_mask, logprobs: 1 and a log prob for a sampled
     id (NaN if the engine's own server gives none), 0 and 0.0 for an id of the template. messages:
-    the conversation with its answers; empty if the prompt was ids. finish_reasons: one per answer.
-    weight_versions: each with the index of its first token in `token_ids`, as in `RequestOutput`.
-    reward: None until it is set. forked_from: the trace whose first messages it shares, and how
-    many; None if it shares none. fork_reason: why it does not continue that trace
+    the conversation with its answers; empty if the prompt was token ids. finish_reasons: one per
+    answer. weight_versions: each with the index of its first token in `token_ids`, as in
+    `RequestOutput`. reward: None until it is set. forked_from: the trace whose first messages it
+    shares, and how many; None if it shares none. fork_reason: why it does not continue that trace
     (docs/serving.md). task: what the session was opened for. rollout: shared by all traces of one
     rollout: the name that its sessions were opened with, else a text unique to the session, even
     among sessions of one name; None if no session made the trace. limit: `max_turns` or
@@ -109,8 +109,8 @@ def _changes(before: Trace, after: Trace) -> dict[str, Any]:
 def load_traces(path: str | os.PathLike[str]) -> list[Trace]:
     """Read the file of `engine.serve(traces=...)`: the traces in the order in which they began.
 
-    A last line that a killed server has cut is left out. Raises `ConfigError` with the line that is
-    no trace.
+    If a killed server left a half-written last line, it is skipped. Raises `ConfigError` with the
+    line that is not a trace.
     """
     traces: dict[str, dict[str, Any]] = {}
     for number, row in json_lines(path, cut=True):
@@ -223,7 +223,7 @@ def _wide(
 
 
 def _of_rollouts(traces: Sequence[Trace], name: str) -> list[Any]:
-    """Each trace's reward or task; for one without, that of its rollout's other traces."""
+    """Each trace's reward or task; a trace without one gets that of its rollout's other traces."""
     known: dict[str | None, set[Any]] = {}
     for trace in traces:
         if (value := getattr(trace, name)) is not None and trace.rollout is not None:

@@ -104,10 +104,11 @@ class InferenceServer:
         task: a name; rollouts of one task are a group, with one `uid` in `engine.trainer_batch`.
         rollout: a name; the sessions that have it are one rollout, such as an agent's and its
             sub-agents'. By default the session is a rollout of its own.
-        sampling: keywords of `generate`, such as `{"temperature": 1.0}`, which replace those of
+        sampling: keywords of `generate`, such as `{"temperature": 1.0}`, which replace the ones of
             each request.
-        max_turns, max_tokens: the answers, and the sampled tokens, after which the session refuses
-            requests (400, code `length`); `max_tokens` also shortens the answer that reaches it.
+        max_turns, max_tokens: the number of answers, and of sampled tokens, after which the session
+            refuses requests (400, code `length`); `max_tokens` also cuts the answer that reaches
+            it.
         Raises `ConfigError` for wrong values, and `InferenceError` if the session is open already.
         """
         limits = {"max_turns": max_turns, "max_tokens": max_tokens}
@@ -131,8 +132,8 @@ class InferenceServer:
         return self._thread.is_alive() and not self._uvicorn.should_exit
 
     def stop(self) -> None:
-        """Take no more requests, finish those under way (at most 20 seconds, then they are
-        aborted), and end; safe to call twice."""
+        """Reject new requests, let running ones finish (after 20 seconds they are aborted), and
+        end; safe to call twice."""
         self._uvicorn.should_exit = True
         self._thread.join(2 * FINISH_SECONDS)
         self._service.keeper.stop(FINISH_SECONDS)

@@ -1,9 +1,9 @@
 """Translates requests to SGLang's names, and its answers to `RequestOutput`s (sglang 0.5.9).
 
-A row's parameters are a dict of SGLang's sampling parameters with some keys beside them:
-`custom_params` are for our own code in the scheduler's process; the others are fields of SGLang's
-request, which has one number for the likeliest generated and prompt tokens, so that
-`top_prompt_logprobs` is our own key.
+A row's parameters are a dict of SGLang's sampling parameters and some further keys: `custom_params`
+are for our own code in the scheduler's process; the others are fields of SGLang's request, which
+has one number for the likeliest generated and prompt tokens, so that `top_prompt_logprobs` is our
+own key.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def translation(part: Part) -> Translation[Any]:
 
 @functools.cache
 def _of_requests() -> frozenset[str]:
-    """What SGLang takes beside the sampling parameters."""
+    """What SGLang takes in addition to the sampling parameters."""
     from sglang.srt.entrypoints.engine import Engine
 
     return frozenset(inspect.signature(Engine.async_generate).parameters)

@@ -171,7 +171,7 @@ def check_lora(hf_config: PretrainedConfig, server_arguments: Mapping[str, Any])
     if server_arguments.get(ENABLE) and name not in EXACT_WITH_ADAPTERS:
         raise ConfigError.of(
             OWN + ENABLE,
-            f"SGLang 0.5.9's adapters of {name} were never compared with PEFT's, only those of "
+            f"SGLang 0.5.9's adapters of {name} were never compared with PEFT's, only adapters of "
             f"{', '.join(EXACT_WITH_ADAPTERS)}. rollout.name: hf serves them, or adapter_path "
             "merges one.",
         )

@@ -39,8 +39,8 @@ def thought(reasoning: str, tokens: int) -> Added:
 
 @dataclasses.dataclass(frozen=True)
 class Said(Record):
-    """What a server says of an answer beside its text: the calls and the thought that it splits
-    off, and how many of the tokens are the thought."""
+    """What a server returns with an answer's text: the calls and the thought that it splits off,
+    and how many of the tokens are the thought."""
 
     calls: Sequence[ToolCall] = ()
     reasoning: str = ""

@@ -374,7 +374,7 @@ def test_adapter_that_sglang_cannot_serve_is_refused(served, folders, tmp_path):
     for name, folder, reason in (
         ("first", head, r"lm_head"),
         ("first", large, r"its rank is 9, .*max_lora_rank 8"),
-        ("fourth", folders["first"], r"3 are loaded.*max_loras_per_batch"),
+        ("fourth", folders["first"], r"3 adapters are loaded.*max_loras_per_batch"),
     ):
         with refused(ConfigError, reason, key=f"adapters.{name}"):
             served.load_adapter(name, folder)

@@ -154,9 +154,9 @@ def patches(process: Process) -> list[Replace]:
         Wrap(f"{module}:sampling_from_probs_torch", sample,
              "on a GPU a row of NaN ends the process"),
         Wrap(f"{module}:Sampler._sample_from_probs", own_rows,
-             "on a CPU it draws a random number for each token of the vocabulary, on one core, and "
-             "sorts all of them to keep a few; seeds need deterministic inference, which a CPU "
-             "does not have; and beside min_p a GPU filters one after the other"),
+             "on a CPU it draws a random number for each token of the vocabulary, on one core, "
+             "and sorts all of them to keep a few; seeds need deterministic inference, which a "
+             "CPU does not have; and with min_p a GPU filters one after the other"),
         Wrap(f"{module}:Sampler._sample_from_probs", sample_beside_nan,
              "a row whose logits are NaN ends the whole process when it is sampled"),
         Wrap(f"{module}:Sampler._sample_from_probs", raise_zeros,
@@ -167,6 +167,6 @@ def patches(process: Process) -> list[Replace]:
         Wrap("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.from_schedule_batch",
              temperature_of_top_k_1,
              "a batch of top_k=1 rows counts as greedy, and their log probs lose the temperature "
-             "that they have beside any other row"),
+             "that they have with any other row"),
     ]
     # fmt: on
