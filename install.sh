@@ -61,6 +61,7 @@ beats() {
     while kill -0 $$ 2>/dev/null; do
         read -rt "$pause" <> <(:) || : # a pause without a process, which would outlive this one
         last=$(tail -n 1 "$log")
+        [[ $last != Installed\ * ]] || last+=", compiling them" # of which uv says nothing in a log
         line="inf: $1, $((SECONDS - begin)) s${last:+: $last}"
         if [[ -t 1 ]]; then printf '\r\033[K%.78s' "$line"; else printf '%s\n' "$line"; fi
     done
@@ -172,6 +173,7 @@ make_venv() {
         return
     fi
     # Without uv, pip installs it. Debian's python3 may lack ensurepip; then its own pip is used.
+    begin_beat "creating $name"
     if "$python" -m venv "$venv" >>"$log" 2>&1; then
         logged "pip could not install uv" "$venv/bin/python" -m pip install uv
     else
