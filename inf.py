@@ -99,9 +99,10 @@ def __getattr__(name: str) -> Any:
 class InferenceEngine:
     """A model on verl's rollout and SGLang, on Transformers, or on a server (`rollout.name`).
 
-    config: a path to a YAML file, a mapping, or None for the embedded default
-        (SmolLM2-135M-Instruct, no download, any machine). `overrides` are merged over it, deeply:
-        `InferenceEngine("config.yaml", rollout={"dtype": "float32"})`.
+    config: a path to a YAML file, a mapping, or None. `overrides` are merged over it, deeply:
+        `InferenceEngine("config.yaml", rollout={"dtype": "float32"})`. Without a `model_path` it
+        is the embedded model (SmolLM2-135M-Instruct, no download, any machine), with defaults of
+        its own (docs/config.md).
 
     Use it as a context manager; it also stops with `shutdown`, when garbage-collected and at
     interpreter exit. Threads, `async` code and notebooks can share it; a call in a fork raises.

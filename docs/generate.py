@@ -32,7 +32,7 @@ from _inf.backends.model_info import with_dtype  # noqa: E402
 from _inf.backends.registry import MODES  # noqa: E402
 from _inf.config import load_config  # noqa: E402
 from _inf.config.schema import Config  # noqa: E402
-from _inf.config.source import read_source  # noqa: E402
+from _inf.config.source import embedded_rollout  # noqa: E402
 from _inf.parts.found import ROW_FIELDS, ROW_METADATA  # noqa: E402
 from _inf.request.keyword import Keyword  # noqa: E402
 from _inf.request.keywords import KEYWORDS, PER_CALL, PER_PROMPT, documentation  # noqa: E402
@@ -317,13 +317,10 @@ def keys_page() -> str:
 def defaults_table() -> str:
     """The keys of embedded.yaml: what they are for its model, and for another one."""
     embedded, other = load_config(None, {}), load_config(None, {"model_path": "another"})
-    file = load_config({"model_path": "another"}, {})
-    head = (
-        "| key | the embedded model | another one on a CPU | another one on a GPU | with a config |"
-    )
-    lines = [head, "|---|---|---|---|---|"]
-    for name in read_source(None)["rollout"]:
-        cells = [_value(getattr(each.rollout, name)) for each in (embedded, other, other, file)]
+    head = "| key | the embedded model | another one on a CPU | another one on a GPU |"
+    lines = [head, "|---|---|---|---|"]
+    for name in embedded_rollout():
+        cells = [_value(getattr(each.rollout, name)) for each in (embedded, other, other)]
         if name == "dtype":
             kinds = ("bfloat16", "float16", "float32")
             on_gpu = [_value(_dtype(other, False, stored)) for stored in kinds]

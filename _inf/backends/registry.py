@@ -14,6 +14,7 @@ from _inf.backends.model_info import with_limits, with_thought_marks
 from _inf.backends.openai import OPENAI
 from _inf.backends.verl import SGLANG
 from _inf.config import Config, load_config
+from _inf.config.load import NO_LENGTHS
 from _inf.config.source import ABSENT, Source, at
 from _inf.errors import shown
 from _inf.response.stats import Stats
@@ -33,9 +34,12 @@ NAME_VERLS_CODE = (
 PARTLY_READ = sorted(frozenset().union(*(mode.reads for mode in MODES)))
 
 
-def read_config(source: Source | Config, overrides: Mapping[str, Any]) -> Config:
-    """Read and check a config, with the checks of the backend that it names."""
-    return load_config(source, overrides, _unread_by, _faults)
+def read_config(
+    source: Source | Config, overrides: Mapping[str, Any], lengths: Mapping[str, int] = NO_LENGTHS
+) -> Config:
+    """Read and check a config, with the checks of the backend that it names. lengths: as for
+    `load_config`."""
+    return load_config(source, overrides, _unread_by, _faults, lengths)
 
 
 def describe(config: Config) -> BackendDescription:

@@ -1,4 +1,5 @@
-"""Makes one checked `Config` of its layers: the file or the embedded config, and overrides over it.
+"""Makes one checked `Config` of its layers: a file or a mapping, overrides over it, and below both
+the defaults, of which the embedded model has its own.
 
 All faults are collected into one error, so that a user corrects a file once.
 """
@@ -17,7 +18,16 @@ from pydantic import ValidationError
 
 from _inf.config.other_names import hint, named
 from _inf.config.schema import Config, RolloutConfig
-from _inf.config.source import ABSENT, Source, at, first_line, not_yaml, plain, read_source
+from _inf.config.source import (
+    ABSENT,
+    Source,
+    at,
+    embedded_rollout,
+    first_line,
+    not_yaml,
+    plain,
+    read_source,
+)
 from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY, RENAMED
 from _inf.errors import ConfigError, did_you_mean, shown, value_fault
 from _inf.types import JSON
@@ -26,12 +36,10 @@ Faults = Iterator[tuple[str, str]]  # the path of a key, and what is wrong there
 
 # Keys that turn sampling on, each with the value that does not.
 ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": -1}
-# Keys of embedded.yaml that are right for its model only. The others hold without a config for any
-# model.
-OF_THE_EMBEDDED_MODEL = ("dtype", "enforce_eager", "max_num_seqs")
 # Lengths that shrink to fit the model if nobody set them: they are then not in `model_fields_set`,
-# even if the embedded config has them.
+# even if embedded.yaml has them.
 FOLLOW_THE_MODEL = ("prompt_length", "response_length")
+NO_LENGTHS: Mapping[str, int] = {}
 # Keys of the older, flat form, with their present path.
 FLAT: Mapping[str, str] = {
     **{
@@ -51,38 +59,32 @@ def load_config(
     overrides: Mapping[str, Any],
     unread_by: Callable[[object], Collection[str]] = lambda name: (),
     faults_of: Callable[[Config], Faults] = lambda config: iter(()),
+    lengths: Mapping[str, int] = NO_LENGTHS,
 ) -> Config:
     """Read `source`, merge `overrides` over it, check everything; every fault is one line.
 
     A `Config` as source keeps which lengths were set. The backends (`backends/registry.py`) provide
     `unread_by`, the keys under `rollout` that the backend of a name does not read, and `faults_of`,
-    the faults that they find in a config."""
+    the faults that they find in a config. lengths: defaults of prompt_length and response_length,
+    for a backend that reads them, and unless `max_model_len` is set."""
     with _resolving():
         below = source.to_dict() if isinstance(source, Config) else read_source(source)
         if "actor_rollout_ref" in below:
             raise ConfigError(WHOLE_VERL_CONFIG)
         above = _lift_flat_keys(plain(overrides))
-        if source is None:
-            left_out = _not_of_embedded(above, unread_by(at(above, "rollout.name")))
-            rollout = {k: v for k, v in below["rollout"].items() if k not in left_out}
-            below = {**below, "rollout": rollout}
         below = _lift_flat_keys(below)
         merged = OmegaConf.create(_over(below, above))
         document: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
-    if source is None and at(above, "rollout.do_sample") is ABSENT:
-        # The embedded config is greedy, unless an override asks for sampling.
-        for name, neutral in ASKS_TO_SAMPLE.items():
-            path = f"rollout.{name}"
-            if at(above, path) is not ABSENT and at(document, path) != neutral:
-                document["rollout"]["do_sample"] = True
+    given = document.get("rollout") or {}
+    if isinstance(given, dict):
+        unread = unread_by(given.get("name", RolloutConfig.model_fields["name"].default))
+        own = _defaults(document.get("model_path"), given, lengths)
+        own = {name: value for name, value in own.items() if name not in unread}
+        document["rollout"] = {**own, **given}
     config = _checked(document, faults_of)
+    said = source.rollout.model_fields_set if isinstance(source, Config) else given
     for name in FOLLOW_THE_MODEL:
-        path = f"rollout.{name}"
-        if isinstance(source, Config):
-            said = name in source.rollout.model_fields_set
-        else:
-            said = source is not None and at(below, path) is not ABSENT
-        if not said and at(above, path) is ABSENT:
+        if name not in said and at(above, f"rollout.{name}") is ABSENT:
             config.rollout.model_fields_set.discard(name)
     return config
 
@@ -102,11 +104,17 @@ def _resolving() -> Iterator[None]:
         raise ConfigError(f"{where}: cannot be resolved: {first_line(error)}") from None
 
 
-def _not_of_embedded(above: Mapping[str, Any], unread: Collection[str]) -> Collection[str]:
-    """The keys under `rollout` of embedded.yaml that do not apply with these overrides: keys that
-    the backend does not read and, if another model is loaded, keys of the embedded model."""
-    of_another = at(above, "model_path") not in (ABSENT, None) and "dtype" not in unread
-    return {*unread, *(OF_THE_EMBEDDED_MODEL if of_another else ())}
+def _defaults(model_path: object, given: JSON, lengths: Mapping[str, int]) -> JSON:
+    """Return the defaults that differ from the library's, for keys under `rollout` that are not
+    `given`: the embedded model's, which samples if a key asks for it, and a command's `lengths`."""
+    own = embedded_rollout() if model_path is None else {}
+    if any(given.get(name, neutral) != neutral for name, neutral in ASKS_TO_SAMPLE.items()):
+        own.pop("do_sample", None)
+    if (room := given.get("max_model_len")) is None:
+        return own | lengths
+    if isinstance(room, int) and room < sum(RolloutConfig(**own).widths):
+        own.pop("prompt_length", None)
+    return own
 
 
 def parse_assignments(texts: Iterable[str]) -> JSON:

@@ -41,12 +41,11 @@ def at(tree: Any, path: str) -> Any:
 
 
 def read_source(source: Source) -> JSON:
-    """Return the plain values of a source; None is the embedded config."""
+    """Return the plain values of a source; None has none."""
+    if source is None:
+        return {}
     if isinstance(source, Mapping):
         return dict(plain(source))
-    if source is None:
-        text = resources.files("_inf").joinpath("embedded.yaml").read_text(encoding="utf-8")
-        return _parse(text, "embedded.yaml")
     if not isinstance(source, (str, os.PathLike)):
         raise ConfigError.of("config", f"expected a path, a mapping or None, got {shown(source)}")
     path = Path(source)
@@ -54,6 +53,12 @@ def read_source(source: Source) -> JSON:
     for name in _NAMED_FILES:
         _look_beside(path, document, name)
     return document
+
+
+def embedded_rollout() -> JSON:
+    """Return the keys under `rollout` whose defaults are others for the embedded model."""
+    text = resources.files("_inf").joinpath("embedded.yaml").read_text(encoding="utf-8")
+    return dict(_parse(text, "embedded.yaml")["rollout"])
 
 
 def plain(value: object) -> Any:

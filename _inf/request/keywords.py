@@ -69,7 +69,7 @@ _PROMPTS: Mapping[str, Keyword] = {
     ),
     "do_sample": Keyword(
         values.flag,
-        "Sample, or decode greedily. Default `rollout.do_sample`, False in the embedded config. A "
+        "Sample, or decode greedily. Default `rollout.do_sample`, False for the embedded model. A "
         "temperature above 0, a filter (top_p, top_k, min_p) or a seed turns sampling on, and is "
         "refused with `do_sample=False` in one call. With temperature 0, filters and seeds change "
         "nothing.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,26 +38,34 @@ def test_embedded_default_is_a_greedy_float32_model() -> None:
     assert config.rollout.max_num_seqs == 64 and config.rollout.enforce_eager
 
 
-@pytest.mark.parametrize("name", ["sglang", "hf"])
-def test_another_model_has_the_librarys_defaults_in_place_of_the_embedded_ones(name: str) -> None:
-    def read(**keys: Any) -> RolloutConfig:
-        given = {"model_path": "another", "rollout": {"name": name, **keys}}
-        return read_config(None, given).rollout
+@pytest.mark.parametrize("model", [None, "another"])
+@pytest.mark.parametrize("said", [{}, {"n": 4}, {"name": "hf"}, {"temperature": 0.9}], ids=str)
+def test_defaults_depend_on_the_model_and_not_on_the_form_of_the_config(
+    model: str | None, said: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = {"model_path": model, "rollout": said}
+    read = [
+        read_config(None, whole),
+        read_config(whole, {}),
+        read_config({}, whole),
+        read_config({"model_path": model}, {"rollout": said}),
+        read_config({"rollout": said}, {"model_path": model}),
+        read_config(written(tmp_path, json.dumps(whole)), {}),
+    ]
+    own = {"prompt_length": 2048, "do_sample": "temperature" in said, "max_num_seqs": 64}
+    own |= {"dtype": "float32", "enforce_eager": True}
+    for config in read:
+        expected = RolloutConfig(**({} if model else own) | said)
+        assert config.model_path == model and config.rollout == expected
+        # The lengths follow the model.
+        assert not config.rollout.model_fields_set & {"prompt_length", "response_length"}
 
-    own, library = read(), RolloutConfig()
-    embedded = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 64}
-    assert {key: getattr(own, key) for key in embedded} == {
-        key: getattr(library, key) for key in embedded
-    }
-    assert (own.prompt_length, own.do_sample) == (2048, False)  # without a config, for any model
-    # The lengths follow the model.
-    assert not own.model_fields_set & {*embedded, "prompt_length", "response_length"}
-    assert {key: getattr(read(**embedded), key) for key in embedded} == embedded
-    assert "prompt_length" in read(prompt_length=7).model_fields_set
+
+def test_a_length_that_a_config_sets_stays_though_the_config_is_given_on() -> None:
     of_file = load_config({"rollout": {"prompt_length": 7}}, {})
     for config in (of_file, load_config(of_file, {})):
-        assert config.rollout.model_fields_set >= {"prompt_length"}
-    assert load_config(None, {"model_path": None}) == load_config(None, {})
+        assert config.rollout.prompt_length == 7
+        assert "prompt_length" in config.rollout.model_fields_set
 
 
 @pytest.mark.parametrize(
@@ -76,7 +85,9 @@ def test_embedded_default_samples_where_what_is_laid_over_it_asks(
 ) -> None:
     assert load_config(None, {"rollout": said}).rollout.do_sample is samples
     assert load_config(None, said).rollout.do_sample is samples  # the older, flat form
-    assert load_config({"rollout": said}, {}).rollout.do_sample is said.get("do_sample", True)
+    assert load_config({"rollout": said}, {}).rollout.do_sample is samples
+    another = {"model_path": "another", "rollout": said}
+    assert load_config(None, another).rollout.do_sample is said.get("do_sample", True)
 
 
 def test_greedy_beside_what_it_would_ignore_is_refused_by_name() -> None:

@@ -26,9 +26,8 @@ def test_server_needs_an_address_and_a_models_name() -> None:
 def test_embedded_models_keys_are_not_for_a_server(source: Any) -> None:
     config = read_config(source, SERVER)
     assert config.rollout.dtype == "auto" and not config.rollout.enforce_eager
-    assert config.rollout.prompt_length == 512
-    assert config.rollout.do_sample is (source is not None)  # greedy without a config, as always
-    assert config.rollout.max_num_seqs == (1024 if source else 64)
+    assert config.rollout.prompt_length == 512 and config.rollout.do_sample
+    assert config.rollout.max_num_seqs == 1024
 
 
 TOKENS = {"tokenizer_path": "Qwen/Qwen3-0.6B"}

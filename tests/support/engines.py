@@ -1,4 +1,4 @@
-"""Engines that tests start: of float32, with room for the prompts and answers of most tests."""
+"""Engines that tests start: greedy, of float32, with room for the prompts and answers of most tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def started(
 ) -> InferenceEngine:
     """An engine on a model. config: keys beside `rollout`."""
     path = folder() if callable(folder) else folder
-    keys = {"dtype": "float32", **LENGTHS, **rollout}
+    keys = {"dtype": "float32", "do_sample": False, **LENGTHS, **rollout}
     return InferenceEngine(model_path=str(path), rollout=keys, **(config or {}))
 
 
@@ -38,5 +38,5 @@ def engine_fixture(folder: Folder = tiny_model, scope: Any = "module", **how: An
 
 def connected(base_url: str, model: Path | str, **config: Any) -> InferenceEngine:
     """An engine on a server, which sends token ids if it is given a tokenizer_path."""
-    keys = {"name": "openai", **LENGTHS}
+    keys = {"name": "openai", "do_sample": False, **LENGTHS}
     return InferenceEngine(base_url=base_url, model_path=str(model), rollout=keys, **config)

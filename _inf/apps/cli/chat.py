@@ -27,8 +27,8 @@ from _inf.runtime.files import check_output, write_text
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-# For the embedded model: a conversation needs more tokens than a question.
-LIMITS = ("rollout.prompt_length=3072", "rollout.response_length=1024")
+# Where the user sets none: a conversation needs more tokens than a question.
+LENGTHS = {"prompt_length": 3072, "response_length": 1024}
 QUOTES = '"""'  # before and after a message of several lines
 COMMANDS = ("help", "reset", "system", "save", "set", "quit", "exit")
 HELP = """/system TEXT   start again with that system prompt; without TEXT, with none
@@ -43,7 +43,7 @@ Write a message of several lines between two lines of \"\"\".
 Ctrl-C stops an answer, Ctrl-D leaves."""
 
 
-@takes_options(*LIMITS)
+@takes_options(LENGTHS)
 def chat(
     system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
     as_json: Annotated[
@@ -55,8 +55,8 @@ def chat(
     """Chat with a model; type /help for its commands.
 
     Through a pipe each line is a message, and an empty line separates two answers; with --json
-    each answer is one line, and so is each {"error": ...}. With the embedded model, prompt and
-    answer may have 4096 tokens together.
+    each answer is one line, and so is each {"error": ...}. Unless the config sets their lengths,
+    prompt and answer may have 4096 tokens together, as far as the model has room.
     """
     config = call.load()
     check_usable(call.params, as_json=as_json, streams=_streams(config, as_json))

@@ -9,7 +9,7 @@ import gc
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -25,6 +25,7 @@ from typer.core import TyperGroup
 
 from _inf.backends.registry import read_config
 from _inf.config import KEYS, Config, other_names, parse_assignments
+from _inf.config.load import NO_LENGTHS
 from _inf.errors import ConfigError
 from _inf.request.effective import check_params
 from _inf.request.keyword import Keyword
@@ -38,16 +39,18 @@ if TYPE_CHECKING:
 
 SHOWN_ERRORS = 10
 
-CONFIG_HELP = "A YAML file; without one, the embedded model, greedy, at most 512 tokens."
+CONFIG_HELP = "A YAML file. Without a model: the embedded one, greedy, at most 512 tokens."
 MODEL_HELP = "The model: a Hub id, a folder or a .gguf file (the config's model_path)."
 SAMPLING = {name: row for name, row in KEYWORDS.items() if row.default is not None}
 
 
-def takes_options(*embedded: str, sampling: bool = True) -> Callable[[Callable[..., None]], Any]:
+def takes_options(
+    lengths: Mapping[str, int] = NO_LENGTHS, *, sampling: bool = True
+) -> Callable[[Callable[..., None]], Any]:
     """Return a decorator that gives a command options for its parameters of two kinds.
 
     A dataclass has an option for each field; `Options` has the engine's, and with `sampling` one
-    for each sampling keyword. embedded: as for `Options`.
+    for each sampling keyword. lengths: as for `Options`.
     """
 
     def command_of(function: Callable[..., None]) -> Any:
@@ -57,7 +60,7 @@ def takes_options(*embedded: str, sampling: bool = True) -> Callable[[Callable[.
             group: Any = item.annotation
             if group is Options:
                 options = _shared(SAMPLING if sampling else {})
-                group = functools.partial(Options, embedded)
+                group = functools.partial(Options, lengths)
             elif dataclasses.is_dataclass(group):
                 options = _fields(group)
             else:
@@ -123,32 +126,30 @@ def option_instead(option: str) -> str:
 
 class Options:
     """The values of the options that commands share. `params`: the sampling keywords that were set.
-    embedded: assignments for the embedded model, which the user's own override. own_process:
+    lengths: the command's, for those under `rollout` that the user sets nowhere. own_process:
     whether this process was started for the command and has nothing else in it."""
 
     own_process: ClassVar[bool] = False
 
     def __init__(
         self,
-        embedded: Sequence[str],
+        lengths: Mapping[str, int],
         config: str | None,
         model: str | None,
         assignments: list[str] | None,
         **sampling: Any,
     ) -> None:
-        self._file = config
+        self._file, self._lengths = config, lengths
         self._overrides = parse_assignments(assignments or [])
         if model is not None:
             if "model_path" in self._overrides:
                 raise ConfigError("--model: --set model_path is given too; leave one of them out.")
             self._overrides["model_path"] = model
-        if config is None and "model_path" not in self._overrides:
-            self._overrides = parse_assignments([*embedded, *(assignments or [])])
         self.params = {name: value for name, value in sampling.items() if value not in (None, [])}
 
     def load(self) -> Config:
         """Load the config, and refuse wrong parameters before an engine starts."""
-        config = read_config(self._file, self._overrides)
+        config = read_config(self._file, self._overrides, self._lengths)
         check_params(self.params, config.rollout)
         return config
 
