@@ -14,7 +14,7 @@ import importlib
 import os
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -34,9 +34,10 @@ from _inf.errors import (
 from _inf.parts.adapters import check_loaded
 from _inf.parts.typed import GenerateParams
 from _inf.request.call import PreparedCall, tokenize_call
-from _inf.request.keywords import names_keywords, refuse_positional
+from _inf.request.keywords import names_keywords
 from _inf.request.prompts import Form, normalize
 from _inf.request.sampling import resolve
+from _inf.request.sampling_params import with_sampling_params
 from _inf.request.special_tokens import escaped_json
 from _inf.request.template import template_of
 from _inf.request.values import one_of
@@ -56,7 +57,7 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from typing_extensions import Never, Self, Unpack
+    from typing_extensions import Self, Unpack
     from verl import DataProto
 
     from _inf.apps.check.measure import check
@@ -133,6 +134,23 @@ class InferenceEngine:
             self._configured.close()
             raise
 
+    @classmethod
+    def from_verl(
+        cls,
+        source: str | os.PathLike[str] | Mapping[str, object],
+        overrides: Mapping[str, object] | Iterable[str] | None = None,
+    ) -> Self:
+        """Start the engine of a verl trainer's config (docs/verl.md).
+
+        source: the path of a YAML file as Hydra composes it (`.hydra/config.yaml` of a run), a
+            mapping or an OmegaConf node; the whole config, or its `actor_rollout_ref`.
+        overrides: over it, deep or as assignments (`["rollout.n=4", "data.truncation=left"]`).
+        The keys of the trainer are left out, and listed in `engine.config.source`: its
+        parallelism, `load_format: dummy`, `free_cache_engine`. Raises `ConfigError` with all keys
+        that would change an answer and have no equal here.
+        """
+        return cls(registry.read_trainers_config(source, overrides))
+
     def _launch(self) -> None:
         self._backend, self.config = registry.launch(self.config, self._stats)
         self._finalizer = weakref.finalize(self, self._backend.close)
@@ -145,7 +163,7 @@ class InferenceEngine:
 
     @names_keywords
     def generate(
-        self, prompts: object, *others: Never, **params: Unpack[GenerateParams]
+        self, prompts: object, sampling_params: object = None, **params: Unpack[GenerateParams]
     ) -> GenerationOutput:
         """Answer `prompts`; rows are returned in order, prompt-major.
 
@@ -157,19 +175,23 @@ class InferenceEngine:
             show the role `developer`, it becomes `system`. A message that the template leaves out
             is refused; for an assistant's text there is a warning instead. Special tokens in a text
             act as control tokens, as if the template had written them (`escape_special_tokens`).
+        sampling_params: keywords as a dict, or an object with vLLM's fields; one without an equal
+            here is refused, with the call to write.
 
         Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
         anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.
         """
-        refuse_positional("generate()", others)
+        if sampling_params is not None:
+            params = with_sampling_params("generate()", sampling_params, params)
         return self._generate(prompts, params, CancelToken())
 
     @names_keywords
     async def agenerate(
-        self, prompts: Any, *others: Never, **params: Unpack[GenerateParams]
+        self, prompts: Any, sampling_params: object = None, **params: Unpack[GenerateParams]
     ) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts the requests in the engine."""
-        refuse_positional("agenerate()", others)
+        if sampling_params is not None:
+            params = with_sampling_params("agenerate()", sampling_params, params)
         self._backend.check_process()  # a fork lacks the threads
         return await self._awaited.run(lambda cancel: self._generate(prompts, params, cancel))
 
@@ -235,22 +257,24 @@ class InferenceEngine:
 
     @names_keywords
     def stream(
-        self, prompt: object, *others: Never, **params: Unpack[GenerateParams]
+        self, prompt: object, sampling_params: object = None, **params: Unpack[GenerateParams]
     ) -> Iterator[StreamChunk]:
         """Answer one prompt in chunks, with `generate`'s keywords (n is 1).
 
         The joined chunks are the row's text and token ids; a slow reader gets larger chunks.
         Closing the iterator aborts the request. A wrong call raises here, not at the first chunk.
         """
-        refuse_positional("stream()", others)
+        if sampling_params is not None:
+            params = with_sampling_params("stream()", sampling_params, params)
         return self._stream(prompt, params).chunks()
 
     @names_keywords
     def astream(
-        self, prompt: Any, *others: Never, **params: Unpack[GenerateParams]
+        self, prompt: Any, sampling_params: object = None, **params: Unpack[GenerateParams]
     ) -> AsyncIterator[StreamChunk]:
         """`stream` for async code: `async for chunk in engine.astream(...)`."""
-        refuse_positional("astream()", others)
+        if sampling_params is not None:
+            params = with_sampling_params("astream()", sampling_params, params)
         return self._stream(prompt, params).achunks()
 
     def _stream(self, prompt: object, params: GenerateParams) -> Stream:
@@ -327,7 +351,8 @@ class InferenceEngine:
     def rollout_batch(
         self,
         prompts: Any,
-        *others: Never,
+        sampling_params: object = None,
+        *,
         uid: Any = None,
         extra: Any = None,
         **params: Unpack[GenerateParams],
@@ -342,7 +367,8 @@ class InferenceEngine:
         Raises the exceptions of `generate`, and `ConfigError` about `uid`, `extra`, `max_tokens`
         above `rollout.response_length`, and rows of one prompt that would be the same.
         """
-        refuse_positional("rollout_batch()", others)
+        if sampling_params is not None:
+            params = with_sampling_params("rollout_batch()", sampling_params, params)
         check_supported(self._backend, {"rollout_batch()": True})
         require_verl("rollout_batch()")
         from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import cast
 
 from _inf.backends.base import Backend
 from _inf.backends.description import BackendDescription, Faults
@@ -14,9 +15,9 @@ from _inf.backends.model_info import with_limits, with_thought_marks
 from _inf.backends.openai import OPENAI
 from _inf.backends.verl import SGLANG
 from _inf.config import Config, load_config
-from _inf.config.load import NO_LENGTHS
 from _inf.config.source import ABSENT, Source, at
-from _inf.errors import shown
+from _inf.config.trainer import read_trainer
+from _inf.errors import ConfigError, shown
 from _inf.response.stats import Stats
 from _inf.runtime.extras import without_verl
 from _inf.runtime.forks import starting
@@ -35,11 +36,28 @@ PARTLY_READ = sorted(frozenset().union(*(mode.reads for mode in MODES)))
 
 
 def read_config(
-    source: Source | Config, overrides: Mapping[str, Any], lengths: Mapping[str, int] = NO_LENGTHS
+    source: Source | Config,
+    overrides: Mapping[str, object],
+    lengths: Mapping[str, int] | None = None,
 ) -> Config:
     """Read and check a config, with the checks of the backend that it names. lengths: as for
     `load_config`."""
     return load_config(source, overrides, _unread_by, _faults, lengths)
+
+
+def read_trainers_config(
+    source: str | os.PathLike[str] | Mapping[str, object],
+    overrides: Mapping[str, object] | Iterable[str] | None,
+) -> Config:
+    """Read the config of a verl trainer; all its faults are lines of one error."""
+    read = read_trainer(source, overrides)
+    try:
+        config = read_config(read.document, {})
+    except ConfigError as error:
+        read.faults.append(str(error))
+    if read.faults:
+        raise ConfigError("\n".join(read.faults), key=read.faults[0].partition(":")[0])
+    return config.of_source(str(read))
 
 
 def describe(config: Config) -> BackendDescription:

@@ -39,7 +39,6 @@ ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": 
 # Lengths that shrink to fit the model if nobody set them: they are then not in `model_fields_set`,
 # even if embedded.yaml has them.
 FOLLOW_THE_MODEL = ("prompt_length", "response_length")
-NO_LENGTHS: Mapping[str, int] = {}
 # Keys of the older, flat form, with their present path.
 FLAT: Mapping[str, str] = {
     **{
@@ -48,18 +47,17 @@ FLAT: Mapping[str, str] = {
     **RENAMED,
 }
 WHOLE_VERL_CONFIG = (
-    "actor_rollout_ref: this is a whole verl config; with whole = OmegaConf.load(FILE)."
-    "actor_rollout_ref, use InferenceEngine(model_path=whole.model.path, rollout=whole.rollout), "
-    "where the rollout's load_format is auto (dummy is random weights); docs/verl.md has the lines"
+    "actor_rollout_ref: this is a trainer's config; use InferenceEngine.from_verl(FILE), and on "
+    "the command line --verl FILE in place of -c"
 )
 
 
 def load_config(
     source: Source | Config,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, object],
     unread_by: Callable[[object], Collection[str]] = lambda name: (),
     faults_of: Callable[[Config], Faults] = lambda config: iter(()),
-    lengths: Mapping[str, int] = NO_LENGTHS,
+    lengths: Mapping[str, int] | None = None,
 ) -> Config:
     """Read `source`, merge `overrides` over it, check everything; every fault is one line.
 
@@ -67,13 +65,13 @@ def load_config(
     `unread_by`, the keys under `rollout` that the backend of a name does not read, and `faults_of`,
     the faults that they find in a config. lengths: defaults of prompt_length and response_length,
     for a backend that reads them, and unless `max_model_len` is set."""
-    with _resolving():
+    with resolving():
         below = source.to_dict() if isinstance(source, Config) else read_source(source)
         if "actor_rollout_ref" in below:
             raise ConfigError(WHOLE_VERL_CONFIG)
         above = _lift_flat_keys(plain(overrides))
         below = _lift_flat_keys(below)
-        merged = OmegaConf.create(_over(below, above))
+        merged = OmegaConf.create(over(below, above))
         document: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     given = document.get("rollout") or {}
     if isinstance(given, dict):
@@ -86,11 +84,11 @@ def load_config(
     for name in FOLLOW_THE_MODEL:
         if name not in said and at(above, f"rollout.{name}") is ABSENT:
             config.rollout.model_fields_set.discard(name)
-    return config
+    return config.of_source(source.source) if isinstance(source, Config) else config
 
 
 @contextlib.contextmanager
-def _resolving() -> Iterator[None]:
+def resolving() -> Iterator[None]:
     """Say of OmegaConf's errors which key they are about."""
     try:
         yield
@@ -104,14 +102,14 @@ def _resolving() -> Iterator[None]:
         raise ConfigError(f"{where}: cannot be resolved: {first_line(error)}") from None
 
 
-def _defaults(model_path: object, given: JSON, lengths: Mapping[str, int]) -> JSON:
+def _defaults(model_path: object, given: JSON, lengths: Mapping[str, int] | None) -> JSON:
     """Return the defaults that differ from the library's, for keys under `rollout` that are not
     `given`: the embedded model's, which samples if a key asks for it, and a command's `lengths`."""
     own = embedded_rollout() if model_path is None else {}
     if any(given.get(name, neutral) != neutral for name, neutral in ASKS_TO_SAMPLE.items()):
         own.pop("do_sample", None)
     if (room := given.get("max_model_len")) is None:
-        return own | lengths
+        return {**own, **(lengths or {})}
     if isinstance(room, int) and room < sum(RolloutConfig(**own).widths):
         own.pop("prompt_length", None)
     return own
@@ -130,16 +128,16 @@ def parse_assignments(texts: Iterable[str]) -> JSON:
             tree: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"{path}={value}"]))
         except Exception as error:  # PyYAML's constructors may raise anything
             raise not_yaml(path, error) from None
-        merged = _over(merged, tree)
+        merged = over(merged, tree)
     return merged
 
 
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> JSON:
+def over(below: Mapping[str, object], above: Mapping[str, object]) -> JSON:
     """Merge mappings and replace other values, except by `???` (OmegaConf's "missing")."""
-    merged = dict(below)
+    merged: JSON = dict(below)
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _over(merged[key], value)
+            merged[key] = over(merged[key], value)
         elif key not in merged or not isinstance(value, str) or value != "???":
             merged[key] = value
     return merged
@@ -161,11 +159,11 @@ def _lift_flat_keys(layer: JSON) -> JSON:
             raise ConfigError.of(key, f"{fault}; set only {path}")
         for name in reversed(path.split(".")):
             value = {name: value}
-        lifted = _over(lifted, value)
+        lifted = over(lifted, value)
     return lifted
 
 
-def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
+def _paths(tree: Mapping[str, object], above: str = "") -> Iterator[str]:
     for key, value in tree.items():
         yield f"{above}{key}"
         if isinstance(value, dict):

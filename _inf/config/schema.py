@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import (
     Field,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
 )
@@ -196,6 +197,19 @@ class Config(Section):
         if value is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):  # may be a key
             raise ValueError("must be the name of an environment variable, in capitals, not a key")
         return value
+
+    _source: str | None = PrivateAttr(None)
+
+    @property
+    def source(self) -> str | None:
+        """The trainer's config that `InferenceEngine.from_verl` read, and what it left out."""
+        return self._source
+
+    def of_source(self, source: str | None) -> Config:
+        """Return this config as read from `source`."""
+        copy = self.model_copy()
+        copy._source = source
+        return copy
 
     @property
     def model_name(self) -> str:

@@ -18,8 +18,8 @@ class GenerateParams(TypedDict, total=False):
             vLLM); default `rollout.top_k`.
         min_p: Keep tokens with at least this share of the likeliest one's probability. In [0,
             1] (as vLLM); default 0: all.
-        do_sample: Sample, or decode greedily. Default `rollout.do_sample`, False in the
-            embedded config. A temperature above 0, a filter (top_p, top_k, min_p) or a seed
+        do_sample: Sample, or decode greedily. Default `rollout.do_sample`, False for the
+            embedded model. A temperature above 0, a filter (top_p, top_k, min_p) or a seed
             turns sampling on, and is refused with `do_sample=False` in one call. With
             temperature 0, filters and seeds change nothing.
         max_tokens: The most tokens to generate. At least 1, counted per row over all its

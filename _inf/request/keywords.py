@@ -6,13 +6,12 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from _inf.config import other_names
 from _inf.config.sections import MAX_SAMPLES
-from _inf.errors import ConfigError, at_fault, shown
+from _inf.errors import ConfigError, at_fault
 from _inf.parts.found import PARTS, entries
 from _inf.request import values
 from _inf.request.keyword import NOT_IN_TURNS, CallKind, ChatKind, Keyword
@@ -267,19 +266,6 @@ def documentation() -> str:
             "One value for the whole call:",
             entries({name: row.help for name, row in PER_CALL.items()}, 4),
         ]
-    )
-
-
-def refuse_positional(call: str, others: Sequence[object]) -> None:
-    """Refuse what stands after a call's prompts, such as a dict or an object of parameters."""
-    if not others:
-        return
-    given = others[0] if isinstance(others[0], Mapping) else {}
-    words = [f"{other_names.KEYWORDS.get(name, name)}={value!r}" for name, value in given.items()]
-    example = ", ".join(words) if words and len(others) == 1 else "temperature=0, max_tokens=64"
-    raise ConfigError(
-        f"{call}: only the prompts are given by position, and parameters as keywords, such as "
-        f"{call[:-1]}prompts, {example}); {shown(others[0])} is in second place."
     )
 
 

@@ -30,7 +30,7 @@ def test_public_names_and_keywords_of_a_call_are_completed(jedi: bool) -> None:
 
 def test_signature_names_every_keyword_with_its_default() -> None:
     for name in ("generate", "agenerate", "stream", "astream", "rollout_batch"):
-        keywords = [*inspect.signature(getattr(InferenceEngine, name)).parameters.values()][2:]
+        keywords = [*inspect.signature(getattr(InferenceEngine, name)).parameters.values()][3:]
         own = ["uid", "extra"] if name == "rollout_batch" else []
         assert [each.name for each in keywords] == [*own, *GenerateParams.__annotations__]
         assert all(each.kind is each.KEYWORD_ONLY and each.default is None for each in keywords)

@@ -200,9 +200,6 @@ def test_verls_own_files_are_refused_with_what_makes_them_runnable() -> None:
     runnable = {"name": "sglang", "mode": "async", "tensor_model_parallel_size": 1}
     config = load_config({"rollout": own}, {"rollout": runnable})
     assert config.rollout.prompt_length == 512 and config.rollout.dtype == "bfloat16"
-    # Of the whole config, docs/verl.md's lines load the parts.
-    (said,) = faults(OmegaConf.load(upstream("verl/trainer/config/_generated_ppo_trainer.yaml")))
-    assert said.startswith("actor_rollout_ref: ") and "model_path=whole.model.path" in said
 
 
 # ── Merging and flat keys ────────────────────────────────────────────────────────────────────────

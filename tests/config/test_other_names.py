@@ -95,9 +95,7 @@ def test_attribute_of_another_librarys_output_is_refused_with_its_name_here(
 @pytest.mark.parametrize("call", ["generate", "stream", "astream", "rollout_batch"])
 def test_parameters_in_second_place_are_refused_with_the_call_to_write(call: str) -> None:
     method = getattr(InferenceEngine, call)
-    given = {"temperature": 0, "max_new_tokens": 5}
+    given = {"temperature": 0, "max_new_tokens": 5, "use_beam_search": True}
     with pytest.raises(ConfigError) as caught:
         method(None, "Hi", given)
-    assert f"{call}(prompts, temperature=0, max_tokens=5)" in str(caught.value)
-    with pytest.raises(ConfigError, match=r"prompts, temperature=0, max_tokens=64\); <object"):
-        method(None, "Hi", object())
+    assert f"{call}(prompts, temperature=0, max_tokens=5, ...)" in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import warnings
 from types import SimpleNamespace
@@ -73,7 +74,17 @@ def test_tool_that_is_cancelled_from_within_ends_its_own_row_alone(held, method)
 def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile(held):
     """The first row ends the call while the second one's tools are being released."""
     log: list[str] = []
-    slow = VerlTool("slow", log, release=lambda: asyncio.sleep(0.5))
+    second_begins = asyncio.Event()
+    begun = itertools.count(1)
+
+    async def release() -> None:
+        if next(begun) == 1:
+            await asyncio.wait_for(second_begins.wait(), 30)
+        else:
+            second_begins.set()
+            await asyncio.sleep(0.5)
+
+    slow = VerlTool("slow", log, release=release)
     rows = held([1, 30, 500], slow, VerlTool("quick", log), over_sample_rate=0.34)
     assert sorted(log).count("slow released") == sorted(log).count("quick released") == 3
     assert [row.finish_reason for row in rows] == ["length", "length", "abort"]

@@ -1,4 +1,4 @@
-"""Engines that tests start: greedy, of float32, with room for the prompts and answers of most tests."""
+"""Engines that tests start: greedy, of float32, with room for most tests."""
 
 from __future__ import annotations
 

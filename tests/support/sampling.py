@@ -18,7 +18,7 @@ HUGE = 10**5000  # more digits than Python prints, and no float
 
 
 def config(**rollout: Any) -> RolloutConfig:
-    return load_config({"rollout": rollout}, {}).rollout
+    return load_config({"model_path": "another", "rollout": rollout}, {}).rollout
 
 
 DEFAULT = config()

@@ -23,9 +23,8 @@ from typing import (
 import typer
 from typer.core import TyperGroup
 
-from _inf.backends.registry import read_config
+from _inf.backends.registry import read_config, read_trainers_config
 from _inf.config import KEYS, Config, other_names, parse_assignments
-from _inf.config.load import NO_LENGTHS
 from _inf.errors import ConfigError
 from _inf.request.effective import check_params
 from _inf.request.keyword import Keyword
@@ -40,12 +39,13 @@ if TYPE_CHECKING:
 SHOWN_ERRORS = 10
 
 CONFIG_HELP = "A YAML file. Without a model: the embedded one, greedy, at most 512 tokens."
+VERL_HELP = "The config of a verl trainer, as Hydra composes it, in place of -c."
 MODEL_HELP = "The model: a Hub id, a folder or a .gguf file (the config's model_path)."
 SAMPLING = {name: row for name, row in KEYWORDS.items() if row.default is not None}
 
 
 def takes_options(
-    lengths: Mapping[str, int] = NO_LENGTHS, *, sampling: bool = True
+    lengths: Mapping[str, int] | None = None, *, sampling: bool = True
 ) -> Callable[[Callable[..., None]], Any]:
     """Return a decorator that gives a command options for its parameters of two kinds.
 
@@ -94,10 +94,12 @@ def _fields(group: Any) -> list[inspect.Parameter]:
 def _shared(keywords: Mapping[str, Keyword]) -> list[inspect.Parameter]:
     """The options of the engine and of sampling keywords."""
     config = typer.Option("--config", "-c", help=CONFIG_HELP)
+    verl = typer.Option("--verl", metavar="FILE", help=VERL_HELP)
     model = typer.Option("--model", "-m", help=MODEL_HELP)
     assignments = typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
     shared = [
         _option("config", Annotated[str | None, config]),
+        _option("verl", Annotated[str | None, verl]),
         _option("model", Annotated[str | None, model]),
         _option("assignments", Annotated[list[str] | None, assignments]),
     ]
@@ -133,13 +135,16 @@ class Options:
 
     def __init__(
         self,
-        lengths: Mapping[str, int],
+        lengths: Mapping[str, int] | None,
         config: str | None,
+        verl: str | None,
         model: str | None,
         assignments: list[str] | None,
         **sampling: Any,
     ) -> None:
-        self._file, self._lengths = config, lengths
+        if config is not None and verl is not None:
+            raise ConfigError("--verl: -c is given too; leave one of them out.")
+        self._file, self._trainer, self._lengths = config, verl, lengths
         self._overrides = parse_assignments(assignments or [])
         if model is not None:
             if "model_path" in self._overrides:
@@ -149,12 +154,17 @@ class Options:
 
     def load(self) -> Config:
         """Load the config, and refuse wrong parameters before an engine starts."""
-        config = read_config(self._file, self._overrides, self._lengths)
+        if self._trainer is None:
+            config = read_config(self._file, self._overrides, self._lengths)
+        else:
+            config = read_trainers_config(self._trainer, self._overrides)
         check_params(self.params, config.rollout)
         return config
 
     def start(self) -> InferenceEngine:
         config = self.load()
+        if config.source is not None:
+            say(f"inf: {config.source}")
         with interrupt_kept():
             from inf import InferenceEngine
 

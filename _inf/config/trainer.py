@@ -1,0 +1,193 @@
+"""Reads the config of a verl trainer, for `InferenceEngine.from_verl` and `--verl`.
+
+In: a file as Hydra composes it, a mapping or an OmegaConf node; the whole, or its
+`actor_rollout_ref`. Out: what `load_config` reads, what was left out because only the trainer reads
+it, and a fault for each key that would change an answer and has no equal here. The keys are those
+of `verl/trainer/config/` in verl 0.6.1 to 0.9.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from omegaconf import OmegaConf
+
+from _inf.config.load import KEYS, over, parse_assignments, resolving
+from _inf.config.schema import Config
+from _inf.config.source import ABSENT, at, plain, read_source
+from _inf.config.verl_keys import ONE_VALUE
+from _inf.errors import ConfigError, shown
+from _inf.types import JSON
+
+SECTION = "actor_rollout_ref"
+# Keys of `ONE_VALUE` whose other values would change an answer.
+_CHANGE_ANSWERS = (
+    "skip_tokenizer_init",
+    "agent.custom_async_server",
+    "agent.custom_async_server.path",
+    "agent.custom_async_server.name",
+    "multi_turn.use_inference_chat_template",
+)
+# Keys under `rollout` that say where and when a trainer's engine runs, how it gets its weights, and
+# what the trainer does with its answers.
+LEFT_OUT = (
+    *("name", "mode", "free_cache_engine", "nnodes", "n_gpus_per_node", "checkpoint_engine"),
+    *("tensor_model_parallel_size", "data_parallel_size", "expert_parallel_size"),
+    *("disaggregation", "router_config_path", "scheduling_policy", "full_determinism", "seed"),
+    *("engine_kwargs.trtllm", "logprobs_mode", "mtp", "enable_rollout_routing_replay"),
+    "moe_load_balance_metrics_interval",
+    *(name for name in ONE_VALUE if name not in _CHANGE_ANSWERS),
+)
+_READ = ("rollout", "model", "data", SECTION)  # other sections are the trainer's
+_DEFAULTS = Config().to_dict()
+_ARGUMENTS = "engine_kwargs.sglang."
+_TO_A_CALL = "give it to each call as {}, and set it to null in the overrides"
+_NO_EQUAL = "it has no equal here; if you can do without, set it to null in the overrides"
+# Keys that would change an answer, with what to do. Each may also be the model's own path.
+_MODEL_FAULTS: Mapping[str, str] = {
+    "custom_chat_template": _TO_A_CALL.format("chat_template"),
+    "override_config": "write it into the model's config.json, and set it to null in the overrides",
+    "external_lib": "import it before the engine starts, and set it to null in the overrides",
+    "tokenizer_path": _NO_EQUAL,
+    "hf_config_path": _NO_EQUAL,
+}
+_DATA_FAULTS: Mapping[str, str] = {
+    "apply_chat_template_kwargs": _TO_A_CALL.format("chat_template_kwargs"),
+    "tokenizer": _NO_EQUAL,
+}
+
+
+@dataclass
+class TrainerConfig:
+    """What was read. `document`: keys for `load_config`; `left_out`: keys of the trainer, with
+    their values, and its sections; `faults`: lines of an error."""
+
+    name: str
+    document: JSON = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.name}, without what only the trainer reads: {', '.join(self.left_out)}"
+
+    def take(self, path: str, value: object) -> None:
+        for key in reversed(path.split(".")):
+            value = {key: value}
+        self.document = over(self.document, plain(value))
+
+    def leave_out(self, path: str, value: object) -> None:
+        if _is_set(value):
+            self.left_out.append(f"{path}: {shown(value)}")
+
+    def refuse(self, path: str, value: object, what_to_do: str) -> None:
+        self.faults.append(f"{path}: {shown(value)} would change the answers; {what_to_do}")
+
+
+def read_trainer(
+    source: str | os.PathLike[str] | Mapping[str, object],
+    overrides: Mapping[str, object] | Iterable[str] | None = None,
+) -> TrainerConfig:
+    """Read a trainer's config, with `overrides` over it.
+
+    overrides: keys of this library or of the trainer (`actor_rollout_ref.rollout.n`,
+        `data.max_prompt_length`), deep or as assignments such as `rollout.n=4`. Their keys under
+        `rollout` are always taken.
+    """
+    deep = isinstance(overrides, Mapping)
+    asked: JSON = plain(overrides) if deep else parse_assignments(overrides or ())
+    whole = _whole(source)
+    theirs = {key: asked.pop(key) for key in [*asked] if key in {*whole, SECTION, "data"}}
+    whole = over(whole, theirs)
+    said = at(theirs, f"{SECTION}.rollout")
+    said = over({} if said is ABSENT else said, asked.pop("rollout", {}))
+    whole = over(whole, {SECTION: {"rollout": said}})
+    with resolving():
+        tree = OmegaConf.create(whole)
+        rollout, model, data = (
+            OmegaConf.to_container(OmegaConf.select(tree, path) or OmegaConf.create(), resolve=True)
+            for path in (f"{SECTION}.rollout", f"{SECTION}.model", "data")
+        )
+    read = TrainerConfig("a mapping" if isinstance(source, Mapping) else str(source))
+    _read_model(read, model, data)
+    _read_rollout(read, rollout, {path for path, _ in _leaves(said)})
+    read.left_out += [key for key in (*whole[SECTION], *whole) if key not in _READ]
+    read.document = over(read.document, asked)
+    return read
+
+
+def _whole(source: str | os.PathLike[str] | Mapping[str, object]) -> JSON:
+    """Return the tree with its `actor_rollout_ref`, interpolations kept."""
+    if source is None:
+        raise ConfigError.of("from_verl()", "expected a trainer's config: a path or a mapping")
+    tree = read_source(source)
+    whole = tree if SECTION in tree else {SECTION: tree}
+    section = whole[SECTION]
+    if not isinstance(section, dict) or not {"model", "rollout"} <= section.keys():
+        why = f"no trainer's config: {SECTION} with the sections model and rollout is missing"
+        if "defaults" in tree:
+            why = "Hydra has not composed it yet; name the .hydra/config.yaml of a run, or write"
+            why += " it: python3 -m verl.trainer.main_ppo --cfg job ARGUMENTS > config.yaml"
+        raise ConfigError.of("a mapping" if isinstance(source, Mapping) else str(source), why)
+    return whole
+
+
+def _read_model(read: TrainerConfig, model: JSON, data: JSON) -> None:
+    """Take the model, how its prompts are cut, and note what would change them."""
+    path = model.get("path")
+    read.take("model_path", path)
+    read.take("trust_remote_code", model.get("trust_remote_code") or False)
+    adapter = model.get("lora_adapter_path") or (model.get("lora") or {}).get("adapter_path")
+    read.take("adapter_path", adapter)
+    for section, keys, faults in (
+        (f"{SECTION}.model", model, _MODEL_FAULTS),
+        ("data", data, _DATA_FAULTS),
+    ):
+        for key, what_to_do in faults.items():
+            if _is_set(value := keys.get(key)) and value != path:
+                read.refuse(f"{section}.{key}", value, what_to_do)
+    if (side := data.get("truncation")) == "middle":
+        read.refuse("data.truncation", side, "here it is left, right or error")
+    elif side in ("left", "right"):
+        read.take("truncate_prompt", side)
+    used = ("path", "trust_remote_code", "lora_adapter_path", *_MODEL_FAULTS)
+    for key, value in model.items():
+        if key not in used and not isinstance(value, dict):
+            read.leave_out(f"model.{key}", value)
+
+
+def _read_rollout(read: TrainerConfig, rollout: JSON, said: set[str]) -> None:
+    """Sort the keys of `rollout`. said: those of the overrides."""
+    for path, value in _leaves(rollout):
+        place = f"rollout.{path}"
+        ours = place in KEYS or path.startswith(_ARGUMENTS)
+        if path in said and (ours or value is not None):
+            read.take(place, value)
+        elif _is_below(path, LEFT_OUT) or (path == "load_format" and value == "dummy"):
+            neutral, _ = ONE_VALUE.get(path, (at(_DEFAULTS, place), ""))
+            if value not in (neutral if isinstance(neutral, tuple) else (neutral,)):
+                read.leave_out(place, value)
+        elif ours or path in ONE_VALUE:
+            read.take(place, value)
+        elif _is_set(value):
+            read.refuse(f"{SECTION}.{place}", value, _NO_EQUAL)
+
+
+def _leaves(tree: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            off = False in (value.get("enable"), value.get("enabled"))
+            if off and at(_DEFAULTS, f"rollout.{above}{key}") is ABSENT:
+                continue  # a section that is switched off, and not read here
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(f"{path}.".startswith(f"{place}.") for place in places)
+
+
+def _is_set(value: object) -> bool:
+    return value not in (None, False, "", [], {})

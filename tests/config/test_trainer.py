@@ -1,0 +1,149 @@
+"""A verl trainer's config: what is taken, what is left out and listed, what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+import inf
+from _inf.backends.registry import read_trainers_config
+from _inf.config import load_config
+from _inf.errors import ConfigError
+from tests.support.tiny import tiny_model
+from tests.support.upstream import upstream
+
+OWN = "verl/trainer/config/_generated_ppo_trainer.yaml"
+ROLLOUT = {"temperature": 0.7, "prompt_length": "${oc.select:data.max_prompt_length,512}"}
+TRAINER: dict[str, Any] = {
+    "actor_rollout_ref": {
+        "model": {"path": "some/model", "lora_rank": 32},
+        "rollout": {**ROLLOUT, "load_format": "dummy", "seed": 42, "name": "vllm"},
+        "actor": {"optim": {"lr": "${nowhere}"}},
+    },
+    "data": {"max_prompt_length": 1024, "truncation": "left"},
+    "critic": {"lr": 1},
+}
+
+
+def refusals(source: Any, overrides: Any = None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read_trainers_config(source, overrides)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.verl
+def test_verls_own_file_loads_as_a_path_and_as_a_node_whole_or_its_section() -> None:
+    file = upstream(OWN)
+    node = OmegaConf.load(file)
+    node.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu = 8
+    read = [read_trainers_config(each, None) for each in (file, str(file), node)]
+    read.append(read_trainers_config(node.actor_rollout_ref, None))
+    for config in read:
+        assert config.model_path == "~/models/deepseek-llm-7b-chat"
+        assert (config.rollout.load_format, config.rollout.dtype) == ("auto", "bfloat16")
+        assert config.rollout.tensor_model_parallel_size == 1 and config.rollout.do_sample
+        assert config.source is not None
+        for key in ("rollout.mode: 'sync'", "rollout.load_format: 'dummy'", "actor, ref"):
+            assert key in config.source
+    assert str(file) in (read[0].source or "")
+    assert "log_prob_micro_batch_size_per_gpu: 8" in (read[2].source or "")
+
+
+@pytest.mark.verl
+def test_file_that_hydra_has_not_composed_names_the_command_that_does() -> None:
+    file = upstream("verl/trainer/config/ppo_trainer.yaml")
+    (said,) = refusals(file)
+    assert said.startswith(f"{file}: Hydra has not composed it yet") and "--cfg job" in said
+
+
+def test_what_answers_depend_on_is_taken_and_the_trainers_keys_are_listed() -> None:
+    config = read_trainers_config(TRAINER, None)
+    assert (config.model_path, config.truncate_prompt) == ("some/model", "left")
+    assert (config.rollout.temperature, config.rollout.prompt_length) == (0.7, 1024)
+    assert config.source == (
+        "a mapping, without what only the trainer reads: model.lora_rank: 32, rollout.load_format:"
+        " 'dummy', rollout.seed: 42, rollout.name: 'vllm', actor, critic"
+    )
+    assert load_config(config, {}).source == config.source
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"rollout": {"n": 4, "tensor_model_parallel_size": 2}, "model_path": "other"},
+        ["rollout.n=4", "rollout.tensor_model_parallel_size=2", "model_path=other"],
+        [
+            "actor_rollout_ref.rollout.n=4",
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+            "actor_rollout_ref.model.path=other",
+        ],
+    ],
+)
+def test_overrides_are_taken_by_their_names_here_and_by_the_trainers(overrides: Any) -> None:
+    config = read_trainers_config(TRAINER, overrides)
+    assert (config.rollout.n, config.rollout.tensor_model_parallel_size) == (4, 2)
+    assert config.model_path == "other" and config.rollout.temperature == 0.7
+    shorter = read_trainers_config(TRAINER, ["data.max_prompt_length=8"])
+    assert shorter.rollout.prompt_length == 8
+
+
+def test_all_keys_that_would_change_an_answer_are_refused_at_once_and_null_leaves_them_out() -> (
+    None
+):
+    model = {"custom_chat_template": "{{ x }}", "tokenizer_path": "other", "hf_config_path": "m"}
+    rollout = {
+        "quantization": "fp8",
+        "temprature": 1,
+        "agent": {"custom_async_server": {"path": "f"}},
+    }
+    rollout |= {
+        "multi_turn": {"use_inference_chat_template": True},
+        "qat": {"enable": False, "b": 4},
+    }
+    data = {"apply_chat_template_kwargs": {"enable_thinking": False}, "truncation": "middle"}
+    source = {
+        "actor_rollout_ref": {"model": {"path": "m", **model}, "rollout": rollout},
+        "data": data,
+    }
+    said = refusals(source)
+    assert [line.partition(": ")[0] for line in said] == [
+        "actor_rollout_ref.model.custom_chat_template",
+        "actor_rollout_ref.model.tokenizer_path",
+        "data.apply_chat_template_kwargs",
+        "data.truncation",
+        "actor_rollout_ref.rollout.quantization",
+        "actor_rollout_ref.rollout.temprature",
+        "rollout.agent.custom_async_server.path",
+        "rollout.multi_turn.use_inference_chat_template",
+    ]
+    assert "give it to each call as chat_template_kwargs" in said[2]
+    without = {
+        "actor_rollout_ref": {"model": dict.fromkeys(model), "rollout": dict.fromkeys(rollout)}
+    }
+    assert read_trainers_config(source, {**without, "data": dict.fromkeys(data)}).model_path == "m"
+
+
+@pytest.mark.parametrize("source", [None, {"model": {"path": "m"}}, {"rollout": {}}, {}])
+def test_what_is_no_trainers_config_is_refused(source: Any) -> None:
+    (said,) = refusals(source)
+    assert "trainer's config" in said
+
+
+def test_engine_answers_from_a_trainers_file(tmp_path: Path, command: Any) -> None:
+    file = tmp_path / "config.yaml"
+    OmegaConf.save(OmegaConf.create(TRAINER), file)
+    path = {"model": {"path": str(tiny_model())}, "rollout": {"name": "hf", "response_length": 8}}
+    with inf.InferenceEngine.from_verl(file, {"actor_rollout_ref": path}) as engine:
+        assert len(engine.generate("Hello", ignore_eos=True).token_ids[0]) == 8
+        assert engine.config.source is not None and engine.config.source.startswith(str(file))
+    with pytest.raises(ConfigError, match="use InferenceEngine.from_verl"):
+        inf.InferenceEngine(file)
+    code, _, said = command("--verl", file, "-c", "c.yaml", "Hello")
+    assert code == 2 and "--verl: -c is given too" in said
+    options = ["-m", tiny_model(), "--set", "rollout.name=hf", "--max-tokens", "3", "--json"]
+    code, rows, said = command("--verl", file, *options, "Hello")
+    assert code == 0 and '"completion_tokens": 3' in rows
+    assert f"{file}, without what only the trainer reads" in said
