@@ -31,7 +31,7 @@ def chat(engine: InferenceEngine, lines: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    rollout = {"do_sample": False, "multi_turn": TOOLS}
+    rollout = {"do_sample": False, "prompt_length": 2048, "multi_turn": TOOLS}
     try:
         with InferenceEngine(model_path=MODEL, rollout=rollout) as engine:
             chat(engine, sys.stdin)

@@ -40,7 +40,8 @@ def with_sampling_params(
         elif name not in defaults or value != defaults[name]:
             unknown.append(f"{name}{hint(name, KEYWORDS) or ' has no equal here'}")
     if unknown:
-        words = [*(f"{name}={shown(value)}" for name, value in keywords.items()), "..."]
+        said = {name: value for name, value in keywords.items() if KEYWORDS[name].asks(value)}
+        words = [*(f"{name}={shown(value)}" for name, value in said.items()), "..."]
         write = f"{call[:-1]}prompts, {', '.join(words)})"
         raise ConfigError.of("sampling_params", f"{'; '.join(unknown)}; write {write}.")
     if twice := [name for name in keywords if name in params]:

@@ -56,7 +56,7 @@ def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
     assert said == (
         "sampling_params: detokenize has no equal here; structured_outputs; here the grammar itself"
         " is the keyword: json_schema or regex; write generate(prompts, n=1, temperature=0.0,"
-        " top_k=-1, max_tokens=16, ...)."
+        " max_tokens=16, ...)."
     )
     assert "temprature" in refused({"temprature": 0}) and "'temperature'" in refused(
         {"temprature": 0}
