@@ -127,7 +127,7 @@ def scripted(script: Script) -> AbstractContextManager[ScriptedServer]:
 
 def connected(server: ScriptedServer, /, **config: Any) -> InferenceEngine:
     """An engine on this server."""
-    rollout = {"name": "openai", **config.pop("rollout", {})}
+    rollout = {"name": "openai", "do_sample": False, **config.pop("rollout", {})}
     return InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
 
 

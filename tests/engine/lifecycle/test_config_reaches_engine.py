@@ -194,7 +194,8 @@ ARGUMENTS = [
 
 
 def given(device: Literal["cuda", "cpu"], config: dict[str, Any]) -> dict[str, Any]:
-    return server_arguments(load_config(config, {}), 1024, device, "warning")
+    read = load_config(config, {"model_path": "another"})
+    return server_arguments(read, 1024, device, "warning")
 
 
 def test_keys_become_the_server_arguments_of_their_device(monkeypatch):

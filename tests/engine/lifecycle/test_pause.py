@@ -145,11 +145,12 @@ def test_frozen_row_ends_at_once_by_its_timeout_and_another_goes_on(tiny):
 
 @pytest.mark.parametrize("mode", ["wait", "abort"])
 def test_frozen_rows_end_when_another_pause_says_so(tiny, mode):
-    expected = whole(tiny, **GREEDY)
-    [row] = running(tiny, PROMPTS[:1], 5, **GREEDY)
+    longer = {**GREEDY, "max_tokens": 600}
+    expected = whole(tiny, **longer)
+    [row] = running(tiny, PROMPTS[:1], 5, **longer)
     tiny.pause("keep")
     tiny.pause(mode)
-    ids = row.end(10).token_ids
+    ids = row.end(30).token_ids
     assert row.finish_reason == {"wait": "length", "abort": "abort"}[mode]
     assert ids == expected.token_ids[: len(ids)] and tiny.paused
 
