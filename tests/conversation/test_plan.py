@@ -19,7 +19,7 @@ def nagged(caller, monkeypatch):
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
-        ({"nam": "nag"}, r"name: 'gsm8k', the default beside nam, is not an .* are nag\."),
+        ({"nam": "nag"}, r"name: 'gsm8k', the default next to nam, is not an .* are nag\."),
         ({"name": "nga"}, r"name: 'nga' is not an interaction; the interactions are nag\."),
         ({"name": ["nag"]}, r"name: \['nag'\] is not an interaction"),
     ],

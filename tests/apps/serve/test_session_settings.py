@@ -88,7 +88,10 @@ def test_limits_count_every_choice_of_every_prompt(server: InferenceServer) -> N
     assert last["usage"]["completion_tokens"] == 2
     assert {trace.limit for trace in server.traces("shared")} == {None}
     refused = opened(server, "few", max_tokens=3).post(COMPLETION, 400, **body)["error"]
-    assert "3 of its max_tokens of 3 are left, for 4 answers" in refused["message"]
+    assert (
+        "its max_tokens is 3, of which 3 are left, and the request asks for 4 answers"
+        in refused["message"]
+    )
 
 
 def test_fields_of_sessions_count_as_memory_and_no_session_is_opened_again(
