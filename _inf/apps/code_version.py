@@ -18,7 +18,6 @@ import ast
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import importlib.util
 import itertools
 import secrets
@@ -35,7 +34,7 @@ import cloudpickle
 
 import _inf
 from _inf.errors import strip_punctuation
-from _inf.runtime.extras import has_verl
+from _inf.runtime.extras import installed
 
 DIGITS = 12
 UNSURE = "?"  # after the digest of a function whose values are not all known
@@ -107,7 +106,7 @@ def version_of(
     name, described, unknown = str(code), code, tuple[str, ...]()
     if code is None:
         name = "verl.utils.reward_score.default_compute_score"
-        described = importlib.metadata.version("verl") if has_verl() else ""
+        described = installed("verl")
     elif isinstance(code, str):
         file, _, described = code.rpartition(":")
         if file:

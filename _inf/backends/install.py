@@ -3,12 +3,12 @@ what a first start would wait for, and prints two lines about the machine."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import sys
 
 from _inf.errors import ConfigError
 from _inf.models.resolve import resolve_model
+from _inf.runtime.extras import installed
 
 
 def main(stack: str) -> None:
@@ -23,7 +23,7 @@ def main(stack: str) -> None:
     except ConfigError as error:
         sys.exit(str(error))
     packages += ["torch", "transformers"]
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    versions = [f"{name} {installed(name)}" for name in packages]
     print(f"Python {platform.python_version()}, {', '.join(versions)}")
     print(where)
 

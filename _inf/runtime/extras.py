@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import sys
 from pathlib import Path
 
+from _inf import __version__
 from _inf.errors import ConfigError
 
 # The extras of inf-engine that commands need, each with the modules that it brings.
@@ -36,6 +38,21 @@ NEEDS_VERL = {
     "check": "training/rollout_probs_diff_* and rollout_corr/* are verl's metrics",
     "check turns": "the third path is verl's own builder",
 }
+# What of it verl 0.7 to 0.9 have as well, with or without SGLang.
+OF_ANY_VERL = frozenset(
+    ("rollout_batch()", "trainer_batch()", "rollouts_to_data_proto", "against", "model_path")
+    + ("reward", "gsm8k", "metrics", "check", "check turns")
+)
+STACK = ("verl", "sglang", "torch", "transformers")
+
+
+@functools.cache
+def installed(package: str) -> str:
+    """The version of a package, or "" if it is not installed; does not import it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 @functools.cache
@@ -45,8 +62,8 @@ def has(extra: str) -> bool:
 
 
 def has_verl() -> bool:
-    """Whether verl and SGLang are installed."""
-    return has("verl")
+    """Whether SGLang is installed, and a verl that has SGLangRollout: 0.7 no longer has it."""
+    return has("verl") and installed("verl").startswith("0.6.")
 
 
 def require(extra: str, where: str = "") -> None:
@@ -73,9 +90,16 @@ def lacks_verl(failure: Exception, name: str) -> str:
 
 
 def without_verl(name: str) -> str:
-    """Why `name`, a key of `NEEDS_VERL`, is not to be had here; "" where verl is installed."""
-    if has_verl():
+    """Why `name`, a key of `NEEDS_VERL`, is not to be had here; "" where it is."""
+    other = installed("verl")
+    if has_verl() or (other and name in OF_ANY_VERL):
         return ""
+    if other and not other.startswith("0.6."):
+        return (
+            f"{NEEDS_VERL[name]}; this needs verl 0.6.1, and {sys.prefix} has verl {other}: make "
+            "an environment for it with `python -m venv inf-verl && inf-verl/bin/pip install "
+            f"'inf_engine-{__version__}-py3-none-any.whl[verl]'`"
+        )
     command = install_command("'inf-engine[verl]'")
     return (
         f"{NEEDS_VERL[name]}, and verl is not installed in {sys.prefix}: it is the extra verl of "

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
-from _inf.runtime.extras import has_verl, lacks_verl, without
+from _inf.runtime.extras import installed, lacks_verl, without
 from _inf.runtime.quiet import stdout_to, third_party
 from _inf.tools.definition import (
     as_tool,
@@ -117,7 +117,7 @@ def _of_class(file: str | Path, entry: Mapping[str, Any], where: str) -> Tool:
 def _verls_schema(schema: JSON, where: str) -> Any:
     """verl's object, which requires more fields than we do; without verl, one with the same
     `model_dump`."""
-    if not has_verl():
+    if not installed("verl"):
         return RootModel[JSON](schema)
     from verl.tools.schemas import OpenAIFunctionToolSchema
 

@@ -40,6 +40,7 @@ VERL = r"verl is not installed in .*: it is the extra verl of inf-engine; run `.
 def no_verl(monkeypatch):
     """Neither verl nor SGLang, wherever this runs."""
     monkeypatch.setattr(extras, "has", lambda extra: False)
+    monkeypatch.setattr(extras, "installed", lambda package: "")
     for name in ("verl", "verl.tools.base_tool", "verl.tools.gsm8k_tool"):
         monkeypatch.setitem(sys.modules, name, None)
 
@@ -111,6 +112,22 @@ def test_formats_are_those_that_can_be_read_without_sglang():
     listed = ", ".join([*OWN, "qwen", "qwen25", "glm", "glm47", "step3p5"])
     with pytest.raises(ToolError, match=rf"did you mean 'hermes'.* The formats are {listed}\.$"):
         parse("", "hermse", [])
+
+
+@pytest.mark.parametrize("sglang", [True, False])
+def test_newer_verl_gives_what_it_has_and_the_rest_is_for_an_environment_of_its_own(
+    sglang, monkeypatch
+):
+    monkeypatch.setattr(extras, "has", lambda extra: sglang)
+    monkeypatch.setattr(extras, "installed", lambda package: "0.9.1")
+    assert not extras.has_verl()
+    given = {name for name in extras.NEEDS_VERL if not extras.without_verl(name)}
+    assert given == extras.OF_ANY_VERL
+    with pytest.raises(ConfigError) as refused:
+        set_to("rollout.name", "sglang")()
+    said = str(refused.value)
+    assert f"this needs verl 0.6.1, and {sys.prefix} has verl 0.9.1: make an environment" in said
+    assert said.endswith(".whl[verl]'`, or use rollout.name: hf")
 
 
 def test_metrics_without_verl_are_verls_where_both_have_them(no_verl):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from _inf.apps.check.token_rows import TokenRow
-from _inf.runtime.extras import has_verl
+from _inf.runtime.extras import without_verl
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -76,7 +76,7 @@ def comparison(pairs: Pairs) -> dict[str, float]:
     return {
         **distances(pairs.rollout, pairs.reference),
         f"ratio_outside_{RATIOS[0]}_{RATIOS[1]}": float(outside.mean()),
-        **(_verls(pairs) if has_verl() else {}),
+        **({} if without_verl("check") else _verls(pairs)),
     }
 
 

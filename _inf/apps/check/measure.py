@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib.metadata
 import platform
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -19,7 +17,7 @@ from _inf.apps.check.report import CheckReport, WorstToken
 from _inf.apps.check.token_rows import read_batch
 from _inf.backends.registry import describe
 from _inf.errors import ConfigError
-from _inf.runtime.extras import without_verl
+from _inf.runtime.extras import STACK, installed, without_verl
 
 if TYPE_CHECKING:
     from verl import DataProto
@@ -33,7 +31,6 @@ PROMPTS = (
     "A baker sells 36 rolls in the morning and a third as many in the afternoon. How many in all?",
 )
 MAX_TOKENS, BATCH = 16, 16
-STACK = ("verl", "sglang", "torch", "transformers")
 
 
 def check(
@@ -82,7 +79,7 @@ def check(
         dtype=dtype,
         date=datetime.date.today().isoformat(),
         versions={"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in STACK if find_spec(name)},
+        | {name: installed(name) for name in STACK if installed(name)},
         pairs=pairs,
     )
 

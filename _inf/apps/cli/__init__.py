@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from _inf import __version__
 from _inf.apps.cli.ask import ask
 from _inf.apps.cli.batch import batch
 from _inf.apps.cli.chat import chat
@@ -32,6 +33,7 @@ from _inf.errors import (
     strip_punctuation,
     value_fault,
 )
+from _inf.runtime.extras import STACK, installed
 
 # After \\b lines are shown as they are.
 EXAMPLES = """
@@ -100,9 +102,8 @@ app.command("show")(show)
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        import inf
-
-        typer.echo(f"inf {inf.__version__}")
+        stack = (f"{name} {installed(name) or '(not installed)'}" for name in STACK)
+        typer.echo(f"inf {__version__} with {', '.join(stack)}")
         raise typer.Exit
 
 
@@ -110,7 +111,7 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit."),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the versions."),
     ] = False,
 ) -> None:
     pass

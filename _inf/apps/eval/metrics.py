@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from _inf.runtime.extras import has_verl
+from _inf.runtime.extras import without_verl
 
 AnswerRow: TypeAlias = Mapping[str, Any]  # of the file of answers
 CORE = ("mean", "maj", "best")  # verl's rule for the section val-core
@@ -33,7 +33,7 @@ def metrics(rows: Sequence[AnswerRow], n: int) -> dict[str, float]:
 
     values, named = _values(complete), _turns(complete)
     index = [[str(row[name]) for row in complete] for name in ("data_source", "number")]
-    verls = _verls(index, values) if has_verl() else None
+    verls = _verls(index, values) if not without_verl("metrics") else None
     for variable in (name for name, column in values.items() if _all_are(int | float, column)):
         by_source = pandas.Series(values[variable], index=index, dtype=float).groupby(level=0)
         for source, numbers in by_source:

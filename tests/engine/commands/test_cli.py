@@ -80,8 +80,11 @@ def test_rows_are_printed_in_order_one_json_object_each(
     assert len(out) < 4000 and tiny.tokenizer.pad_token_id not in rows[0]["token_ids"]
 
 
-def test_version_is_the_packages(command: Command) -> None:
-    assert command("--version") == (0, f"inf {inf.__version__}\n", "")
+def test_versions_are_the_packages(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"torch": "2.9.1", "transformers": "5.1.0"}
+    monkeypatch.setattr("_inf.apps.cli.installed", lambda package: versions.get(package, ""))
+    stack = "verl (not installed), sglang (not installed), torch 2.9.1, transformers 5.1.0"
+    assert command("--version") == (0, f"inf {inf.__version__} with {stack}\n", "")
 
 
 # ─── Calls that are wrong: exit code 2 ───
