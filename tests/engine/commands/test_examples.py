@@ -129,6 +129,7 @@ awaited
 """
 
 
+@pytest.mark.verl
 @pytest.mark.slow
 def test_notebook_of_the_evaluation_runs_stops_and_shows_its_answers_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
