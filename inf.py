@@ -36,8 +36,7 @@ from _inf.parts.typed import GenerateParams
 from _inf.request.call import PreparedCall, tokenize_call
 from _inf.request.keywords import names_keywords
 from _inf.request.prompts import Form, normalize
-from _inf.request.sampling import resolve
-from _inf.request.sampling_params import with_sampling_params
+from _inf.request.sampling import resolve, with_sampling_params
 from _inf.request.special_tokens import escaped_json
 from _inf.request.template import template_of
 from _inf.request.values import one_of
@@ -181,8 +180,7 @@ class InferenceEngine:
         Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
         anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.
         """
-        if sampling_params is not None:
-            params = with_sampling_params("generate()", sampling_params, params)
+        params = with_sampling_params("generate()", sampling_params, params)
         return self._generate(prompts, params, CancelToken())
 
     @names_keywords
@@ -190,8 +188,7 @@ class InferenceEngine:
         self, prompts: Any, sampling_params: object = None, **params: Unpack[GenerateParams]
     ) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts the requests in the engine."""
-        if sampling_params is not None:
-            params = with_sampling_params("agenerate()", sampling_params, params)
+        params = with_sampling_params("agenerate()", sampling_params, params)
         self._backend.check_process()  # a fork lacks the threads
         return await self._awaited.run(lambda cancel: self._generate(prompts, params, cancel))
 
@@ -264,8 +261,7 @@ class InferenceEngine:
         The joined chunks are the row's text and token ids; a slow reader gets larger chunks.
         Closing the iterator aborts the request. A wrong call raises here, not at the first chunk.
         """
-        if sampling_params is not None:
-            params = with_sampling_params("stream()", sampling_params, params)
+        params = with_sampling_params("stream()", sampling_params, params)
         return self._stream(prompt, params).chunks()
 
     @names_keywords
@@ -273,8 +269,7 @@ class InferenceEngine:
         self, prompt: Any, sampling_params: object = None, **params: Unpack[GenerateParams]
     ) -> AsyncIterator[StreamChunk]:
         """`stream` for async code: `async for chunk in engine.astream(...)`."""
-        if sampling_params is not None:
-            params = with_sampling_params("astream()", sampling_params, params)
+        params = with_sampling_params("astream()", sampling_params, params)
         return self._stream(prompt, params).achunks()
 
     def _stream(self, prompt: object, params: GenerateParams) -> Stream:
@@ -367,8 +362,7 @@ class InferenceEngine:
         Raises the exceptions of `generate`, and `ConfigError` about `uid`, `extra`, `max_tokens`
         above `rollout.response_length`, and rows of one prompt that would be the same.
         """
-        if sampling_params is not None:
-            params = with_sampling_params("rollout_batch()", sampling_params, params)
+        params = with_sampling_params("rollout_batch()", sampling_params, params)
         check_supported(self._backend, {"rollout_batch()": True})
         require_verl("rollout_batch()")
         from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch

@@ -28,7 +28,7 @@ Engine: TypeAlias = Any  # inf.InferenceEngine, of whatever commit
 Call: TypeAlias = Callable[[Engine, random.Random], Any]
 
 VOCABULARY = 384
-LENGTHS = {"prompt_length": 512, "response_length": 64, "dtype": "float32"}
+LENGTHS = {"prompt_length": 512, "response_length": 64, "dtype": "float32", "do_sample": False}
 SGLANG = {**LENGTHS, "name": "sglang", "enforce_eager": True, "max_num_seqs": 64}
 HF = {**LENGTHS, "name": "hf"}
 LORA = {"sglang": {"enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 2}}

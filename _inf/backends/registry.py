@@ -16,7 +16,6 @@ from _inf.backends.openai import OPENAI
 from _inf.backends.verl import SGLANG
 from _inf.config import Config, load_config
 from _inf.config.source import ABSENT, Source, at
-from _inf.config.trainer import read_trainer
 from _inf.errors import ConfigError, shown
 from _inf.response.stats import Stats
 from _inf.runtime.extras import without_verl
@@ -50,6 +49,8 @@ def read_trainers_config(
     overrides: Mapping[str, object] | Iterable[str] | None,
 ) -> Config:
     """Read the config of a verl trainer; all its faults are lines of one error."""
+    from _inf.config.trainer import read_trainer
+
     read = read_trainer(source, overrides)
     try:
         config = read_config(read.document, {})

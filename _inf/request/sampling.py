@@ -13,6 +13,7 @@ from _inf.config.other_names import hint
 from _inf.errors import ConfigError
 from _inf.parts.found import PARTS
 from _inf.parts.part import Part
+from _inf.parts.typed import GenerateParams
 from _inf.request.keywords import FILTERS, KEYWORDS, PER_PROMPT, checked, refuse
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import CONTINUED
@@ -98,6 +99,17 @@ class Sampling:
 def _of_sample(params: SamplingParams, sample: int) -> SamplingParams:
     parts = tuple(part.of_sample(sample) for part in params.parts)
     return dataclasses.replace(params, seed=sample_seed(params.seed, sample), parts=parts)
+
+
+def with_sampling_params(
+    call: str, sampling_params: object, params: GenerateParams
+) -> GenerateParams:
+    """Return `params` with the fields of `sampling_params`; `call` is named in errors."""
+    if sampling_params is None:
+        return params
+    from _inf.request.sampling_params import joined
+
+    return joined(call, sampling_params, params)
 
 
 def resolve(

@@ -25,10 +25,8 @@ _OTHER_NAMES = {
 }
 
 
-def with_sampling_params(
-    call: str, sampling_params: object, params: GenerateParams
-) -> GenerateParams:
-    """Return `params` with the fields of `sampling_params`; `call` is named in errors."""
+def joined(call: str, sampling_params: object, params: GenerateParams) -> GenerateParams:
+    """Return both as keywords; `call` is named in errors."""
     given, defaults = _fields(call, sampling_params)
     keywords: JSON = {}
     unknown = []

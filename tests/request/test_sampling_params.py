@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from _inf.errors import ConfigError
-from _inf.request.sampling_params import with_sampling_params
+from _inf.request.sampling import with_sampling_params
 
 
 class OfVllm(msgspec.Struct):
