@@ -112,7 +112,7 @@ class Session:
             self._end(limit, most)
         if answers > left:
             reason = (
-                f"session: its {limit} is {most}, of which {left} are left, and the request "
+                f"session: its {limit} is {most}, with {left} left, and the request "
                 f"asks for {answers} answers"
             )
             raise RequestError(400, f"{reason}; ask for fewer.", key=limit, code="length")

@@ -83,14 +83,13 @@ def test_limits_count_every_choice_of_every_prompt(server: InferenceServer) -> N
     body = {"prompt": [[5, 6], [7, 8]], "n": 2, **WHOLE}
     assert http.post(COMPLETION, **body)["usage"]["completion_tokens"] == 8  # 10 // 4 each
     refused = http.post(COMPLETION, 400, **body | {"n": 1})["error"]
-    assert "1 of its max_turns of 5" in refused["message"]
+    assert "its max_turns is 5, with 1 left" in refused["message"]
     last = http.post(COMPLETION, **body | {"prompt": [5, 6], "n": 1})
     assert last["usage"]["completion_tokens"] == 2
     assert {trace.limit for trace in server.traces("shared")} == {None}
     refused = opened(server, "few", max_tokens=3).post(COMPLETION, 400, **body)["error"]
     assert (
-        "its max_tokens is 3, of which 3 are left, and the request asks for 4 answers"
-        in refused["message"]
+        "its max_tokens is 3, with 3 left, and the request asks for 4 answers" in refused["message"]
     )
 
 
