@@ -85,7 +85,7 @@ def hub_tokenizer(key: str, path: str, trust_remote_code: bool, revision: str | 
 
 
 def hub_reason(error: Exception, repo: str) -> str:
-    """Say why a repository could not be had, as the end of a sentence."""
+    """Say why a repository could not be read, as the end of a sentence."""
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
@@ -108,4 +108,4 @@ def hub_reason(error: Exception, repo: str) -> str:
     if of_http or isinstance(error, ConnectionError | TimeoutError):
         return f"{HUB} could not be reached at {constants.ENDPOINT}"
     said = str(error).strip().split("\n")[0] or type(error).__name__
-    return f"{repo!r} could not be had from {HUB}: {said}"
+    return f"{repo!r} could not be read from {HUB}: {said}"

@@ -60,7 +60,7 @@ def test_runs_that_do_not_differ_have_no_interval() -> None:
     for first, second, said in (
         (wrong, wrong, "+0.0000  none: no prompt differs"),
         (wrong, right, "+1.0000  none: all differ by +1"),
-        (wrong[:1], right[:1], "+1.0000  none: one prompt tells nothing of others"),
+        (wrong[:1], right[:1], "+1.0000  none: one prompt says nothing about others"),
     ):
         assert said in compared(first, second).table()
 

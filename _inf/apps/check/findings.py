@@ -65,7 +65,7 @@ WEIGHTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A number of `metrics` that is past its bound. meaning: what is off, and the likely cause."""
+    """A number of `metrics` that exceeds its bound. meaning: what differs, and the likely cause."""
 
     metric: str
     value: float

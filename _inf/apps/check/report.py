@@ -31,11 +31,12 @@ class WorstToken:
 class CheckReport:
     """The result of a check. passed: whether there are no findings.
 
-    findings: each a number of `metrics` that is past its bound, and the likely cause.
+    findings: each names a number of `metrics` that exceeds its bound, and the likely cause.
     metrics: numbers by name; docs/parity.md explains them. Differences are in nats.
     allowed: the bounds, by the last part of a metric's name.
-    tokens, rows: how many were compared with the reference. notes: how, and what was left out.
-    pairs: the tokens themselves, as numpy arrays; not in the JSON.
+    tokens, rows: how many were compared with the reference. notes: how they were compared, and what
+    was left out.
+    pairs: the compared tokens, as numpy arrays; not in the JSON.
     """
 
     passed: bool
@@ -55,7 +56,7 @@ class CheckReport:
     pairs: Pairs = dataclasses.field(repr=False)
 
     def json(self) -> str:
-        """Everything but the tokens, as one JSON object; NaN and infinite numbers are null."""
+        """Return everything but `pairs` as one JSON object; NaN and infinite numbers are null."""
         report = dataclasses.asdict(self)
         del report["pairs"]
         return json_text(report)

@@ -17,7 +17,7 @@ def ask(
     n: Annotated[
         int | None, typer.Option("--n", "-n", help="Answers to sample.", show_default="rollout.n")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
     *,
     call: Options,
 ) -> None:

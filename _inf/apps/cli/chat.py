@@ -47,7 +47,7 @@ Ctrl-C stops an answer, Ctrl-D leaves."""
 def chat(
     system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per answer, as in inf --json.")
+        bool, typer.Option("--json", help="Print one JSON object per answer, as in inf --json.")
     ] = False,
     *,
     call: Options,

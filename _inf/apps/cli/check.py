@@ -45,8 +45,10 @@ def check_engine(
             "from a DataProto (a pickle). The default is Transformers.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Rows that are sampled in one call.")] = BATCH,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a row.")] = MAX_TOKENS,
+    batch: Annotated[
+        int, typer.Option(min=1, help="How many rows to sample, in one call.")
+    ] = BATCH,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a row.")] = MAX_TOKENS,
     threshold: Annotated[
         float | None,
         typer.Option(
@@ -55,7 +57,7 @@ def check_engine(
             show_default="see docs/parity.md",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     *,
     call: Options,
 ) -> None:
@@ -88,12 +90,12 @@ def turns(
         Path | None,
         typer.Option(help="A chat template (.jinja) in place of the tokenizer's."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     *,
     call: Options,
 ) -> None:
-    """Compare the ids of a conversation by three paths: its chat template rendered whole, ours
-    turn by turn, and verl's builder. Starts no engine.
+    """Compare three renderings of a conversation: its chat template as a whole, this rollout turn
+    by turn, and verl's builder. Starts no engine.
 
     The exit code is 1 if they differ.
     """

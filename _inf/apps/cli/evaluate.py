@@ -47,12 +47,15 @@ class EvalOptions:
 
     out: Annotated[
         Path | None,
-        typer.Option(help="The stem of the files.", show_default="eval, or the benchmark's name"),
+        typer.Option(
+            help="The files' name, without an ending.", show_default="eval, or the benchmark's name"
+        ),
     ] = None
     reward: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE.py[:NAME]", help="A reward function, compute_score of FILE; else verl's."
+            metavar="FILE.py[:NAME]",
+            help="The reward function in FILE, by default compute_score; without it, verl's.",
         ),
     ] = None
     agent_loop: Annotated[
@@ -67,7 +70,7 @@ class EvalOptions:
         str | None,
         typer.Option(metavar="NAME=PATH", help="The LoRA adapter that answers, and its folder."),
     ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
 
     def params(self) -> dict[str, Any]:
         """Return the keywords of `generate` for an agent loop or environments."""
@@ -150,7 +153,7 @@ def compare(
     a: Annotated[Path, typer.Argument(metavar="A.jsonl", help="The rows of a run.")],
     b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="The rows of another run.")],
     out: Annotated[Path, typer.Option(help="The stem of the JSON file.")] = Path("compare"),
-    as_json: Annotated[bool, typer.Option("--json", help="The comparison as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Compare two runs of inf eval on the same data: the paired differences B - A.
 

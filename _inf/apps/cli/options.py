@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SHOWN_ERRORS = 10
 
-CONFIG_HELP = "A YAML file. Without a model: the embedded one, greedy, at most 512 tokens."
+CONFIG_HELP = "A YAML file. If it names no model: the embedded one, greedy, at most 512 tokens."
 VERL_HELP = "The config of a verl trainer, as Hydra composes it, in place of -c."
 MODEL_HELP = "The model: a Hub id, a folder or a .gguf file (the config's model_path)."
 SAMPLING = {name: row for name, row in KEYWORDS.items() if row.default is not None}
@@ -96,7 +96,9 @@ def _shared(keywords: Mapping[str, Keyword]) -> list[inspect.Parameter]:
     config = typer.Option("--config", "-c", help=CONFIG_HELP)
     verl = typer.Option("--verl", metavar="FILE", help=VERL_HELP)
     model = typer.Option("--model", "-m", help=MODEL_HELP)
-    assignments = typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
+    assignments = typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set one config key; may be repeated."
+    )
     shared = [
         _option("config", Annotated[str | None, config]),
         _option("verl", Annotated[str | None, verl]),

@@ -22,7 +22,7 @@ WAIT_SECONDS = 0.2
 @takes_options(sampling=False)
 def serve(
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, help="0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, help="The port; 0 takes a free one.")] = 8000,
     api_key_env: Annotated[
         str | None,
         typer.Option(
@@ -46,8 +46,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, for the openai client (docs/serving.md).
 
-    Other hosts than this machine's own need --api-key-env. SIGTERM finishes the requests that are
-    under way, for at most 20 seconds.
+    An address that other machines can reach needs --api-key-env. After SIGTERM, running requests
+    have at most 20 seconds to finish.
     """
     from _inf.apps.rollouts.traces import check_trace_file
     from _inf.apps.serve.access import check_address

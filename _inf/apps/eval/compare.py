@@ -62,7 +62,7 @@ class MeanDifference:
         if self.low is not None:
             return f"{self.low:+.4f} to {self.high:+.4f}"
         if self.prompts == 1:
-            return "none: one prompt tells nothing of others"
+            return "none: one prompt says nothing about others"
         equal = f"all differ by {self.difference:+g}" if self.difference else "no prompt differs"
         return f"none: {equal}"
 

@@ -26,22 +26,23 @@ class EvalReport:
 
     metrics: verl's validation metrics under the names of a verl log (`val-core/...`,
         `val-aux/...`), and also `.../pass@k` (unbiased) and `.../stderr@n`.
-    left_out: which of verl's metrics are missing, and why, where verl is not installed; else "".
+    left_out: which of verl's metrics are missing, and why, if verl is not installed; else "".
     rows: a dict per answer: `number` (of the data's row), `sample`, `data_source`, `prompt`,
         `ground_truth`, `completion`, `reward`, `reward_extra`, `finish_reason`, tokens; with tools
         `messages` and `tool_calls`; with an agent loop `agent_loop`, `extra_fields` and
         `unsampled_ids`; `error` where there is no answer or no reward.
     limit: of the data's rows; None for all. reward: the function that scored, or the environment.
-        reward_version: it changes with the code and the values that it uses. parameters: all
-        sampling keywords with the values used, also those from the config.
+        reward_version: changes when the function's code, or a value that it uses, changes.
+        parameters: all sampling keywords with the values used, also those from the config.
     unscored: answers that are missing or have no reward; their prompts are not in `metrics`.
     cut_by_length: the share of all answers that ended at a limit.
     tokens_per_second: of this run alone; None if an earlier run had answered all.
-    answers_kept, rewards_kept: how many are of an earlier run. rescored_because: why stored answers
+    answers_kept, rewards_kept: how many come from an earlier run. rescored_because: why stored
+    answers
         with a reward were scored again, if they were.
     agent_loops: how many answers each agent loop gave, by its name. scored_by_loops: how many of
         them have the loop's own score. unsampled_rows, unsampled_ids: how many answers of agent
-        loops, and how many ids in them, have a mask that is not that of the sampled ids.
+        loops, and how many ids in them, have a wrong mask.
     """
 
     metrics: dict[str, float]
@@ -90,7 +91,7 @@ class EvalReport:
         )
 
     def json(self) -> str:
-        """Everything but the rows; of agent loops only if they ran."""
+        """Return everything but the rows as JSON; fields of agent loops only if one ran."""
         left_out = ("rows", *(() if self.agent_loops else OF_AGENT_LOOPS))
         values = {k: v for k, v in vars(self).items() if k not in left_out}
         values["answers"] = len(self.rows)

@@ -50,7 +50,7 @@ StartEngine = Callable[[], contextlib.AbstractContextManager["InferenceEngine"]]
 class EvalSettings:
     """How an evaluation asks and scores: keywords of `evaluate`, and options of `inf eval`."""
 
-    prompt_key: Annotated[str, typer.Option(help="The key of the prompts.")] = "prompt"
+    prompt_key: Annotated[str, typer.Option(help="The key of the prompt in a row.")] = "prompt"
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Answers per row.")] = 1
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first LIMIT rows.")] = None
     shuffle_seed: Annotated[int | None, typer.Option(help="Shuffle the rows first.")] = None
@@ -58,11 +58,15 @@ class EvalSettings:
     reward_workers: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Processes that call it; 0: this one.", show_default="cores, <= 8"
+            min=0,
+            help="How many processes call the reward function; 0: this process.",
+            show_default="cores, <= 8",
         ),
     ] = None
     rescore: Annotated[bool, typer.Option("--rescore", help="Score stored answers again.")] = False
-    restart: Annotated[bool, typer.Option("--restart", help="Start again, without them.")] = False
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start again, without the stored answers.")
+    ] = False
 
     def __post_init__(self) -> None:
         for name, value in (("n", self.n), ("limit", self.limit)):
