@@ -8,7 +8,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 choose() { # ENVIRONMENT: verl or hf
     stack=$1
     case $stack in
-        verl) name=.venv lock=requirements.lock size=10 needed_gb=14 ;;
+        verl) name=.venv lock=requirements.lock size=12 needed_gb=14 ;;
         hf) name=.venv-hf lock=requirements-hf.lock size=7 needed_gb=10 ;;
     esac
     venv=$here/$name

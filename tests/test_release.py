@@ -75,6 +75,12 @@ def test_image_and_workflows_run_the_commands_of_the_readme() -> None:
     assert test in runs and "bash .ci/run" in runs
 
 
+def test_page_on_installing_builds_stages_that_there_are() -> None:
+    stages = re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "Dockerfile").read_text(), re.M)
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert {*re.findall(r"--target (\w+)", page)} == {*stages} == {"inf", "tests"}
+
+
 def test_image_gets_nothing_that_git_ignores() -> None:
     ignored = (ROOT / ".gitignore").read_text().split()
     left_out = (ROOT / ".dockerignore").read_text().split()
