@@ -1,5 +1,4 @@
-"""The records of rows with turns: what a prompt's conversation is given, and what has become of
-it."""
+"""The records of rows with turns: a conversation's options, and its transcript."""
 
 from __future__ import annotations
 

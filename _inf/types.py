@@ -1,4 +1,4 @@
-"""The frozen dataclasses that pass between folders, which so need not import each other.
+"""The frozen dataclasses that pass between folders, so that these need not import each other.
 
 Uses the standard library only. Every backend takes a `Request` and returns a `RequestOutput`. What
 arrays hold is read by their attributes (`as_list`, `python_value`), for which nothing is imported.

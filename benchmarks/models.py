@@ -6,10 +6,10 @@ Each causal architecture becomes a tiny random model in float32, if its config c
 (tests/support/shrunk_configs.py), is saved, and is served by an `InferenceEngine`. Three prompts
 of 5, 30 and 60 tokens get 4 tokens each, greedily and sampled with seeds. `exact`:
 
-- greedy ids are those that the plain model finds likeliest; it is called on each row alone, without
-  cache and padding, with the attention that `hf` chose;
+- greedy ids are the ones that the plain model finds likeliest; it is called on each row alone,
+  without cache and padding, with the attention that `hf` chose;
 - all log probs, greedy, sampled and of `get_logprobs`, are the plain model's within 1e-3;
-- each row alone has the ids that it has in the batch, greedy and sampled; so has a stream;
+- each row has the same ids alone, in the batch and as a stream, greedy and sampled;
 - the first two hold again after `update_weights` with changed weights.
 """
 

@@ -1,4 +1,4 @@
-"""`Backend`: what every engine has, and the abilities that one has or lacks.
+"""`Backend`: the methods that every engine has, and classes for abilities that only some have.
 
 Everything else (prompts, conversations, tools, timeouts, totals, a trainer's tensors) is written
 once, in the folders above. Token ids go in and out. Only for a server that has the tokenizer

@@ -1,4 +1,4 @@
-"""What calls and keywords need of a backend, and the refusal where one lacks it."""
+"""The features that calls and keywords need, and the refusal if a backend lacks one."""
 
 from __future__ import annotations
 

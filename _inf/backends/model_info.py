@@ -1,5 +1,5 @@
-"""What every backend reads alike from the config and the model: limits, EOS ids, padding, and how
-long a row may be by the rotary scaling of the model's config (the text part).
+"""What all backends read in the same way from the config and the model: limits, EOS ids, padding,
+and how long a row may be by the rotary scaling of the model's config (the text part).
 
 The rules of the context are those of Transformers 4.57 (`modeling_rope_utils.py`) and SGLang 0.5.9
 (`srt/layers/rotary_embedding.py`, `srt/utils/hf_transformers_utils.py`); tests compare them.

@@ -1,4 +1,4 @@
-"""Pauses an engine, and changes it while rows stand still between two of their tokens."""
+"""Pauses an engine, and changes it while rows are frozen between two tokens."""
 
 from __future__ import annotations
 

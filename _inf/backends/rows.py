@@ -1,4 +1,4 @@
-"""Rows that fail: by numbers that are none, or alone among others."""
+"""Rows that fail: because of NaN or infinite numbers, or alone while the others go on."""
 
 from __future__ import annotations
 

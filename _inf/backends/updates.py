@@ -1,4 +1,4 @@
-"""Checks of what changes a running engine: new weights, and adapters."""
+"""Checks new weights and adapters for a running engine."""
 
 from __future__ import annotations
 

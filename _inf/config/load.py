@@ -1,5 +1,5 @@
-"""Makes one checked `Config` of its layers: a file or a mapping, overrides over it, and below both
-the defaults, of which the embedded model has its own.
+"""Makes one checked `Config` from its layers: overrides, then a file or a mapping, then the
+defaults, of which the embedded model has its own.
 
 All faults are collected into one error, so that a user corrects a file once.
 """

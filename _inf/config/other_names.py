@@ -1,4 +1,4 @@
-"""Names that vLLM, Transformers, SGLang, Oumi, OpenAI and Anthropic have for what is here, too.
+"""Names that vLLM, Transformers, SGLang, Oumi, OpenAI and Anthropic use for the same things.
 
 `hint` says of an unknown name what to write instead: of a keyword, a config key, an option of a
 command, `/set` of a chat, a field of a request or of a batch line, and an attribute of an output.

@@ -1,4 +1,4 @@
-"""Puts a row of the tool loop back to where `pause("abort")` has ended it."""
+"""Restores a row of the tool loop to the state in which `pause("abort")` ended it."""
 
 from __future__ import annotations
 

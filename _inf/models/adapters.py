@@ -1,4 +1,4 @@
-"""Reads LoRA adapters in PEFT's form, and refuses those that only a merge can serve."""
+"""Reads LoRA adapters in PEFT's form, and refuses adapters that must be merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads what a model needs from the Hugging Face Hub, and words what goes wrong with it."""
+"""Downloads what a model needs from the Hugging Face Hub, and explains failures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Merges into one Transformers folder: a PEFT adapter with its base, or the shards of a checkpoint
-of verl's FSDP trainer. Weights that are missing, or fit nowhere, are an exception.
+of verl's FSDP trainer. Missing or unknown weights raise an exception.
 
 It corrects that verl 0.6.1 (`model_merger/`) prints progress on stdout, drops shards that are not
 DTensors except the first rank's, and writes the base of a LoRA actor as if it were the trained

@@ -1,1 +1,1 @@
-"""The capabilities of the engine that a plain call does not ask for, a folder each (`Part`)."""
+"""The capabilities of the engine beyond a plain call, a folder each (`Part`)."""

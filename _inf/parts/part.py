@@ -1,4 +1,4 @@
-"""`Part`: a capability of the engine that a plain call does not ask for.
+"""`Part`: a capability of the engine beyond a plain call.
 
 Each is a folder next to this file, and is found without being listed anywhere:
     __init__.py: a subclass of `Part`: its keywords, what they refuse, and what they add to rows;

@@ -1,4 +1,4 @@
-"""What commands and reports ask of keywords before an engine starts."""
+"""What commands and reports need to know about keywords before an engine starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Breaks the special tokens in texts that are not the caller's, so that they end no message."""
+"""Breaks the special tokens in texts that the caller did not write, so that they end no message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes text of sampled ids: backends know only ids, and callers want rows with text.
+"""Turns sampled ids into rows with text.
 
 `decode` builds the rows of `generate` from a backend's outputs.
 """

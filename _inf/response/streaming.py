@@ -1,4 +1,4 @@
-"""Streams one request as text that is never taken back.
+"""Streams one request; text that was sent never changes.
 
 Later tokens can change the text of earlier ones, so decoding a stream token by token would be
 wrong. Here the chunks' joined text is, at any time, the decoded text of their joined token ids.

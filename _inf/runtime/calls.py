@@ -1,4 +1,4 @@
-"""The calls on one engine: how each is ended early, and how changes of the weights wait for them.
+"""The calls on one engine: ends them early, and lets changes of the weights wait for them.
 
 A call's work runs on the engine's thread, and its caller waits elsewhere. Both have the call's
 `CancelToken`.

@@ -1,4 +1,4 @@
-"""What needs packages that `pip install inf-engine` alone does not bring, and how to get them."""
+"""What needs packages beyond those of `pip install inf-engine`, and how to install them."""
 
 from __future__ import annotations
 

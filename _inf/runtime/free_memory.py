@@ -1,5 +1,5 @@
-"""Measures how much memory this process may still take, within its container's limits, and gives
-back what it does not need.
+"""Measures how much memory this process may still take, within its container's limits, and releases
+memory that it does not need.
 
 An engine's cache on a CPU takes memory when it is written first, so the kernel counts as free what
 engines will take. Each of their processes says in a file of its engine's folder what it reserved.

@@ -1,4 +1,4 @@
-"""Which value a tool's schema makes of an argument that was written without quotes."""
+"""Converts an argument that was written without quotes, by the tool's schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a JSON schema, and with values by a tool's schema.
+"""Checks JSON schemas, and values against a tool's schema.
 
 Patterns of a schema are searched in bounded time: Python's `re` can take hours for forty
 characters, and no other thread runs meanwhile.

@@ -1,6 +1,5 @@
-"""Turns the numbers of a check into findings, what is off and its likely cause, by tables of simple
-rules. docs/parity.md says what each rule can and cannot tell, and has the measurements for the
-bounds.
+"""Turns the numbers of a check into findings (what differs, and its likely cause) by simple rules.
+docs/parity.md says what each rule can and cannot tell, and has the measurements for the bounds.
 """
 
 from __future__ import annotations

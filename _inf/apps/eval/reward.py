@@ -1,4 +1,4 @@
-"""A row's reward, checked, or the error of a function that gave none."""
+"""Checks a row's reward, or reports why its function returned none."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The routes of the server. A request whose connection closes is cancelled, and with it its rows in
-the engine. Nothing of a request is logged."""
+"""The routes of the server. If a connection closes, its request and the request's rows in the
+engine are cancelled. No part of a request is logged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The requests of OpenAI's Responses (openai 2.6.1, `types/responses/`), and the chats that they
-say. Nothing is stored between them: `input` has the whole conversation, as items."""
+"""Translates requests of OpenAI's Responses (openai 2.6.1, `types/responses/`) to chats. Nothing is
+stored between them: `input` has the whole conversation, as items."""
 
 from __future__ import annotations
 

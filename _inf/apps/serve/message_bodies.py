@@ -1,5 +1,5 @@
-"""The requests of Anthropic's Messages (anthropic 2.11.0, `types/`), and the chats that they say:
-sessions, sampling and calls are those of chats.
+"""Translates requests of Anthropic's Messages (anthropic 2.11.0, `types/`) to chats, whose
+sessions, sampling and calls they share.
 
 Fields are refused that would change the answer and cannot be honoured. Those of Anthropic's own
 business (caching, tiers, metadata) have no effect.

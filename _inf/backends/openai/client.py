@@ -1,5 +1,6 @@
-"""Sends requests to a server with the `openai` client, which repeats them after a refusal for load,
-and limits how many are under way. Used on one event loop; raises exceptions of ours only."""
+"""Sends requests to a server with the `openai` client, which repeats them if the server is
+overloaded, and limits how many run at once. Used on one event loop; raises exceptions of ours
+only."""
 
 from __future__ import annotations
 

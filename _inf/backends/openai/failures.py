@@ -1,4 +1,4 @@
-"""Words what goes wrong between the client and a server, as one exception of ours.
+"""Turns each failure between the client and a server into one exception of ours.
 
 `ConfigError` and `PromptError`: the server refuses it. `EngineDeadError`: no server is there.
 `RequestFailure`: one request could not be answered. No message has the key in it.

@@ -1,4 +1,4 @@
-"""Which server it is, and so what it has; asked when the engine connects to it."""
+"""Finds out, when the engine connects, which server it is and which features it has."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""LoRA adapters in an engine of SGLang's, each with a key of its own, so that rows of one that was
-replaced share nothing with its successor's rows: not even cached prefixes.
+"""LoRA adapters in an engine of SGLang's, each with a key of its own, so that rows of a replaced
+adapter share nothing with rows of the new one, not even cached prefixes.
 
 sglang 0.5.9 (`lora/lora.py`, `lora/lora_manager.py`, `lora/mem_pool.py`) reads only `r` and
 `lora_alpha` of a config, takes every tensor that is not `lora_A` for `lora_B`, and dies in the

@@ -1,5 +1,5 @@
-"""Changes of a running engine while no call runs, or while its rows are frozen: new weights, sleep
-and waking up, and the empty prefix cache that some of them need.
+"""Changes a running engine while no call runs, or while its rows are frozen: updates the weights,
+sleeps, wakes up, and empties the prefix cache where needed.
 
 verl's `SGLangRollout.update_weights` (0.6.1, `sglang_rollout.py`) sends weights in buckets; it lets
 calls run between two of them, ignores the engine's answer, and turns the caller's own CPU tensors

@@ -1,4 +1,4 @@
-"""The sampling parameters that agent loops get and give, as verl's dict."""
+"""The sampling parameters that agent loops receive and send, as verl's dict."""
 
 from __future__ import annotations
 

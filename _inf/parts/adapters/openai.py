@@ -1,4 +1,4 @@
-"""The adapter's name stands where the model's would."""
+"""Sends the adapter's name in place of the model's."""
 
 from __future__ import annotations
 

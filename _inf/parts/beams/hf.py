@@ -1,5 +1,5 @@
-"""Finds answers by beam search, which is Transformers' own `generate`, on another thread than the
-engine's. Scores of beams are Transformers': sums of log probs divided by the length.
+"""Finds answers by the beam search of Transformers' own `generate`, on a separate thread. A beam's
+score is Transformers': the sum of its log probs divided by its length.
 """
 
 from __future__ import annotations

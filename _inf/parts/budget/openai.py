@@ -1,4 +1,4 @@
-"""vLLM's: any mark of its prompt counts, and forced tokens have log probs of their own."""
+"""vLLM's budget: it counts from any mark in the prompt, and gives forced tokens log probs."""
 
 from __future__ import annotations
 

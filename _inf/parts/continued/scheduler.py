@@ -1,5 +1,5 @@
-"""Rows that are continued, as SGLang continues those that it took out of a full cache: with tokens
-of their answers before they begin."""
+"""Continues rows as SGLang continues rows that it took out of a full cache: they begin with the
+tokens of their answers."""
 
 from __future__ import annotations
 

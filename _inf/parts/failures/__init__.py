@@ -1,4 +1,4 @@
-"""`on_error="row"`: what a refused prompt and a failed request are."""
+"""`on_error="row"`: refused prompts and failed requests become rows with an `error`."""
 
 from __future__ import annotations
 

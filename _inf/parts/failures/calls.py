@@ -1,4 +1,4 @@
-"""Prepares a call whose refused prompts, and whose failed requests, are rows."""
+"""Prepares a call whose refused prompts and failed requests become rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`logit_bias`, as OpenAI's."""
+"""`logit_bias`, as in OpenAI's API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`presence_penalty` and `frequency_penalty`, as OpenAI's; every engine has them."""
+"""`presence_penalty` and `frequency_penalty`, as in OpenAI's API; every engine has them."""
 
 from __future__ import annotations
 

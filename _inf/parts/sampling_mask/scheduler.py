@@ -1,4 +1,4 @@
-"""Returns the tokens that the filters left, where SGLang lists the likeliest ones."""
+"""Returns the tokens that the filters left, in SGLang's field for the likeliest ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`logprobs` and `logprob_token_ids`: log probs of other tokens than the sampled, as vLLM's."""
+"""`logprobs` and `logprob_token_ids`: log probs of tokens other than the sampled one, as in
+vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Returns the log probs of the ids that a row names, where SGLang lists the likeliest ones."""
+"""Returns the log probs of the ids that a row names, in SGLang's field for the likeliest ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that stand still between two tokens, and new weights under them.
+"""Freezes rows between two tokens, and loads new weights meanwhile.
 
 `frozen` is SGLang's own `_engine_paused`: its loop then only takes messages.
 """

@@ -1,4 +1,5 @@
-"""Corrects SGLang's scheduler and its process: how it ends, meets others, waits, and ends rows."""
+"""Corrects SGLang's scheduler and its process: how it ends, finds other ranks, waits, and ends
+rows."""
 
 from __future__ import annotations
 
