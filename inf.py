@@ -338,7 +338,7 @@ class InferenceEngine:
         """
         if self.tokenizer is None:
             raise ConfigError.of(
-                "tokenizer_path", "it must be set: the special tokens are in a tokenizer."
+                "tokenizer_path", "it must be set: the special tokens come from the tokenizer."
             )
         return str(escaped_json(text, self.tokenizer))
 

@@ -43,5 +43,5 @@ def _value(text: bytes, where: str) -> Any:
         cut = "" if text.endswith(b"\n") else " (the file ends inside it)"
         raise ConfigError(
             f"{where}: it is not JSON{cut}: {failure}; if a run was stopped while it wrote the "
-            "file, resume it first, else correct or remove the line."
+            "file, resume it first; otherwise correct or remove the line."
         ) from None

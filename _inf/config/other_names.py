@@ -167,7 +167,7 @@ _SENTENCES = {
         "reasoning_effort",
     ),
     "it counts the prompt too; max_tokens counts the answer": ("max_length",),
-    "continue_final_message=True goes on with the last message": ("add_generation_prompt",),
+    "continue_final_message=True continues the last message": ("add_generation_prompt",),
     "only requests to `inf serve` have it": ("tool_choice",),
 }
 # Attributes of an output, and of one of its rows.

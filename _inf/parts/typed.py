@@ -78,8 +78,8 @@ class GenerateParams(TypedDict, total=False):
             (docs/tools.md).
         n: Samples per prompt. From 1 to 65536; default `rollout.n`. Greedy samples are all the
             same, and give a warning.
-        chat_template: A Jinja template in place of the model's own. A text; it renders
-            messages, also of later turns (as vLLM).
+        chat_template: The text of a Jinja template, used in place of the model's own. It
+            renders all messages, also of later turns (as vLLM).
         chat_template_kwargs: Variables for the chat template, such as `{"enable_thinking":
             False}`.
         continue_final_message: Continue the last message, which must be the assistant's. It is

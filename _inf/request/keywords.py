@@ -147,8 +147,8 @@ _CALLS: Mapping[str, Keyword] = {
     # Not in a request: a template is a program, whose loops could keep a thread busy for ever.
     "chat_template": Keyword(
         values.template,
-        "A Jinja template in place of the model's own. A text; it renders messages, also of later "
-        "turns (as vLLM).",
+        "The text of a Jinja template, used in place of the model's own. It renders all messages, "
+        "also of later turns (as vLLM).",
         feature="token_ids",
         typed="str",
         per_prompt=False,

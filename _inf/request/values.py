@@ -74,7 +74,7 @@ def top_k(name: str, value: Any) -> int:
 
 def text(name: str, value: Any) -> str:
     if not typed(name, value, str, "a name; give it as text"):
-        raise ConfigError.of(name, "an empty text is no name.")
+        raise ConfigError.of(name, "an empty text is not a name.")
     return check_unicode(value, f"{name}: {shown(value)}", key=name)
 
 
@@ -103,7 +103,7 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
 
 def template(name: str, value: Any) -> str:
     if not typed(name, value, str, "the text of a Jinja template").strip():
-        raise ConfigError.of(name, "a blank text is no template.")
+        raise ConfigError.of(name, "a blank text is not a template.")
     return str(value)
 
 

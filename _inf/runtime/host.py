@@ -251,7 +251,7 @@ class Host:
     def declare_dead(self, what: str) -> None:
         """Make all running and later calls fail; called on the engine's thread."""
         if self.death is None and not self._stopping:
-            self.death = self._report(f"{what}. restart() brings up a new engine in this process")
+            self.death = self._report(f"{what}. restart() starts a new engine in this process")
             self._died.set()
 
     def _exits(self) -> str:
@@ -275,7 +275,7 @@ class Host:
         failed = self.death is not None or bool(self._exits())
         with self._submitting:
             self.death = self.death or EngineDeadError(
-                "The engine was shut down; restart() brings up a new one."
+                "The engine was shut down; restart() starts a new one."
             )
         for child in self.children:
             child.kill_tree()

@@ -343,7 +343,7 @@ def test_changed_options_are_refused_and_finished_files_start_no_engine(
     meta = Path("out.meta.json")
     before, about = OUT.read_bytes(), meta.read_text()
     code, err = batch(lines, "--max-tokens", "5")
-    assert code == 2 and "out.jsonl was begun with parameters=" in err
+    assert code == 2 and "out.jsonl was started with parameters=" in err
     assert "name another file" in err and "--restart" in err and meta.read_text() == about
     assert json.loads(about)["format"] == FORMAT  # of the rules of reading lines
     code, err = batch(lines, "--timeout", "60")

@@ -80,9 +80,9 @@ class OutputFile:
         for name in sorted({**settings, **earlier}, key=both.__contains__):
             if settings.get(name) != earlier.get(name):
                 raise ConfigError(
-                    f"{self.path} was begun with {name}={shown(earlier.get(name))}, and now it is "
-                    f"{name}={shown(settings.get(name))}. Use the old value, name another file, or "
-                    "start again with --restart."
+                    f"{self.path} was started with {name}={shown(earlier.get(name))}, and this run "
+                    f"has {name}={shown(settings.get(name))}. Use the old value, name "
+                    "another file, or start again with --restart."
                 )
 
     def _read(self) -> None:

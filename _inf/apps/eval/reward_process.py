@@ -155,7 +155,7 @@ def load_function(function: RewardFunction | str | None) -> RewardFunction:
         return function
     found, functions = from_file(function)
     if not callable(found):
-        what = "no function" if found is None else "something else than a function"
+        what = "no function" if found is None else "something other than a function"
         name = function.rpartition(":")[2]
         raise AttributeError(f"the file has {what} named {name!r}{did_you_mean(name, functions)}")
     return found  # type: ignore[no-any-return]

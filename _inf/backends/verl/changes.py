@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from _inf.backends.verl.corrected_rollout import CorrectedRollout
     from _inf.backends.verl.engine import Engine
 
-ASLEEP = "The engine is asleep; wake_up() brings it back."
+ASLEEP = "The engine is asleep; wake_up() wakes it."
 ON_CPU = (
     "The prefix cache was emptied, but on a CPU the engine keeps the memory of cache and weights, "
     "because SGLang's memory saver needs CUDA. shutdown() frees it."
@@ -68,8 +68,8 @@ class PrefixCache:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         raise InferenceError(
-            f"The engine's scheduler refused {MAX_REFUSALS} times to empty its prefix cache, as "
-            "if a request still ran; restart() brings up a new one."
+            f"The engine's scheduler refused {MAX_REFUSALS} times to empty its prefix cache, as if "
+            "a request still ran; restart() starts a new engine."
         )
 
     async def _attempt(self) -> Any:

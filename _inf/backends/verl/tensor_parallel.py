@@ -99,7 +99,7 @@ def _meeting(failure: BaseException | None) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as lost:  # Gloo's, and torch's after `shutdown`
         raise failure or EngineDeadError(
-            f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
+            f"A rank of this tensor-parallel group has ended: {error_text(lost)}."
         ) from lost
 
 

@@ -25,7 +25,8 @@ def patches(process: Process) -> list[Wrap]:
     # fmt: off
     return [
         Wrap("sglang.srt.layers.sampler:Sampler._attach_logprobs_to_output", return_named,
-             "with token_ids_logprob, its own parameter, a row without it that begins beside one "
-             "with it gets the log probs of the whole vocabulary (layers/utils/logprob.py)"),
+             "with token_ids_logprob, its own parameter, a row without it that begins together "
+             "with one that has it gets the log probs of the whole vocabulary "
+             "(layers/utils/logprob.py)"),
     ]
     # fmt: on

@@ -122,4 +122,4 @@ def test_batch_writes_rollouts_if_asked_to_and_does_not_mix_them_with_its_own_ro
         assert 0 < len(each.response_ids) <= most
         assert "".join(each.prompt_texts) == tiny.tokenizer.decode(each.prompt_token_ids)
     assert main(command) == 2
-    assert "begun with rollouts=True, and now it is rollouts=False" in capfd.readouterr().err
+    assert "started with rollouts=True, and this run has rollouts=False" in capfd.readouterr().err

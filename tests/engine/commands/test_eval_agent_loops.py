@@ -235,12 +235,12 @@ def test_file_of_another_version_of_its_loop_is_refused_by_name(
     for path, text in changes.items():
         path.write_text(text)
         code, _, err = evaluated(*chosen)
-        assert code == 2 and "eval.jsonl was begun with agent loop listed='version " in err
+        assert code == 2 and "eval.jsonl was started with agent loop listed='version " in err
         assert "start again with --restart" in err
         path.write_text(texts[path])
     assert evaluated(*chosen)[0] == 0
     code, _, err = evaluated()
-    assert code == 2 and "and now it is agent loop listed=None" in err
+    assert code == 2 and "and this run has agent loop listed=None" in err
     assert evaluated(*chosen, "--restart")[0] == 0
 
 
@@ -253,7 +253,7 @@ def test_loop_of_a_program_is_known_by_its_code_and_one_that_cannot_be_read_is_n
 
     again(defined("score"))
     assert again(defined("score")).answers_kept == 2
-    with pytest.raises(ConfigError, match="begun with agent loop Own='version .*--restart"):
+    with pytest.raises(ConfigError, match="started with agent loop Own='version .*--restart"):
         again(defined("1 - score"))
     (tmp_path / "run.jsonl").unlink()
     again(defined("score if lock else 0"))
