@@ -132,7 +132,7 @@ def _report_faults(report: EvalReport, rows: Path) -> None:
     if report.unscored:
         typer.echo(
             f'inf: {report.unscored} answers have no reward: "error" in their rows says why; the '
-            "same command tries them again, and keeps the other answers",
+            "same command tries them again, and keeps the stored answers",
             err=True,
         )
         raise typer.Exit(1)
