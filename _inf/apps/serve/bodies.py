@@ -184,7 +184,9 @@ class ChatBody(ServedKeywords, ChatRequest):
     @model_validator(mode="after")
     def _refuse_two_ends(self) -> ChatBody:
         if self.echo and self.messages and self.messages[-1].get("role") == "assistant":
-            raise ConfigError.of("echo", "an answer does not repeat the message that it continues")
+            raise ConfigError.of(
+                "echo", "it is not supported if the last message is the assistant's; leave it out"
+            )
         if self.add_generation_prompt and self.continue_final_message:
             raise ConfigError.of(
                 "add_generation_prompt", "continue_final_message is set too; leave one of them out"

@@ -133,7 +133,8 @@ def patches(process: Process) -> list[Replace]:
                 "are none, or all of the new ones have ended, the scheduler dies or mixes rows, "
                 "and a second pause loses a prompt that was computed in part"),
         Wrap(f"{module}.recv_requests", wait_while_frozen,
-             "managers/scheduler.py: paused, its loop burns a core, and has no heartbeat"),
+             "managers/scheduler.py: while paused, its loop keeps a core busy and sends no "
+             "heartbeat"),
         Wrap(f"{module}.get_internal_state", tokens_of_rows,
              "managers/scheduler.py: a pause has no answer, and nothing tells which token is next"),
         Wrap(f"{module}.flush_cache", empty_for_new_rows,

@@ -27,8 +27,8 @@ def patches(process: Process) -> list[Replace]:
     # fmt: off
     return [
         Replace(f"{penalizer}._apply", apply_to_whole_rows,
-                "it picks whole rows of the vocabulary by a mask, for a fifth of a step of 64 rows "
-                "on a CPU; a GPU waits for that"),
+                "it selects whole rows of the vocabulary by a mask, which takes a fifth of a step "
+                "of 64 rows on a CPU, and makes a GPU wait"),
         Wrap(f"{penalizer}._prepare", count_known,
              "a row that was taken out of a full cache and starts again with its generated tokens "
              "counts as one that has generated nothing"),

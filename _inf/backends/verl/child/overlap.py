@@ -60,7 +60,7 @@ def patches(process: Process) -> list[Replace]:
              "the other half of the row above"),
         Replace("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.copy_for_forward",
                 copy_with_penalizers,
-                "it makes sums of the penalties in advance, and repetition_penalty is none; and it "
+                "it sums the penalties in advance, and repetition_penalty is not a sum; and it "
                 "leaves out the requests, which have the seeds"),
     ]
     # fmt: on
