@@ -68,7 +68,7 @@ def test_command_of_the_page_prints_the_rewards(
     (tmp_path / "homework.py").write_text(blocks("docs/environments.md", "python")[0])
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
-    [block] = blocks("docs/environments.md", "bash")
+    _, block = blocks("docs/environments.md", "bash")
     rows, command = block.split(".venv/bin/inf ")
     subprocess.run(["bash", "-ec", rows], check=True)
     assert main(shlex.split(command)) == 0
