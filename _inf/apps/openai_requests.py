@@ -207,7 +207,7 @@ def read(form: type[FormT], value: object) -> FormT:
             word = str(error["loc"][-1])
             key = ".".join([*path, word])
             instead = INSTEAD.get(word) or named(word, known) or did_you_mean(word, known)
-            raise UnknownKeyError.of(key, f"unknown{instead}")
+            raise UnknownKeyError.of(key, f"unknown key{instead}")
         case "value_error":  # of a validator: a `ConfigError`
             fault, above = error["ctx"]["error"], f"{key}." if key else ""
             raise ConfigError(f"{above}{fault}", key=f"{above}{fault.key}")

@@ -195,7 +195,7 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in params.items():
         if name not in KEYWORDS:
             instead = hint(name, KEYWORDS) or "."
-            raise ConfigError.of(name, f"generate() has no such parameter{instead}")
+            raise ConfigError.of(name, f"unknown keyword{instead}")
         if value is not None:
             listed = as_list(value)
             of_lists = name in PER_PROMPT and PER_PROMPT[name].is_list

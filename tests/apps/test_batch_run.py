@@ -360,7 +360,7 @@ def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
 ) -> None:
     wrong = [{"prompt": "a", "custom_id": f"c{i}", "temprature": 0} for i in range(13)]
     code, err = batch([*PROMPTS, *wrong])
-    said, unknown = err.splitlines(), "temprature: unknown; did you mean 'temperature'?"
+    said, unknown = err.splitlines(), "temprature: unknown key; did you mean 'temperature'?"
     assert code == 1 and sum(unknown in line for line in said) == 10
     assert any(line.startswith("inf: in.jsonl, line 5: temprature: unknown") for line in said)
     assert "inf: more lines have errors; all are in out.jsonl" in said

@@ -174,4 +174,4 @@ def test_prompt_logprobs_are_shown_as_they_were_asked_for():
 def test_unknown_keyword_names_the_nearest(name, nearest):
     hint = f"; did you mean {nearest!r}?" if nearest else "."
     for value in (1, None):  # None hides no typing error
-        assert refusal(**{name: value}) == f"{name}: generate() has no such parameter{hint}"
+        assert refusal(**{name: value}) == f"{name}: unknown keyword{hint}"

@@ -204,7 +204,7 @@ SPAWNS = {"type": "custom", "name": "agents__spawn"}
 def test_what_would_change_the_answer_is_refused_by_name(api: OpenAI) -> None:
     fields: Any
     for fields, named in (
-        ({"previous_response_id": "resp_1"}, "previous_response_id: unknown; nothing is stored"),
+        ({"previous_response_id": "resp_1"}, "unknown key; nothing is stored"),
         ({"store": True}, "store"),
         ({"tools": [{"type": "code_interpreter"}]}, "tools.0.type: .*'code_interpreter'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "not 'input_image'"),

@@ -45,14 +45,14 @@ def error(response: httpx.Response) -> dict[str, Any]:
 # What is wrong with the value of a keyword is in tests/request; here, that its name comes through,
 # and what only a body can have.
 UNKNOWN: list[tuple[str, dict[str, Any], str]] = [  # a route, fields, and what is said
-    (CHAT, {"tempersture": 1}, "tempersture: unknown; did you mean 'temperature'?"),
+    (CHAT, {"tempersture": 1}, "tempersture: unknown key; did you mean 'temperature'?"),
     (CHAT, {"verbosity": "low"}, "verbosity: unknown"),
     (CHAT, {"stop_regex": 1}, "stop_regex: unknown"),  # not "stop"
-    (CHAT, {"prompt_token_ids": 1}, "prompt_token_ids: unknown; /v1/completions takes token ids"),
+    (CHAT, {"prompt_token_ids": 1}, "prompt_token_ids: unknown key; /v1/completions takes"),
     (CHAT, {"stream": True, "stream_options": {"include_usag": True}},
-     "stream_options.include_usag: unknown; did you mean 'include_usage'?"),
+     "stream_options.include_usag: unknown key; did you mean 'include_usage'?"),
     (COMPLETION, {"structured_outputs": {"jsn": "{}"}},
-     "structured_outputs.jsn: unknown; did you mean 'json'?"),
+     "structured_outputs.jsn: unknown key; did you mean 'json'?"),
     (TOKENS, {"sampling_params": {"best_off": 1}}, "sampling_params.best_off: unknown"),
     (SGLANGS, {"sampling_params": {"ebnf": "a"}}, "sampling_params.ebnf: unknown"),
 ]  # fmt: skip
