@@ -283,7 +283,7 @@ def test_worker_refuses_wrong_parameters_and_another_model_once_and_not_by_line(
     with pytest.raises(ConfigError, match="top_p"):
         InferenceWorker(params={"top_p": 7})(batch)
     model = fingerprint.of_config(tiny.config)["model"]
-    with pytest.raises(ConfigError, match="model_path: .* on a worker's machine differ from those"):
+    with pytest.raises(ConfigError, match="model_path: .* on a worker's machine differ from the"):
         InferenceWorker(model="other")(batch)
     assert "completion" in json.loads(InferenceWorker(model=model)(batch)["answer"][0])
     rollout = json.loads(InferenceWorker(model=model, rollouts=True)(batch)["answer"][0])
