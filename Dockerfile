@@ -4,7 +4,7 @@
 FROM debian:bookworm-slim AS inf
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates gcc libc6-dev python3 python3-venv \
+    && apt-get install -y --no-install-recommends ca-certificates gcc libc6-dev python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 1000 --create-home inf \
     && install -d -o 1000 /opt/inf

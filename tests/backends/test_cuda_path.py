@@ -23,7 +23,7 @@ from _inf.backends.verl import cuda
 from _inf.backends.verl.server_arguments import server_arguments
 from _inf.config import load_config
 from _inf.errors import ConfigError
-from tests.support.fake_gpu import driver, python
+from tests.support.fake_gpu import driver, needs_headers, python
 
 pytestmark = pytest.mark.verl
 
@@ -38,6 +38,7 @@ def facts(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@needs_headers
 @pytest.mark.slow
 def test_what_a_start_imports_on_a_gpu_imports_and_every_measured_architecture_has_its_class(facts):
     """The scheduler, FlashAttention 3, flashinfer, Triton's attention, both tables of patches."""
@@ -48,11 +49,13 @@ def test_what_a_start_imports_on_a_gpu_imports_and_every_measured_architecture_h
     assert set(facts["models"].values()) == {None}, facts["models"]
 
 
+@needs_headers
 @pytest.mark.slow
 def test_every_function_of_the_patch_tables_takes_upstreams_arguments(facts):
     assert facts["misfits"] == []
 
 
+@needs_headers
 @pytest.mark.slow
 def test_norms_call_kernels_of_the_wheel_and_float32_norms_none(facts):
     """They are asked for tensors of a CPU, which a kernel refuses by its name."""
@@ -96,6 +99,7 @@ def test_attention_that_does_not_compute_in_float32_is_refused(monkeypatch):
         arguments_of(monkeypatch, **asked)
 
 
+@needs_headers
 @pytest.mark.slow
 def test_triton_kernels_compile_for_a_gpu_and_fit_and_do_not_round_float32(facts):
     kernels = facts["kernels"]
@@ -129,6 +133,7 @@ print(before, ends(), folder, shutil.which("ninja"))
 """
 
 
+@needs_headers
 @pytest.mark.parametrize("own", [False, True], ids=["no ninja on PATH", "one on PATH"])
 def test_engine_finds_the_libraries_of_cuda_and_ninja(tmp_path, own):
     """The memory saver is preloaded, and needs libcudart, which pip brought; Triton links -lcuda,
@@ -147,6 +152,7 @@ def test_engine_finds_the_libraries_of_cuda_and_ninja(tmp_path, own):
     assert done.stdout.split() == ["127", "0", str(linked), str(ninja)], done.stderr
 
 
+@needs_headers
 def test_missing_compiler_and_headers_are_named_before_a_start(tmp_path, monkeypatch):
     cuda.check_tools()
     monkeypatch.setenv("PATH", str(tmp_path))

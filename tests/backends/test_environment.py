@@ -14,7 +14,7 @@ import pytest
 
 from _inf.backends.verl import compiled_libraries, environment
 from _inf.errors import ConfigError
-from tests.support.fake_gpu import ROOT, driver, python
+from tests.support.fake_gpu import ROOT, driver, needs_headers, python
 
 pytestmark = pytest.mark.verl
 
@@ -157,6 +157,7 @@ prepare("cuda")
     assert "already runs on 'cpu'" in said
 
 
+@needs_headers
 def test_auto_takes_the_gpu_that_a_driver_shows_and_cpu_hides_it(tmp_path):
     environ = prepared("auto", LD_LIBRARY_PATH=driver(tmp_path))
     assert environ["device"] == "cuda"
@@ -169,6 +170,7 @@ def test_auto_takes_the_gpu_that_a_driver_shows_and_cpu_hides_it(tmp_path):
     assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
 
 
+@needs_headers
 @pytest.mark.parametrize(
     ("visible", "seen"), [("2, 5,7", "5"), ("7", "7"), ("", "1"), ("GPU-8b5f0a42,MIG-1c", "MIG-1c")]
 )

@@ -9,11 +9,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+
+import pytest
 
 from _inf.backends.verl.compiled_libraries import CUDA
 
 ROOT = Path(__file__).parents[2]
+needs_headers = pytest.mark.skipif(
+    not Path(sysconfig.get_path("include"), "Python.h").is_file(),
+    reason="a start on a GPU needs Python's headers (the package python3-dev)",
+)
 DRIVER = """
 int cuInit(unsigned flags) {{ return {init}; }}
 int cuDriverGetVersion(int *version) {{ *version = {version}; return 0; }}
