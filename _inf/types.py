@@ -42,7 +42,7 @@ def as_list(array: Any) -> Any:
         return array
 
 
-def as_sequence(value: object) -> Sequence[Any] | None:
+def as_sequence(value: object) -> Sequence[object] | None:
     """Return a sequence, array, column or tensor as a sequence; None for anything else."""
     if isinstance(value, str | bytes | bytearray | Mapping):
         return None
@@ -50,7 +50,7 @@ def as_sequence(value: object) -> Sequence[Any] | None:
     return values if isinstance(values, Sequence) and not isinstance(values, str | bytes) else None
 
 
-def python_value(value: Any) -> Any:
+def python_value(value: object) -> Any:
     """Turn arrays and their numbers, as a parquet file's columns have them in any place, into
     Python's own."""
     value = as_list(value)
@@ -198,7 +198,7 @@ class Request:
     row: int | None = field(default=None, repr=False, compare=False)
     messages: Sequence[Message] | None = None
     text: str | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Mapping[str, object]] = ()
 
     @property
     def known_ids(self) -> list[int]:

@@ -87,7 +87,7 @@ def digest_of(scored_by: str | None) -> str:
 
 
 def version_of(
-    code: Any,
+    code: object,
     *,
     folder: Path | None = None,
     imports: Iterable[str] = (),
@@ -208,14 +208,14 @@ def _is_own_path(path: str) -> bool:
     return not installed and not any(map(whole.is_relative_to, STANDARD))
 
 
-def _digest(value: Any, modules: _OwnModules) -> str:
+def _digest(value: object, modules: _OwnModules) -> str:
     """Digest a pickle of the value. Raises what a value that cannot be pickled raises."""
     pickler = _Pickler(modules)
     pickler.dump(value)
     return pickler.hash.hexdigest()
 
 
-def _parts(*args: Any) -> None:
+def _parts(*args: object) -> None:
     """Stands in a pickle before the parts of a value; nothing reads the pickle."""
 
 
@@ -235,7 +235,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         # A text may be one object or several equal ones, which a pickle tells apart.
         return value.encode(errors="surrogatepass") if type(value) is str else None
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         """Called for all but simple values and containers."""
         reduced = super().reducer_override(value)
         if isinstance(value, types.CodeType):

@@ -46,7 +46,7 @@ def of_tools(tools: Sequence[Tool]) -> dict[str, str]:
 
 
 def loop_versions(
-    config: Config, asked: Mapping[str, Any]
+    config: Config, asked: Mapping[str, object]
 ) -> tuple[dict[str, str], dict[str, CodeVersion]]:
     """Find agent loops; the import of verl's takes seconds.
 
@@ -88,7 +88,7 @@ def _of_loop(loop: AgentLoop, key: str) -> CodeVersion:
     return CodeVersion.of_all(f"{LOOP}{loop.name}", [code], loop.kind.__qualname__, kwargs)
 
 
-def _texts(values: Any) -> Iterator[str]:
+def _texts(values: object) -> Iterator[str]:
     """All texts in mappings and lists of any depth."""
     if isinstance(values, str):
         yield values

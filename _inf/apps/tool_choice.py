@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from _inf.apps.openai_requests import NamedTool
 from _inf.errors import ConfigError, shown
@@ -67,7 +66,7 @@ def _parameters(tool: Tool, where: str) -> JSON:
 def call_schema(
     choice: str | NamedTool | None,
     tools: Mapping[str, Tool],
-    keywords: Mapping[str, Any],
+    keywords: Mapping[str, object],
     *,
     several: bool,
 ) -> JSON:

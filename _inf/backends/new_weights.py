@@ -130,13 +130,13 @@ def _pairs(weights: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield item[0], item[1]
 
 
-def whole(tensor: Any) -> torch.Tensor:
+def whole(tensor: object) -> torch.Tensor:
     """A tensor without its history, all of it where it is spread over ranks."""
     full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full.detach()
 
 
-def _same(tensor: Any, own: torch.Tensor) -> bool:
+def _same(tensor: object, own: torch.Tensor) -> bool:
     """Whether a tensor is a weight of the engine's, perhaps rounded to the dtype of either."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_meta or tensor.shape != own.shape:
         return False

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from _inf.errors import ConfigError, shown
 from _inf.types import JSON
 
-ABSENT: Any = object()
+ABSENT: object = object()
 # Keys that name a file, which is searched in the working folder, then in the config's.
 _NAMED_FILES = (
     "model_path",
@@ -28,10 +28,10 @@ _NAMED_FILES = (
     "rollout.agent.agent_loop_config_path",
 )
 
-Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | None
+Source: TypeAlias = str | os.PathLike[str] | Mapping[str, object] | None
 
 
-def at(tree: Any, path: str) -> Any:
+def at(tree: object, path: str) -> Any:
     """Return the value at a dotted path, or `ABSENT`."""
     for key in path.split("."):
         if not isinstance(tree, Mapping) or key not in tree:

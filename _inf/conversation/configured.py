@@ -51,7 +51,7 @@ class Configured:
             return self._agent_loops
 
     def tool_calls(
-        self, text: str, format: str | None, tools: Sequence[Any] | None
+        self, text: str, format: str | None, tools: Sequence[object] | None
     ) -> list[ToolCall]:
         """The tool calls in a text. format, tools: None for those of the config."""
         from _inf.tools.definition import as_tools

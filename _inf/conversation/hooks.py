@@ -59,7 +59,9 @@ class Hook:
         timeout = self.episode.rules.config.tool_timeout
         return await with_timeout(call_user_code(call, thread), timeout)
 
-    async def call_method(self, part: Any, method: str, /, *args: Any, **kwargs: Any) -> Any:
+    async def call_method(
+        self, part: object, method: str, /, *args: object, **kwargs: object
+    ) -> Any:
         """Call a method of one of verl's classes, which takes the row's id first."""
         bound = getattr(part, method)
         return await self.call(functools.partial(bound, self.episode.name, *args, **kwargs))

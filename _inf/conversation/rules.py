@@ -31,10 +31,10 @@ class Rules:
     template: ToolTemplate | None
     config: Config
     model: ModelInfo
-    interactions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    interactions: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @property
-    def schemas(self) -> list[Mapping[str, Any]]:
+    def schemas(self) -> list[Mapping[str, object]]:
         """Those of all tools."""
         return [tool.schema for tool in self.tools.values()]
 
@@ -59,7 +59,7 @@ class Rules:
 
 
 def rules_for(
-    tools: Sequence[Tool], kwargs: Mapping[str, Any], config: Config, model: ModelInfo
+    tools: Sequence[Tool], kwargs: Mapping[str, object], config: Config, model: ModelInfo
 ) -> Rules:
     """Return the rules of a call with these tools. kwargs: of `apply_chat_template`."""
     template = None

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from _inf.errors import ConfigError, error_text, shown
 from _inf.models.merging import adapter_files
@@ -57,7 +57,7 @@ def _is_scale(alpha: object) -> bool:
     return isinstance(alpha, int | float) and math.isfinite(alpha)
 
 
-def lora_config(given: Any) -> LoraConfig:
+def lora_config(given: object) -> LoraConfig:
     """Return the used fields of a PEFT config (PEFT's class or a mapping). Raises `ConfigError` if
     the adapter is not a plain LoRA."""
     from peft import LoraConfig

@@ -43,8 +43,8 @@ class Added:
     and columns of files. metadata: attributes too, and in the row's metadata. unsampled: the places
     of ids that the model did not sample."""
 
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    metadata: Mapping[str, object] = dataclasses.field(default_factory=dict)
     unsampled: Sequence[int] = ()
 
 
@@ -58,7 +58,7 @@ class Field:
     help: str
     in_json: bool = False
     in_choices: bool = False
-    default: Any = None
+    default: object = None
 
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Part:
     fewer: ClassVar[str] = "fewer of them"
 
     @classmethod
-    def asked(cls, values: Mapping[str, Any], model: ModelInfo) -> Self | None:
+    def asked(cls, values: Mapping[str, object], model: ModelInfo) -> Self | None:
         """What these checked values of a row's keywords ask for; None: nothing."""
         own = {name: values[name] for name, row in cls.keywords.items() if name in values}
         return cls(**own) if any(cls.keywords[name].asks(own[name]) for name in own) else None
@@ -144,7 +144,7 @@ class Part:
         return frozenset(row.feature for row in cls.keywords.values() if row.feature)
 
     @classmethod
-    def check_on(cls, backend: Any, asked: Sequence[Self | None]) -> None:
+    def check_on(cls, backend: object, asked: Sequence[Self | None]) -> None:
         """Refuse what a running backend does not have. asked: of each prompt of a call."""
 
     @classmethod

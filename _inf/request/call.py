@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.errors import ConfigError, PromptError, at_fault
 from _inf.request.keywords import refuse
@@ -64,7 +64,7 @@ class PreparedCall:
         rows = enumerate(self.sampling.rows)
         return [(row // n, self.prompts[row // n], params) for row, params in rows]
 
-    def schemas(self, place: int) -> Sequence[Mapping[str, Any]]:
+    def schemas(self, place: int) -> Sequence[Mapping[str, object]]:
         """Those of the tools of the prompt at a place."""
         return ()
 

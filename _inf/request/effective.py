@@ -27,12 +27,12 @@ def greedy_unless_asked(params: dict[str, Any]) -> None:
         params["temperature"] = 0.0
 
 
-def check_params(params: Mapping[str, Any], config: RolloutConfig) -> None:
+def check_params(params: Mapping[str, object], config: RolloutConfig) -> None:
     """Refuse keywords that are wrong for every engine, without starting one."""
     resolve(params, config, range(0), ANY_MODEL, config.agent.keywords)
 
 
-def effective_params(params: Mapping[str, Any], rollout: RolloutConfig) -> dict[str, Any]:
+def effective_params(params: Mapping[str, object], rollout: RolloutConfig) -> dict[str, Any]:
     """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
     [resolved] = resolve(params, rollout, range(1), ANY_MODEL).params
     neutral = {name: KEYWORDS[name].neutral for name in ALWAYS_SHOWN}

@@ -44,7 +44,7 @@ def is_object(value: object) -> bool:
     return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
 
 
-def _fields(message: Any) -> Mapping[Any, Any] | None:
+def _fields(message: object) -> Mapping[Any, Any] | None:
     """Return the fields of a message, a mapping or an object; None for anything else."""
     if isinstance(message, Mapping):
         return message

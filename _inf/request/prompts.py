@@ -32,7 +32,7 @@ def normalize(prompts: object) -> list[Form]:
     return forms
 
 
-def listed_prompts(prompts: object) -> Sequence[Any]:
+def listed_prompts(prompts: object) -> Sequence[object]:
     """The prompts of a call: a bare list of messages is one conversation, not a batch."""
     listed = as_sequence(prompts)
     return [prompts] if listed is None or (listed and all(map(_is_message, listed))) else listed
@@ -74,7 +74,7 @@ def form_of(prompt: object, index: int) -> Form:
     return [message_of(message, index, position) for position, message in enumerate(messages)]
 
 
-def _ids_or_text(prompt: Mapping[str, Any], index: int) -> list[int] | str:
+def _ids_or_text(prompt: Mapping[str, object], index: int) -> list[int] | str:
     keys = set(prompt)
     if keys == {TOKEN_IDS}:
         ids = id_list(prompt[TOKEN_IDS], f"prompt {index}: {TOKEN_IDS}")

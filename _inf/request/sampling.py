@@ -23,7 +23,7 @@ from _inf.types import ModelInfo, SamplingParams, Side, Tool, as_list
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
 ASK_TO_SAMPLE = ("temperature", *FILTERS, "seed")
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, object] = MappingProxyType({})
 PART_OF = {keyword: part for part in PARTS for keyword in part.keywords}
 
 
@@ -113,11 +113,11 @@ def with_sampling_params(
 
 
 def resolve(
-    params: Mapping[str, Any],
+    params: Mapping[str, object],
     config: RolloutConfig,
     prompts: Sequence[int],
     model: ModelInfo,
-    without_tools: Mapping[str, Any] = NOTHING,
+    without_tools: Mapping[str, object] = NOTHING,
 ) -> Sampling:
     """Check the keywords of a call and fill them up from `config`. prompts: their numbers.
     without_tools: keywords that the config gives to calls without `tools`.
@@ -169,8 +169,8 @@ def _check_together(asked: frozenset[str], params: Sequence[SamplingParams], n: 
 def _of_prompt(
     place: int,
     index: int,
-    listed: Mapping[str, Sequence[Any]],
-    shared: Mapping[str, Any],
+    listed: Mapping[str, Sequence[object]],
+    shared: Mapping[str, object],
     config: RolloutConfig,
     model: ModelInfo,
 ) -> tuple[SamplingParams, dict[str, Any]]:
@@ -185,11 +185,11 @@ def _of_prompt(
         raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
 
 
-def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(kind: type, values: Mapping[str, object]) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
-def _given(params: Mapping[str, Any]) -> dict[str, Any]:
+def _given(params: Mapping[str, object]) -> dict[str, Any]:
     """The keywords that have a value, with lists in place of arrays."""
     given = {}
     for name, value in params.items():
@@ -205,14 +205,14 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def listed_values(params: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
+def listed_values(params: Mapping[str, object], prompts: int) -> dict[str, Sequence[object]]:
     """The keywords with one value per prompt."""
     return _listed(_given(params), prompts)
 
 
-def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
+def _listed(given: Mapping[str, object], prompts: int) -> dict[str, Sequence[object]]:
     """Return the lists with one value per prompt."""
-    listed: dict[str, Sequence[Any]] = {}
+    listed: dict[str, Sequence[object]] = {}
     for name, value in given.items():
         if name not in PER_PROMPT or not isinstance(value, list | tuple):
             continue
@@ -253,7 +253,7 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
     return params
 
 
-def parts_of(given: Mapping[str, Any], model: ModelInfo) -> tuple[Part, ...]:
+def parts_of(given: Mapping[str, object], model: ModelInfo) -> tuple[Part, ...]:
     """What a row's checked keywords ask of the parts."""
     kinds = dict.fromkeys(PART_OF[name] for name in given if name in PART_OF)
     found = [part for kind in kinds if (part := kind.asked(given, model)) is not None]

@@ -9,11 +9,11 @@ from typing import Any
 from _inf.types import Tokenizer
 
 
-def escaped_json(value: Any, tokenizer: Tokenizer) -> Any:
+def escaped_json(value: object, tokenizer: Tokenizer) -> Any:
     """A JSON value with the special tokens in its texts broken, keys too."""
     markup = special_tokens(tokenizer)
 
-    def escaped(value: Any) -> Any:
+    def escaped(value: object) -> Any:
         if isinstance(value, str):
             return broken(value, markup)
         if isinstance(value, list):

@@ -17,20 +17,20 @@ _NO_ENVIRONMENT = "a chat has no environments; leave it out"
 _ENDED = "its state ended with the row; send the row's prompt again"
 
 
-def _agent_loop(name: str, value: Any) -> Any:
+def _agent_loop(name: str, value: object) -> Any:
     if isinstance(value, Mapping) and isinstance(value.get("_target_"), str):
         return dict(value)
     return values.typed(name, value, (str, type), "a name, a class, or a mapping with a _target_")
 
 
-def _agent_kwargs(name: str, value: Any) -> dict[str, Any]:
+def _agent_kwargs(name: str, value: object) -> dict[str, Any]:
     columns = values.mapping(name, value)
     if "raw_prompt" in columns:
         raise ConfigError.of(f"{name}.raw_prompt", "the prompt has the messages; leave it out.")
     return columns
 
 
-def _factories(name: str, value: Any) -> Any:
+def _factories(name: str, value: object) -> Any:
     if isinstance(value, Mapping):
         if not value:
             raise ConfigError.of(name, "{} has no factory.")
@@ -42,7 +42,7 @@ def _factories(name: str, value: Any) -> Any:
     return value
 
 
-def _as_tools(_: str, value: Any) -> Any:
+def _as_tools(_: str, value: object) -> Any:
     return pkgutil.resolve_name("_inf.tools.definition:as_tools")(value)
 
 
@@ -51,7 +51,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         values.tools_kwargs,
         'Keywords for verl\'s tools, such as `{"calculator": {"create_kwargs": {}}}`. The prompt '
         "has only the tools that it names; by default, all tools of the call (docs/tools.md).",
-        typed="Mapping[str, Any]",
+        typed="Mapping[str, object]",
         refused={"agent loop": "cannot be used with agent_loop; give it in agent_kwargs"},
     ),
     "interaction_kwargs": Keyword(
@@ -59,7 +59,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         'An interaction of verl\'s, such as `{"name": "gsm8k", "ground_truth": "7"}` '
         "(docs/tools.md).",
         feature="turn",
-        typed="Mapping[str, Any]",
+        typed="Mapping[str, object]",
         neutral={},
         refused={
             "agent loop": "cannot be used with agent_loop; give it in agent_kwargs, as "
@@ -86,7 +86,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         "`rollout.agent.default_agent_loop` (docs/agent_loops.md). max_tokens then limits each of "
         "its requests.",
         feature="agent_loop",
-        typed="str | type | Mapping[str, Any]",
+        typed="str | type | Mapping[str, object]",
         refused={
             "stream": f"{_NO_LOOP}, or pass tools=[]",
             "continued row": _ENDED,
@@ -97,7 +97,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         _agent_kwargs,
         "Columns of the row for the agent loop's run(), as verl passes them.",
         feature="agent_loop",
-        typed="Mapping[str, Any]",
+        typed="Mapping[str, object]",
         neutral={},
         refused={"stream": _NO_LOOP, "streamed chat": _NO_LOOP_IN_CHAT},
     ),
@@ -106,7 +106,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         "Makes an environment for each row, whose methods are its tools. Or a dict, from which the "
         "column `environment` selects (as TRL; docs/environments.md).",
         feature="turn",
-        typed="Callable[[], Any] | Mapping[str, Any]",
+        typed="Callable[[], Any] | Mapping[str, object]",
         refused={
             "agent loop": "cannot be used with agent_loop; a loop has its own",
             "stream": _ONE_TURN,
@@ -117,7 +117,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         values.mapping,
         "Columns of the row for the environment's reset(), next to `prompt`.",
         feature="turn",
-        typed="Mapping[str, Any]",
+        typed="Mapping[str, object]",
         neutral={},
         refused={"stream": _ONE_TURN, "chat": _NO_ENVIRONMENT},
     ),
@@ -127,7 +127,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         "a call of a schema ends the row. Default the config's; [] means none (docs/tools.md).",
         list[dict[str, Any]],
         feature="turn",
-        typed="Sequence[Any]",
+        typed="Sequence[object]",
         per_prompt=False,
         neutral=[],
         of_chats=True,

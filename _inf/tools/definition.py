@@ -41,11 +41,11 @@ def as_tools(items: object) -> list[Tool]:
 
 
 @at_fault(key="tools")
-def shown_tools(schemas: Sequence[Mapping[str, Any]]) -> list[Tool]:
+def shown_tools(schemas: Sequence[Mapping[str, object]]) -> list[Tool]:
     """Convert the schemas of a request whose caller runs the tools. Its `parameters` are shown to
     the model as they are: a grammar, if they become one, has its own checks."""
 
-    def made(schema: Any, where: str) -> list[Tool]:
+    def made(schema: object, where: str) -> list[Tool]:
         if not isinstance(schema, Mapping):
             raise ToolError(f"{where}: {shown(schema)} is not a schema.")
         checked = checked_schema(schema, where, _any_parameters)
@@ -55,7 +55,7 @@ def shown_tools(schemas: Sequence[Mapping[str, Any]]) -> list[Tool]:
 
 
 def listed_tools(
-    items: Sequence[Any], where: str, make: Callable[[Any, str], Sequence[Tool]]
+    items: Sequence[object], where: str, make: Callable[[Any, str], Sequence[Tool]]
 ) -> list[Tool]:
     """Make the tools of each item of the list `where`; two with one name are refused."""
     tools: dict[str, Tool] = {}
@@ -148,11 +148,11 @@ def _plain_json(value: object) -> Any:
         raise ValueError(f"it is not JSON: {strip_punctuation(error)}") from None
 
 
-def _any_parameters(value: Any) -> str:
+def _any_parameters(value: object) -> str:
     return "" if isinstance(value, dict) else f"{shown(value)} is not a JSON schema"
 
 
-def _parameters_fault(value: Any) -> str:
+def _parameters_fault(value: object) -> str:
     """Why a value is not the schema of a tool's arguments; "" if it is."""
     if not isinstance(value, dict) or value.get("type") != "object":
         return (
@@ -185,7 +185,7 @@ class _Shell(BaseModel):
 
 
 def checked_schema(
-    schema: Mapping[str, Any], where: str, fault: Callable[[Any], str] = _parameters_fault
+    schema: Mapping[str, object], where: str, fault: Callable[[Any], str] = _parameters_fault
 ) -> JSON:
     """Return a checked copy in OpenAI's form, with `type` and `function` added if missing. fault:
     what is wrong with its parameters."""
@@ -205,7 +205,7 @@ def checked_schema(
     return {"type": "function", "function": function.model_dump(include=whole, by_alias=True)}
 
 
-def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
+def validated(kind: type[Model], value: Mapping[str, object], where: str) -> Model:
     """Validate `value` as the pydantic model `kind`; a `ToolError` names the first wrong field,
     after `where`, and shows its value unless the field has `repr=False`."""
     try:

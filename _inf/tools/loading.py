@@ -48,7 +48,7 @@ def load_tools(path: str | Path) -> list[Tool]:
     """Load a file's tools; MCP servers that it names are started, until `close_tools`."""
     loaded: list[Tool] = []
 
-    def tools_of(entry: Any, where: str) -> list[Tool]:
+    def tools_of(entry: object, where: str) -> list[Tool]:
         loaded.extend(tools := _tools(path, entry, where))
         return tools
 
@@ -76,7 +76,7 @@ def _entries(path: Path) -> list[Any]:
     return entries
 
 
-def _tools(file: str | Path, entry: Any, where: str) -> list[Tool]:
+def _tools(file: str | Path, entry: object, where: str) -> list[Tool]:
     if not isinstance(entry, Mapping):
         raise ToolError(f"{where}: {shown(entry)} is not a mapping.")
     if is_mcp(entry):
@@ -95,7 +95,7 @@ def _of_servers(entry: McpEntry, where: str) -> list[Tool]:
     return mcp_tools(entry, where)
 
 
-def _of_class(file: str | Path, entry: Mapping[str, Any], where: str) -> Tool:
+def _of_class(file: str | Path, entry: Mapping[str, object], where: str) -> Tool:
     fields = validated(_ClassEntry, entry, where)
     schema = verl_schema = None
     if fields.tool_schema is not None:
@@ -150,7 +150,7 @@ def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
     return tool_class
 
 
-def _resolved(config: Mapping[str, Any], where: str) -> JSON:
+def _resolved(config: Mapping[str, object], where: str) -> JSON:
     """Resolve `${oc.env:NAME}`, as verl does."""
     try:
         resolved: JSON = OmegaConf.to_container(OmegaConf.create(config), resolve=True)

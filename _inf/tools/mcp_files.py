@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -116,7 +116,7 @@ class McpEntry:
     rate_limit: float | None = None
 
 
-def is_mcp(entry: Mapping[str, Any]) -> bool:
+def is_mcp(entry: Mapping[str, object]) -> bool:
     """Whether an entry is of this module, in either form."""
     config = entry.get("config")
     return entry.get("type") == "mcp" or (
@@ -124,7 +124,7 @@ def is_mcp(entry: Mapping[str, Any]) -> bool:
     )
 
 
-def mcp_entry(entry: Mapping[str, Any], where: str) -> McpEntry:
+def mcp_entry(entry: Mapping[str, object], where: str) -> McpEntry:
     """Read an entry whose variables are resolved. Raises `ToolError` with the field at fault."""
     if entry.get("type") != "mcp":
         return _of_verl(entry, where)
@@ -136,7 +136,7 @@ def mcp_entry(entry: Mapping[str, Any], where: str) -> McpEntry:
     return McpEntry([("", fields)], fields.include or (), fields.exclude, chosen, fields.timeout)
 
 
-def _of_verl(entry: Mapping[str, Any], where: str) -> McpEntry:
+def _of_verl(entry: Mapping[str, object], where: str) -> McpEntry:
     fields = validated(_VerlEntry, entry, where)
     if fields.class_name != VERLS_CLASS:
         raise ToolError(

@@ -32,10 +32,10 @@ class Job:
     tool_choice: "required" or the tool that must be called, or "none" of those shown; else None."""
 
     line: int
-    prompt: Any
+    prompt: object
     row: Callable[[GenerationOutput], dict[str, Any]]
-    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    copied: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    params: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    copied: Mapping[str, object] = dataclasses.field(default_factory=dict)
     tool_choice: str | NamedTool | None = None
 
 
@@ -45,7 +45,7 @@ class BadLine:
 
     line: int
     reason: str
-    copied: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    copied: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, Any]:
@@ -69,8 +69,8 @@ ALSO = ("tool_calls", "reasoning")  # what a message may have in addition to its
 
 
 class _Line(RequestBody):
-    id: Any = None
-    metadata: Any = None
+    id: object = None
+    metadata: object = None
     custom_id: str | None = None
 
 
@@ -91,7 +91,7 @@ class PromptLine(_OneAnswer):
 class ConversationLine(_OneAnswer):
     messages: list[dict[str, Any]]
     metadata: dict[str, Any] | None = None
-    conversation_id: Any = None
+    conversation_id: object = None
 
     def row(self, source: Answering, output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
@@ -209,7 +209,7 @@ def _job(source: Answering, rollouts: bool) -> Job:
             if isinstance(given, list) and any(isinstance(item, dict) for item in given):
                 raise ConfigError.of("prompt", "it is a list of messages; name it 'messages'")
             form = keys = read(PromptLine, value)
-            prompt: Any = form.prompt
+            prompt: object = form.prompt
         case ["messages"]:
             form = keys = read(ConversationLine, value)
             prompt = form.messages

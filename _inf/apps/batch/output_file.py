@@ -55,7 +55,7 @@ class OutputFile:
                 self._target.unlink(missing_ok=True)
             os.close(self._file)
 
-    def begin(self, settings: Mapping[str, Any], restart: bool) -> None:
+    def begin(self, settings: Mapping[str, object], restart: bool) -> None:
         """Resume with the existing rows, or begin a new file; refuse those of a run with another
         `settings`, which is what the answers depend on."""
         settings = json.loads(json.dumps(settings))
@@ -67,7 +67,7 @@ class OutputFile:
             return
         write_text(self.meta, json.dumps(settings, indent=1) + "\n", then=RESUMES)
 
-    def _check(self, settings: Mapping[str, Any]) -> None:
+    def _check(self, settings: Mapping[str, object]) -> None:
         try:
             earlier = dict(json.loads(self.meta.read_bytes()))
         except (FileNotFoundError, TypeError, ValueError):
@@ -137,7 +137,7 @@ class OutputFile:
                     file.seek(offset)
                     yield file.readline()
 
-    def append(self, line: int, row: Mapping[str, Any]) -> None:
+    def append(self, line: int, row: Mapping[str, object]) -> None:
         """Append a row; if the disk is full, raise and leave no partial row."""
         text = _json_line({"line": line} | {**row, "line": line})
         try:
@@ -158,7 +158,7 @@ class OutputFile:
             file.writelines(self._texts(self._offsets))
 
 
-def is_error(row: Mapping[str, Any]) -> bool:
+def is_error(row: Mapping[str, object]) -> bool:
     return row.get("error") is not None
 
 
@@ -166,6 +166,6 @@ def lacks_answer(row: Mapping[str, Any]) -> bool:
     return is_error(row) and row["error"]["code"] != REWARD_ERROR
 
 
-def _json_line(row: Mapping[str, Any]) -> bytes:
+def _json_line(row: Mapping[str, object]) -> bytes:
     # A lone surrogate, which a tool call's arguments may have, becomes JSON's own escape.
     return json_text(row, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"

@@ -34,7 +34,9 @@ REFUSALS = (PromptError, ConfigError, ToolError)  # of a line's own request
 # Which code an error row has for the exception that a row's error names first.
 REFUSED, FAILED = {"PromptError", "PromptTooLongError", "ConfigError"}, "RequestFailure"
 
-Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens
+Keep = Callable[
+    [int, Mapping[str, object], int], None
+]  # called with a line, its row and its tokens
 OnError = Callable[[int, str], None]  # called with a line and the reason
 Answer = tuple[dict[str, Any], int]  # a job's row and its tokens
 

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,7 @@ class Pairs:
         return len(self.row)
 
 
-def distances(rollout: Any, reference: Any, prefix: str = "") -> dict[str, float]:
+def distances(rollout: object, reference: object, prefix: str = "") -> dict[str, float]:
     """Return the mean and the largest difference, and NeMo-RL's `token_mult_prob_error`."""
     apart = np.abs(np.asarray(reference, np.float64) - np.asarray(rollout, np.float64))
     return {

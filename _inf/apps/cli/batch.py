@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -75,7 +75,7 @@ def batch(
 def _answer_here(
     engine: InferenceEngine,
     lines: Iterable[tuple[int, bytes]],
-    params: Mapping[str, Any],
+    params: Mapping[str, object],
     keep: Keep,
     rollouts: bool,
 ) -> None:

@@ -220,7 +220,7 @@ class Chat:
         _note(f"set: {', '.join(f'{name}={value}' for name, value in self.params.items())}")
 
 
-def check_usable(params: Mapping[str, Any], *, as_json: bool, streams: bool) -> None:
+def check_usable(params: Mapping[str, object], *, as_json: bool, streams: bool) -> None:
     """Raise `ConfigError` for the first keyword that the chat would accept and ignore."""
     refuse("chat", params)
     if not as_json:

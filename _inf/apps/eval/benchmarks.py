@@ -137,7 +137,7 @@ def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:
     return [_row(preset, row, f"{where} {i}", i) for i, row in enumerate(rows)]
 
 
-def _row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any]:
+def _row(preset: Preset, row: object, where: str, index: int) -> dict[str, Any]:
     found = row if isinstance(row, dict) else {}
     question, answer = found.get(preset.question), found.get("answer")
     if not (isinstance(question, str) and isinstance(answer, str | int)):
@@ -151,7 +151,7 @@ def _row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any]:
     return verl_row(preset.data_source, preset.prompt.format(question), truth, extra)
 
 
-def compute_score(solution_str: str, ground_truth: str, **rest: Any) -> dict[str, float]:
+def compute_score(solution_str: str, ground_truth: str, **rest: object) -> dict[str, float]:
     """The reward of gsm8k: both of verl's rules; `score` is the strict one's."""
     from verl.utils.reward_score.gsm8k import compute_score
 

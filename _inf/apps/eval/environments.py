@@ -14,7 +14,7 @@ FACTORY, FACTORY_KWARGS = "environment_factory", "environment_kwargs"
 ENVIRONMENT = "environment"  # before a name, and the key of the reward in `reward_scores`
 
 
-def environment_version(params: Mapping[str, Any]) -> CodeVersion | None:
+def environment_version(params: Mapping[str, object]) -> CodeVersion | None:
     """Return the version of a call's environments, by their code; None if it has none."""
     if params.get(FACTORY_KWARGS) is not None:
         raise ConfigError.of(

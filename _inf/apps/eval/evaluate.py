@@ -7,7 +7,7 @@ import os
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.apps.eval.dataset import EvalData
 from _inf.apps.eval.eval_report import EvalReport, faults
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     engine: InferenceEngine,
-    data: Any,
+    data: object,
     *,
     reward: RewardFunction | str | None = None,
     n: int = 1,
@@ -33,7 +33,7 @@ def evaluate(
     reward_workers: int | None = None,
     rescore: bool = False,
     restart: bool = False,
-    **params: Any,
+    **params: object,
 ) -> EvalReport:
     """Answer verl's rows, score the answers, and summarize with verl's own metrics.
 

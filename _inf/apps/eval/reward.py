@@ -34,7 +34,7 @@ class Reward:
             _check_value(name, value)
 
     @classmethod
-    def of(cls, result: Any) -> Reward:
+    def of(cls, result: object) -> Reward:
         """Check what a function returned. Raises `RewardError`."""
         extra = result if isinstance(result, dict) else {}
         if extra is result and "score" not in extra:
@@ -49,7 +49,7 @@ class Reward:
         return cls(number, extra)
 
 
-def _check_value(name: str, value: Any) -> None:
+def _check_value(name: str, value: object) -> None:
     """Raise `RewardError` for an odd value of `Reward.extra`."""
     try:
         usable = json_value(value) == value

@@ -209,10 +209,10 @@ def _raised(failure: Exception) -> tuple[str, Any]:
     return "raised", (kind, f"{kind}: {failure}{place}")
 
 
-def _json(result: Any) -> Any:
+def _json(result: object) -> Any:
     """Return a result as a row has it, numpy's and torch's values as Python's."""
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> Any:
         if hasattr(value, "tolist"):
             return value.tolist()
         raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")

@@ -68,7 +68,7 @@ def frame(rollouts: Sequence[Rollout]) -> str:
     )
 
 
-def _filled(data: Mapping[str, Any]) -> str:
+def _filled(data: Mapping[str, object]) -> str:
     style, script = _part("page.css"), _part("page.js")
     allowed = f"style-src {_hash(style)}; script-src {_hash(script)}"
     parts = {
@@ -140,7 +140,7 @@ def _facts(rollout: Rollout) -> list[tuple[str, str]]:
     return [(name, _text(value)) for name, value in values.items() if value is not None]
 
 
-def _fork(extra: Mapping[str, Any]) -> str | None:
+def _fork(extra: Mapping[str, object]) -> str | None:
     if not isinstance(fork := extra.get("forked_from"), list):
         return None
     return f"{fork[0]} after {fork[1]} messages: {extra.get('fork_reason')}"
@@ -166,7 +166,7 @@ def _messages(rollout: Rollout) -> list[dict[str, Any]]:
     ]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False, indent=1, default=str)

@@ -86,7 +86,7 @@ class Rollout:
     unsampled_at: list[int] | None = None
     extra_fields: dict[str, Any] | None = None
     timings: dict[str, float] | None = None
-    uid: Any = None
+    uid: object = None
     rollout: str | None = None
     prompt_index: int | None = None
     prompt_length: int | None = None
@@ -95,7 +95,7 @@ class Rollout:
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, row: Any, where: str, row_id: str = "0") -> Rollout:
+    def of(cls, row: object, where: str, row_id: str = "0") -> Rollout:
         """Check a row of the JSON form. `where` begins an error; `row_id`: of a row without one.
 
         Raises `ConfigError` with the key that is wrong.

@@ -152,7 +152,7 @@ def _adapter() -> pydantic.TypeAdapter[Trace]:
     return pydantic.TypeAdapter(Trace)
 
 
-def _trace(row: Mapping[str, Any], where: str) -> Trace:
+def _trace(row: Mapping[str, object], where: str) -> Trace:
     logprobs = row.get("logprobs")
     if isinstance(logprobs, list):  # JSON has no NaN
         row = {**row, "logprobs": [math.nan if one is None else one for one in logprobs]}
@@ -166,7 +166,7 @@ def _trace(row: Mapping[str, Any], where: str) -> Trace:
 def traces_to_data_proto(
     traces: Sequence[Trace],
     rewards: Sequence[float] | None,
-    uid: Sequence[Any] | None,
+    uid: Sequence[object] | None,
     tokenizer: Tokenizer,
     widths: tuple[int, int],
 ) -> Any:
@@ -196,7 +196,7 @@ def _wide(
     where: str,
     tokenizer: Tokenizer,
     widths: tuple[int, int],
-    of_batch: Mapping[str, Any],
+    of_batch: Mapping[str, object],
 ) -> Rollout:
     """A trace as a row of a batch with these widths. Raises `ConfigError` if it does not fit, and
     for a reward that is no finite number: one would spoil the advantages of its whole group."""

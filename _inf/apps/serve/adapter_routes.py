@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.error_responses import RequestError
@@ -27,7 +27,7 @@ class LoadBody(RequestBody):
 
 class UnloadBody(RequestBody):
     lora_name: str
-    lora_int_id: Any = None  # vLLM's own number, which has no effect there either
+    lora_int_id: object = None  # vLLM's own number, which has no effect there either
 
 
 def load_adapter(root: Path, engine: InferenceEngine, body: LoadBody) -> str:

@@ -4,7 +4,7 @@ stored between them: `input` has the whole conversation, as items."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -117,8 +117,8 @@ class ItemsBody(RequestBody):
     store: Literal[False] | None = None
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
-    metadata: Any = None  # repeated in the response
-    user: Any = None
+    metadata: object = None  # repeated in the response
+    user: object = None
 
     def functions(self) -> Iterator[tuple[str, tuple[str | None, _FunctionTool | _CustomTool]]]:
         """The tools that the model sees, by their names there, with their namespaces."""
@@ -131,7 +131,7 @@ class ItemsBody(RequestBody):
 
     def said(self, template: str) -> JSON:
         """The body of the chat that it says."""
-        choice: Any = self.tool_choice
+        choice: object = self.tool_choice
         format = self.text and self.text.format
         if isinstance(choice, _NamedTool):
             choice = {"type": "function", "function": {"name": choice.name}}

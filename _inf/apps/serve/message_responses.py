@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from _inf.apps.serve.bodies import TranslatedChat
 from _inf.apps.serve.calls import ServedCall
@@ -32,7 +31,7 @@ class MessagesResponses(TranslatedResponses):
         super().__init__(call, body, model)
         self._content: list[JSON] = []  # the blocks that have ended
 
-    def _message(self, **about: Any) -> JSON:
+    def _message(self, **about: object) -> JSON:
         name = self._head["id"].replace("-", "_")
         head = {"id": name, "type": "message", "role": "assistant", "model": self._head["model"]}
         return {**head, **about}
@@ -75,7 +74,7 @@ class MessagesResponses(TranslatedResponses):
 
     # ─── Streams ───
 
-    def _sent(self, name: str, **fields: Any) -> str:
+    def _sent(self, name: str, **fields: object) -> str:
         return event_text(json.dumps({"type": name, **fields}), name)
 
     def first_events(self) -> list[str]:
@@ -90,7 +89,7 @@ class MessagesResponses(TranslatedResponses):
     def failed(self, error: JSON) -> str:
         return event_text(json.dumps(error), "error")
 
-    def _of_block(self, name: str, **fields: Any) -> str:
+    def _of_block(self, name: str, **fields: object) -> str:
         return self._sent(f"content_block_{name}", index=len(self._content), **fields)
 
     def _stop(self, block: JSON) -> str:

@@ -26,7 +26,7 @@ from _inf.types import JSON
 
 _encoder = json.JSONEncoder(allow_nan=False)
 # Null where there is none: the `openai` package has no attribute for a field that is absent.
-NO_THOUGHT: Mapping[str, Any] = {"reasoning": None, "reasoning_content": None}
+NO_THOUGHT: Mapping[str, object] = {"reasoning": None, "reasoning_content": None}
 OF_AN_END = "finish_reason stop_reason matched_stop weight_version weight_versions".split()
 
 
@@ -78,7 +78,7 @@ class Responses(Generic[BodyT]):
         """What a response, or each event of a stream, begins with."""
         return {**self._head, "object": name}
 
-    def _event(self, *choices: JSON, **more: Any) -> str:
+    def _event(self, *choices: JSON, **more: object) -> str:
         usage = {"usage": self._running_usage()} if self._usage_asked else {}
         about = {**self._about(self.event_name), "choices": choices}
         return event_text(_encoder.encode({**about, **usage, **more}))

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -95,7 +95,7 @@ class InferenceServer:
         *,
         task: str | None = None,
         rollout: str | None = None,
-        sampling: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, object] | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
     ) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -30,7 +30,7 @@ class SessionSettings(RequestBody):
 
     task: Name | None = None
     rollout: Name | None = None
-    sampling: Mapping[str, Any] = Field(default_factory=dict)
+    sampling: Mapping[str, object] = Field(default_factory=dict)
     max_turns: Limit | None = None
     max_tokens: Limit | None = None
 
@@ -51,7 +51,7 @@ class SessionSettings(RequestBody):
         """In bytes of memory, at most."""
         return BYTES_PER_CHARACTER * len(repr(self))
 
-    def pinned(self, keywords: Mapping[str, Any]) -> JSON:
+    def pinned(self, keywords: Mapping[str, object]) -> JSON:
         """Return a request's keywords, with the session's parameters in place of the same ones."""
         dropped = {GREEDY.get(name) for name in self.sampling}
         kept = {name: value for name, value in keywords.items() if name not in dropped}

@@ -68,7 +68,7 @@ def launch(config: Config) -> HfBackend:
 
 
 @at_fault(key="model_path")
-def _forward(model: Any, total: int) -> Forward:
+def _forward(model: object, total: int) -> Forward:
     """The model's forward pass, if it decodes text."""
     refused = f"model_path: {type(model).__name__} does not run with rollout.name: hf:"
     try:
@@ -106,7 +106,7 @@ def _device(config: Config) -> torch.device:
     return torch.device("cuda" if found else "cpu")
 
 
-def _class(about: Any) -> Any:
+def _class(about: object) -> Any:
     """The class of a text model, else of one of several modalities: messages have text alone
     (`request/prompts.py`)."""
     text, several = AutoModelForCausalLM, AutoModelForImageTextToText
@@ -114,7 +114,7 @@ def _class(about: Any) -> Any:
     return several if only_several else text
 
 
-def _dtype(folder: Path, about: Any, config: Config, device: torch.device) -> str:
+def _dtype(folder: Path, about: object, config: Config, device: torch.device) -> str:
     """The dtype of the computation; `ConfigError` if a CPU has no memory for the weights in it."""
     on_cpu = device.type == "cpu"
     dtype = with_dtype(config, on_cpu, about).rollout.dtype

@@ -44,11 +44,13 @@ class Server:
             ),
         )
 
-    async def ask(self, path: str, body: Mapping[str, Any], prompt_index: int | None = None) -> Any:
+    async def ask(
+        self, path: str, body: Mapping[str, object], prompt_index: int | None = None
+    ) -> Any:
         async with self._turn(prompt_index):
             return await self.client.post(path, cast_to=object, body=body, options=self._options())
 
-    async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    async def control(self, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Ask for something once, by GET without a body. Rows under way may wait for it, so it is
         not one of those that are limited."""
         with self._failures(None):
@@ -58,7 +60,7 @@ class Server:
             return await self.client.post(path, body=body, **options)
 
     async def chunks(
-        self, path: str, body: Mapping[str, Any], prompt_index: int | None = None
+        self, path: str, body: Mapping[str, object], prompt_index: int | None = None
     ) -> AsyncGenerator[Any, None]:
         options: dict[str, Any] = {"stream": True, "stream_cls": openai.AsyncStream[object]}
         options["options"] = self._options()
@@ -68,7 +70,7 @@ class Server:
                 async for chunk in stream:
                     yield chunk
 
-    def _options(self, **others: Any) -> Any:
+    def _options(self, **others: object) -> Any:
         """Those of a request. Without a key it has no header for one, which openai 3 must be told
         of each."""
         without_key = {"headers": {"Authorization": openai.Omit()}}

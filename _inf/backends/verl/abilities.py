@@ -80,7 +80,7 @@ class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
         self.change(self.rollout.engine().prefix_cache.empty(), keep=True)
 
     def update_weights(
-        self, new: Any, version: int | None, *, keep: bool = False, recompute: bool = False
+        self, new: object, version: int | None, *, keep: bool = False, recompute: bool = False
     ) -> int:
         ranks, begun = self.rollout.ranks, threading.Lock()
         if keep:

@@ -42,7 +42,7 @@ class Ranks:
             shared: T = self.from_first_rank(call, value, failure)
         return shared
 
-    def from_first_rank(self, call: str, value: Any, failure: BaseException | None) -> Any:
+    def from_first_rank(self, call: str, value: object, failure: BaseException | None) -> Any:
         """Send the first rank's value or failure to every rank. call: what this rank is doing."""
         theirs: str | None = call
         error = None
@@ -107,7 +107,7 @@ ALONE = Ranks()
 
 
 def _message(
-    call: str, value: Any, failure: BaseException | None
+    call: str, value: object, failure: BaseException | None
 ) -> tuple[bytes, BaseException | None]:
     """Pickle what the first rank sends, before another rank waits for it; also return its failure,
     which is a new one if `value` cannot be pickled."""

@@ -169,5 +169,5 @@ def _checked(kind: Any, key: str) -> type:
 def _registered_name(kind: type) -> str:
     """The name under which `@register` has a class; without one, the class's own."""
     target = {TARGET: f"{kind.__module__}.{kind.__qualname__}"}
-    registry: Mapping[str, Any] = verl_module()._agent_loop_registry
+    registry: Mapping[str, object] = verl_module()._agent_loop_registry
     return next((name for name, entry in registry.items() if entry == target), kind.__name__)

@@ -32,7 +32,7 @@ class LoopObjects:
         self._classes: dict[tuple[type, str, str], type] = {}
         self._trainer_configs: dict[str, DictConfig] = {}
 
-    def make(self, loop: AgentLoop, template: Mapping[str, Any], server_manager: object) -> Any:
+    def make(self, loop: AgentLoop, template: Mapping[str, object], server_manager: object) -> Any:
         """Return an object for one row. template: `chat_template_kwargs`.
 
         Raises `ConfigError` with what the constructor raises.
@@ -72,11 +72,11 @@ class LoopObjects:
         return self._classes[key]
 
 
-def trainer_config(config: Config, model: ModelInfo, template: Mapping[str, Any]) -> DictConfig:
+def trainer_config(config: Config, model: ModelInfo, template: Mapping[str, object]) -> DictConfig:
     """Return verl's own trainer config with this engine's rollout, model and template."""
     files = importlib.resources.files("verl.trainer.config")
     with importlib.resources.as_file(files / "_generated_ppo_trainer.yaml") as path:
-        whole: Any = OmegaConf.load(path)
+        whole: object = OmegaConf.load(path)
     rollout = config.to_dict()["rollout"] | {"max_model_len": model.limits.total}
     data = {
         "max_prompt_length": config.rollout.prompt_length,

@@ -64,7 +64,7 @@ class Requests:
         answer = await asyncio.wrap_future(answering)
         return TokenOutput(token_ids=[*answer.token_ids], log_probs=[*answer.logprobs])
 
-    def _request(self, prompt_ids: Any, sampling_params: Mapping[str, Any]) -> Request:
+    def _request(self, prompt_ids: object, sampling_params: Mapping[str, object]) -> Request:
         """Build the next request; each has a seed of its own, the first one the row's."""
         ids, limits = id_list(prompt_ids, "prompt_ids"), self._model.limits
         if unknown := [token for token in ids if not 0 <= token < limits.vocabulary]:

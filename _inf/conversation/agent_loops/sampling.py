@@ -37,7 +37,7 @@ def loop_params(params: SamplingParams) -> dict[str, Any]:
 
 
 def request_params(
-    given: Mapping[str, Any], row: SamplingParams, model: ModelInfo
+    given: Mapping[str, object], row: SamplingParams, model: ModelInfo
 ) -> SamplingParams:
     """Return the parameters of a request: the row's, and in their place what the loop gives.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from _inf.types import ModelInfo, Prompt, RequestOutput, SamplingParams, ThoughtMarks
 
 
-def _tokens(name: str, value: Any) -> int | None:
+def _tokens(name: str, value: object) -> int | None:
     number = count(name, value, least=-1)
     return None if number == -1 else number
 

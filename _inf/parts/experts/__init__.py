@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Experts(Record):
     """An int32 array of all tokens but the last x layers x k."""
 
-    routed_experts: Any
+    routed_experts: object
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Check: TypeAlias = "Callable[[list[Form], Any, Sequence[int]], PreparedCall]"
 
 
-def prepare_each(check: Check, prompts: object, params: Mapping[str, Any]) -> PreparedCall:
+def prepare_each(check: Check, prompts: object, params: Mapping[str, object]) -> PreparedCall:
     """Prepare the prompts that are not refused. If one of all is, each is checked alone."""
     given, refused = listed_prompts(prompts), dict[int, str]()
     forms: dict[int, Form] = {}

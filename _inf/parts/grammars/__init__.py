@@ -31,7 +31,7 @@ class Grammar(Part):
             dict[str, Any] | str,
             "",
             "json_schema",
-            typed="Mapping[str, Any] | str",
+            typed="Mapping[str, object] | str",
             sglang="json_schema",
             refused=NOT_IN_TURNS,
         ),

@@ -35,7 +35,7 @@ def check_length(text: str, key: str) -> None:
         raise ConfigError.of(key, f"it has over {MAX_CHARACTERS} characters.")
 
 
-def check_values(schema: Any) -> None:
+def check_values(schema: object) -> None:
     """Check a document that is not yet known to be a schema: that check compiles patterns too."""
     names: set[str] = set()
     patterns: list[str] = []
@@ -43,7 +43,7 @@ def check_values(schema: Any) -> None:
     rest = [schema]
     while rest:
         value = rest.pop()
-        inner: Sequence[Any] = ()
+        inner: Sequence[object] = ()
         if isinstance(value, dict):
             names.update(value)
             items = value.get("required")

@@ -14,7 +14,7 @@ from _inf.request.values import number, token_id, typed
 MAX_BIAS = 100.0  # OpenAI's bound
 
 
-def biases(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
+def biases(name: str, value: object, *, vocabulary: int) -> dict[int, float]:
     """Check biases; a token id is an int or its digits, because JSON keys are text."""
     found: dict[int, float] = {}
     for key, bias in typed(name, value, Mapping, "a mapping of token ids to numbers").items():

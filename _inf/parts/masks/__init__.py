@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from _inf.types import ModelInfo, SamplingParams
 
 
-def words(name: str, value: Any) -> list[str]:
+def words(name: str, value: object) -> list[str]:
     found = values.strings(name, value)
     for index, word in enumerate(found):
         if not word.strip():
@@ -60,7 +60,7 @@ class Masks(Part):
     word_ids: Sequence[Sequence[int]] = ()
 
     @classmethod
-    def asked(cls, values: Mapping[str, Any], model: ModelInfo) -> Masks | None:
+    def asked(cls, values: Mapping[str, object], model: ModelInfo) -> Masks | None:
         part = super().asked(values, model)
         if part is None or not part.bad_words:
             return part

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from _inf.types import ModelInfo, Prompt, RequestOutput, SamplingParams
 
 
-def flag_or_likeliest(name: str, value: Any, *, vocabulary: int) -> bool | int:
+def flag_or_likeliest(name: str, value: object, *, vocabulary: int) -> bool | int:
     if isinstance(value, bool):
         return value
     whole = typed(name, value, numbers.Integral, "a bool or an int")

@@ -15,7 +15,7 @@ from _inf.request.values import count, mapping, one_of
 REPETITION = "repetition"  # the finish reason
 
 
-def detection(name: str, value: Any) -> dict[str, int] | None:
+def detection(name: str, value: object) -> dict[str, int] | None:
     given = mapping(name, value)
     found = {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0}
     for key, number in given.items():

@@ -49,7 +49,11 @@ class RepetitionPenalizer(BatchedPresencePenalizer):
 
 
 def add_penalizers(
-    init: Callable[..., None], orchestrator: Any, vocab_size: int, batch: Any, penalizers: set[Any]
+    init: Callable[..., None],
+    orchestrator: object,
+    vocab_size: int,
+    batch: object,
+    penalizers: set[Any],
 ) -> None:
     init(orchestrator, vocab_size, batch, {*penalizers, RepetitionPenalizer})
 
@@ -61,7 +65,7 @@ def penalize_last(apply: Callable[..., None], info: Any, logits: torch.Tensor) -
         penalizer.penalize(logits)
 
 
-def _penalty(req: Any) -> float:
+def _penalty(req: object) -> float:
     return float(custom_of(req).get(KEY, 1.0))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from _inf.backends.verl.patch_table import Process, Wrap
 
 
 def return_kept(
-    attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
+    attach: Callable[..., None], self: object, output: object, logprobs: torch.Tensor, *args: object
 ) -> None:
     attach(self, output, logprobs, *args)
     rows, left = vars(args[2]).pop(KEPT, ((), None))

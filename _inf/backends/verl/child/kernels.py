@@ -163,7 +163,7 @@ def decodes_in_float32(batch: ForwardBatch) -> bool:
     )
 
 
-def address(value: Any) -> Any:
+def address(value: object) -> Any:
     """Of a tensor's first number, or of a structure; another value as it is."""
     if isinstance(value, torch.Tensor):
         return value.data_ptr()

@@ -112,7 +112,7 @@ class CpuLora(BaseLoRABackend):
         qkv_lora_b: torch.Tensor,
         output_offset: torch.Tensor,
         base_output: torch.Tensor,
-        **_: Any,
+        **_: object,
     ) -> torch.Tensor:
         return self._add(x, qkv_lora_a, qkv_lora_b, output_offset, base_output)
 
