@@ -124,16 +124,16 @@ class GenerateParams(TypedDict, total=False):
     stop_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
     ignore_eos: bool | Sequence[bool | None] | None
     seed: int | Sequence[int | None] | None
-    tools_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
-    interaction_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+    tools_kwargs: Mapping[str, object] | Sequence[Mapping[str, object] | None] | None
+    interaction_kwargs: Mapping[str, object] | Sequence[Mapping[str, object] | None] | None
     max_tokens_per_turn: int | Sequence[int | None] | None
-    agent_loop: str | type | Mapping[str, Any] | Sequence[str | type | Mapping[str, Any] | None] | None
-    agent_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
-    environment_factory: Callable[[], Any] | Mapping[str, Any] | Sequence[Callable[[], Any] | Mapping[str, Any] | None] | None
-    environment_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+    agent_loop: str | type | Mapping[str, object] | Sequence[str | type | Mapping[str, object] | None] | None
+    agent_kwargs: Mapping[str, object] | Sequence[Mapping[str, object] | None] | None
+    environment_factory: Callable[[], Any] | Mapping[str, object] | Sequence[Callable[[], Any] | Mapping[str, object] | None] | None
+    environment_kwargs: Mapping[str, object] | Sequence[Mapping[str, object] | None] | None
     adapter: str | Sequence[str | None] | None
     thinking_token_budget: int | Sequence[int | None] | None
-    json_schema: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str | None] | None
+    json_schema: Mapping[str, object] | str | Sequence[Mapping[str, object] | str | None] | None
     regex: str | Sequence[str | None] | None
     logit_bias: Mapping[Any, float] | Sequence[Mapping[Any, float] | None] | None
     allowed_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
@@ -143,7 +143,7 @@ class GenerateParams(TypedDict, total=False):
     repetition_detection: Mapping[str, int] | Sequence[Mapping[str, int] | None] | None
     repetition_penalty: float | Sequence[float | None] | None
     logprob_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
-    tools: Sequence[Any] | None
+    tools: Sequence[object] | None
     n: int | None
     chat_template: str | None
     chat_template_kwargs: Mapping[str, Any] | None

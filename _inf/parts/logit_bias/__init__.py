@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from _inf.errors import ConfigError
 from _inf.parts.part import Part
