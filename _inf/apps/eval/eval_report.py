@@ -38,8 +38,7 @@ class EvalReport:
     cut_by_length: the share of all answers that ended at a limit.
     tokens_per_second: of this run alone; None if an earlier run had answered all.
     answers_kept, rewards_kept: how many come from an earlier run. rescored_because: why stored
-    answers
-        with a reward were scored again, if they were.
+        answers with a reward were scored again, if they were.
     agent_loops: how many answers each agent loop gave, by its name. scored_by_loops: how many of
         them have the loop's own score. unsampled_rows, unsampled_ids: how many answers of agent
         loops, and how many ids in them, have a wrong mask.
