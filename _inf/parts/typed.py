@@ -70,8 +70,8 @@ class GenerateParams(TypedDict, total=False):
         repetition_penalty: Above 1, makes tokens of the prompt and the answer less likely.
             Above 0; default 1: none (as Transformers).
         logprob_token_ids: Ids whose log probs to return per position (`top_logprobs`). At most
-            128, in their order, instead of the likeliest ones; logprobs may only be their
-            number (as vLLM).
+            128, in their order, instead of the likeliest ones; `logprobs`, if given too, must
+            be their number (as vLLM).
     One value for the whole call:
         tools: Python functions, verl tools or schemas. The rollout runs functions and verl
             tools, and a call of a schema ends the row. Default the config's; [] means none

@@ -34,7 +34,8 @@ class TopLogprobs(Part):
         "logprob_token_ids": Keyword(
             partial(values.token_ids, least=1, most=MAX_IDS),
             "Ids whose log probs to return per position (`top_logprobs`). At most 128, in their "
-            "order, instead of the likeliest ones; logprobs may only be their number (as vLLM).",
+            "order, instead of the likeliest ones; `logprobs`, if given too, must be their number "
+            "(as vLLM).",
             list[int],
             "",
             "logprob_token_ids",
