@@ -18,7 +18,7 @@ from _inf.config.load import KEYS, over, parse_assignments, resolving
 from _inf.config.schema import Config
 from _inf.config.source import ABSENT, at, plain, read_source
 from _inf.config.verl_keys import ONE_VALUE
-from _inf.errors import ConfigError, shown
+from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.types import JSON
 
 SECTION = "actor_rollout_ref"
@@ -53,10 +53,12 @@ _MODEL_FAULTS: Mapping[str, str] = {
     "tokenizer_path": _NO_EQUAL,
     "hf_config_path": _NO_EQUAL,
 }
+_OF_MODEL = ("path", "trust_remote_code", "lora_adapter_path", "lora", *_MODEL_FAULTS)
 _DATA_FAULTS: Mapping[str, str] = {
     "apply_chat_template_kwargs": _TO_A_CALL.format("chat_template_kwargs"),
     "tokenizer": _NO_EQUAL,
 }
+_OF_DATA = ("max_prompt_length", "max_response_length", "truncation", *_DATA_FAULTS)
 
 
 @dataclass
@@ -78,7 +80,7 @@ class TrainerConfig:
         self.document = over(self.document, plain(value))
 
     def leave_out(self, path: str, value: object) -> None:
-        if _is_set(value):
+        if _is_set(value) and value != "???":
             self.left_out.append(f"{path}: {shown(value)}")
 
     def refuse(self, path: str, value: object, what_to_do: str) -> None:
@@ -91,25 +93,26 @@ def read_trainer(
 ) -> TrainerConfig:
     """Read a trainer's config, with `overrides` over it.
 
-    overrides: keys of this library or of the trainer (`actor_rollout_ref.rollout.n`,
-        `data.max_prompt_length`), deep or as assignments such as `rollout.n=4`. Their keys under
-        `rollout` are always taken.
+    overrides: deep, or as assignments. Keys of this library (`rollout.n=4`) are always taken; keys
+        of the trainer (`actor_rollout_ref.rollout.n=4`, `data.max_prompt_length=1024`, also with
+        Hydra's `+`) are read as if they stood in the file.
     """
-    deep = isinstance(overrides, Mapping)
-    asked: JSON = plain(overrides) if deep else parse_assignments(overrides or ())
+    if isinstance(overrides, Mapping):
+        asked: JSON = plain(overrides)
+    else:
+        asked = parse_assignments(text.lstrip("+") for text in overrides or ())
     whole = _whole(source)
     theirs = {key: asked.pop(key) for key in [*asked] if key in {*whole, SECTION, "data"}}
-    whole = over(whole, theirs)
-    said = at(theirs, f"{SECTION}.rollout")
-    said = over({} if said is ABSENT else said, asked.pop("rollout", {}))
-    whole = over(whole, {SECTION: {"rollout": said}})
+    said = asked.pop("rollout", {})
+    whole = over(over(whole, theirs), {SECTION: {"rollout": said}})
     with resolving():
         tree = OmegaConf.create(whole)
         rollout, model, data = (
             OmegaConf.to_container(OmegaConf.select(tree, path) or OmegaConf.create(), resolve=True)
             for path in (f"{SECTION}.rollout", f"{SECTION}.model", "data")
         )
-    read = TrainerConfig("a mapping" if isinstance(source, Mapping) else str(source))
+    name = "a mapping" if isinstance(source, Mapping) else str(source)
+    read = TrainerConfig(name)
     _read_model(read, model, data)
     _read_rollout(read, rollout, {path for path, _ in _leaves(said)})
     read.left_out += [key for key in (*whole[SECTION], *whole) if key not in _READ]
@@ -140,20 +143,21 @@ def _read_model(read: TrainerConfig, model: JSON, data: JSON) -> None:
     read.take("trust_remote_code", model.get("trust_remote_code") or False)
     adapter = model.get("lora_adapter_path") or (model.get("lora") or {}).get("adapter_path")
     read.take("adapter_path", adapter)
-    for section, keys, faults in (
-        (f"{SECTION}.model", model, _MODEL_FAULTS),
-        ("data", data, _DATA_FAULTS),
+    for section, keys, known, faults in (
+        (f"{SECTION}.model", model, _OF_MODEL, _MODEL_FAULTS),
+        ("data", data, _OF_DATA, _DATA_FAULTS),
     ):
-        for key, what_to_do in faults.items():
-            if _is_set(value := keys.get(key)) and value != path:
-                read.refuse(f"{section}.{key}", value, what_to_do)
+        for key, value in keys.items():
+            if key in faults and _is_set(value) and value != path:
+                read.refuse(f"{section}.{key}", value, faults[key])
+            elif key not in known and (near := did_you_mean(key, known)):
+                read.faults.append(f"{section}.{key}: unknown key{near}")
     if (side := data.get("truncation")) == "middle":
         read.refuse("data.truncation", side, "here it is left, right or error")
     elif side in ("left", "right"):
         read.take("truncate_prompt", side)
-    used = ("path", "trust_remote_code", "lora_adapter_path", *_MODEL_FAULTS)
     for key, value in model.items():
-        if key not in used and not isinstance(value, dict):
+        if key not in _OF_MODEL and not isinstance(value, dict):
             read.leave_out(f"model.{key}", value)
 
 
@@ -170,8 +174,17 @@ def _read_rollout(read: TrainerConfig, rollout: JSON, said: set[str]) -> None:
                 read.leave_out(place, value)
         elif ours or path in ONE_VALUE:
             read.take(place, value)
+        elif _is_set(value) and (near := _nearest(place)):
+            read.faults.append(f"{SECTION}.{place}: unknown key{near}")
         elif _is_set(value):
             read.refuse(f"{SECTION}.{place}", value, _NO_EQUAL)
+
+
+def _nearest(place: str) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest key in the section of `place`."""
+    section, _, key = place.rpartition(".")
+    known = [*KEYS, *(f"rollout.{name}" for name in LEFT_OUT)]
+    return did_you_mean(key, [k[len(section) + 1 :] for k in known if k.startswith(f"{section}.")])
 
 
 def _leaves(tree: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:

@@ -75,19 +75,32 @@ def test_what_answers_depend_on_is_taken_and_the_trainers_keys_are_listed() -> N
     [
         {"rollout": {"n": 4, "tensor_model_parallel_size": 2}, "model_path": "other"},
         ["rollout.n=4", "rollout.tensor_model_parallel_size=2", "model_path=other"],
-        [
-            "actor_rollout_ref.rollout.n=4",
-            "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
-            "actor_rollout_ref.model.path=other",
-        ],
     ],
 )
-def test_overrides_are_taken_by_their_names_here_and_by_the_trainers(overrides: Any) -> None:
+def test_overrides_with_the_names_of_this_library_are_all_taken(overrides: Any) -> None:
     config = read_trainers_config(TRAINER, overrides)
     assert (config.rollout.n, config.rollout.tensor_model_parallel_size) == (4, 2)
     assert config.model_path == "other" and config.rollout.temperature == 0.7
-    shorter = read_trainers_config(TRAINER, ["data.max_prompt_length=8"])
-    assert shorter.rollout.prompt_length == 8
+
+
+def test_overrides_of_a_runs_command_line_are_read_as_if_they_stood_in_its_file() -> None:
+    section = "actor_rollout_ref"
+    command = [f"{section}.rollout.n=4", f"+{section}.rollout.tensor_model_parallel_size=2"]
+    command += [f"{section}.rollout.log_prob_micro_batch_size_per_gpu=32", "critic.lr=2"]
+    command += [f"{section}.model.path=other", "++data.max_prompt_length=8"]
+    config = read_trainers_config(TRAINER, command)
+    assert (config.rollout.n, config.rollout.tensor_model_parallel_size) == (4, 1)
+    assert (config.model_path, config.rollout.prompt_length) == ("other", 8)
+    assert "rollout.log_prob_micro_batch_size_per_gpu: 32" in (config.source or "")
+
+
+def test_misspelt_keys_that_the_answers_depend_on_name_the_right_ones() -> None:
+    wrong = ["data.max_respons_length=5", "actor_rollout_ref.model.pth=x"]
+    assert refusals(TRAINER, [*wrong, "actor_rollout_ref.rollout.promt_length=5"]) == [
+        "actor_rollout_ref.model.pth: unknown key; did you mean 'path'?",
+        "data.max_respons_length: unknown key; did you mean 'max_response_length'?",
+        "actor_rollout_ref.rollout.promt_length: unknown key; did you mean 'prompt_length'?",
+    ]
 
 
 def test_all_keys_that_would_change_an_answer_are_refused_at_once_and_null_leaves_them_out() -> (
