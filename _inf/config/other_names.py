@@ -177,7 +177,7 @@ _ATTRIBUTES = {
     "rows": ("outputs", "choices", "samples"),
     "token_ids": ("sequences", "output_ids", "output_token_ids", "ids"),
     "matched_stop": ("stop_reason",),
-    "metadata": ("meta_info", "usage"),
+    "metadata": ("meta_info", "usage", "response_mask", "response_ids"),
     "reasoning": ("reasoning_content",),
     "messages": ("message",),
 }

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, did_you_mean
 from _inf.models.complete import lacking
 
 HUB = "the Hugging Face Hub"
@@ -23,6 +23,8 @@ def from_hub(repo: str, path: Path, trust_remote_code: bool, revision: str | Non
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     looked = f"model_path: there is no folder at {path}"
+    if path.parent.is_dir() and (near := did_you_mean(path.name, os.listdir(path.parent))):
+        looked += f" ({near.removeprefix('; ')})"
     try:
         try:
             # The patterns ask for no file: version 2 would raise for each that is not there.

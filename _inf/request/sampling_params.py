@@ -36,12 +36,15 @@ def joined(call: str, sampling_params: object, params: GenerateParams) -> Genera
             if value not in (None, [], {}):
                 keywords[here] = -1 if here == "top_k" and value == 0 else value
         elif name not in defaults or value != defaults[name]:
-            unknown.append(f"{name}{hint(name, KEYWORDS) or ' has no equal here'}")
+            near = hint(name, KEYWORDS)
+            unknown.append(
+                f"{name} is no keyword here{near}" if near else f"{name} has no equal here"
+            )
     if unknown:
         said = {name: value for name, value in keywords.items() if KEYWORDS[name].asks(value)}
-        words = [*(f"{name}={shown(value)}" for name, value in said.items()), "..."]
-        write = f"{call[:-1]}prompts, {', '.join(words)})"
-        raise ConfigError.of("sampling_params", f"{'; '.join(unknown)}; write {write}.")
+        words = ", ".join(["prompts", *(f"{name}={shown(value)}" for name, value in said.items())])
+        write = f"the others are {call[:-1]}{words}, ...)" if said else ""
+        raise ConfigError.of("sampling_params", f"{'; '.join([*unknown, write]).rstrip('; ')}.")
     if twice := [name for name in keywords if name in params]:
         raise ConfigError.of(twice[0], "sampling_params has it too; leave one of them out.")
     return cast(GenerateParams, {**keywords, **params})

@@ -147,7 +147,8 @@ class Options:
         if config is not None and verl is not None:
             raise ConfigError("--verl: -c is given too; leave one of them out.")
         self._file, self._trainer, self._lengths = config, verl, lengths
-        self._overrides = parse_assignments(assignments or [])
+        plus = "" if verl is None else "+"  # of Hydra's command lines
+        self._overrides = parse_assignments(text.lstrip(plus) for text in assignments or [])
         if model is not None:
             if "model_path" in self._overrides:
                 raise ConfigError("--model: --set model_path is given too; leave one of them out.")
