@@ -51,7 +51,7 @@ def read_trainers_config(
     """Read the config of a verl trainer; all its faults are lines of one error."""
     from _inf.config.trainer import read_trainer
 
-    read = read_trainer(source, overrides)
+    read = read_trainer(source, overrides, _unread_by)
     try:
         config = read_config(read.document, {})
     except ConfigError as error:

@@ -9,7 +9,7 @@ of `verl/trainer/config/` in verl 0.6.1 to 0.9.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from omegaconf import OmegaConf
@@ -90,8 +90,9 @@ class TrainerConfig:
 def read_trainer(
     source: str | os.PathLike[str] | Mapping[str, object],
     overrides: Mapping[str, object] | Iterable[str] | None = None,
+    unread_by: Callable[[object], Collection[str]] = lambda name: (),
 ) -> TrainerConfig:
-    """Read a trainer's config, with `overrides` over it.
+    """Read a trainer's config, with `overrides` over it. unread_by: as for `load_config`.
 
     overrides: deep, or as assignments. Keys of this library (`rollout.n=4`) are always taken; keys
         of the trainer (`actor_rollout_ref.rollout.n=4`, `data.max_prompt_length=1024`, also with
@@ -114,7 +115,8 @@ def read_trainer(
     name = "a mapping" if isinstance(source, Mapping) else str(source)
     read = TrainerConfig(name)
     _read_model(read, model, data)
-    _read_rollout(read, rollout, {path for path, _ in _leaves(said)})
+    unread = unread_by(said.get("name", Config().rollout.name))
+    _read_rollout(read, rollout, {path for path, _ in _leaves(said)}, (*LEFT_OUT, *unread))
     read.left_out += [key for key in (*whole[SECTION], *whole) if key not in _READ]
     read.document = over(read.document, asked)
     return read
@@ -161,14 +163,16 @@ def _read_model(read: TrainerConfig, model: JSON, data: JSON) -> None:
             read.leave_out(f"model.{key}", value)
 
 
-def _read_rollout(read: TrainerConfig, rollout: JSON, said: set[str]) -> None:
-    """Sort the keys of `rollout`. said: those of the overrides."""
+def _read_rollout(
+    read: TrainerConfig, rollout: JSON, said: set[str], left_out: Collection[str]
+) -> None:
+    """Sort the keys of `rollout`. said: those of the overrides, which are taken."""
     for path, value in _leaves(rollout):
         place = f"rollout.{path}"
         ours = place in KEYS or path.startswith(_ARGUMENTS)
         if path in said and (ours or value is not None):
             read.take(place, value)
-        elif _is_below(path, LEFT_OUT) or (path == "load_format" and value == "dummy"):
+        elif _is_below(path, left_out) or (path == "load_format" and value == "dummy"):
             neutral, _ = ONE_VALUE.get(path, (at(_DEFAULTS, place), ""))
             if value not in (neutral if isinstance(neutral, tuple) else (neutral,)):
                 read.leave_out(place, value)

@@ -70,6 +70,7 @@ def test_what_answers_depend_on_is_taken_and_the_trainers_keys_are_listed() -> N
     assert load_config(config, {}).source == config.source
 
 
+@pytest.mark.verl  # tensor parallelism is SGLang's
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -92,6 +93,13 @@ def test_overrides_of_a_runs_command_line_are_read_as_if_they_stood_in_its_file(
     assert (config.rollout.n, config.rollout.tensor_model_parallel_size) == (4, 1)
     assert (config.model_path, config.rollout.prompt_length) == ("other", 8)
     assert "rollout.log_prob_micro_batch_size_per_gpu: 32" in (config.source or "")
+
+
+def test_keys_that_another_backend_does_not_read_are_left_out() -> None:
+    faster = ["actor_rollout_ref.rollout.gpu_memory_utilization=0.8", "rollout.name=hf"]
+    config = read_trainers_config(TRAINER, faster)
+    assert config.rollout.name == "hf" and config.rollout.temperature == 0.7
+    assert "rollout.gpu_memory_utilization: 0.8" in (config.source or "")
 
 
 def test_misspelt_keys_that_the_answers_depend_on_name_the_right_ones() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import msgspec
 import pytest
 
 from _inf.errors import ConfigError
 from _inf.request.sampling import with_sampling_params
+
+msgspec = pytest.importorskip("msgspec", reason="vLLM's SamplingParams is a msgspec.Struct")
 
 
 class OfVllm(msgspec.Struct):
