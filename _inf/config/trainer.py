@@ -98,20 +98,12 @@ def read_trainer(
         of the trainer (`actor_rollout_ref.rollout.n=4`, `data.max_prompt_length=1024`, also with
         Hydra's `+`) are read as if they stood in the file.
     """
-    if isinstance(overrides, Mapping):
-        asked: JSON = plain(overrides)
-    else:
-        asked = parse_assignments(text.lstrip("+") for text in overrides or ())
+    asked = _assigned(overrides)
     whole = _whole(source)
     theirs = {key: asked.pop(key) for key in [*asked] if key in {*whole, SECTION, "data"}}
-    said = asked.pop("rollout", {})
-    whole = over(over(whole, theirs), {SECTION: {"rollout": said}})
-    with resolving():
-        tree = OmegaConf.create(whole)
-        rollout, model, data = (
-            OmegaConf.to_container(OmegaConf.select(tree, path) or OmegaConf.create(), resolve=True)
-            for path in (f"{SECTION}.rollout", f"{SECTION}.model", "data")
-        )
+    said = _section(asked.pop("rollout", None), "rollout")
+    whole = over(over(whole, theirs), {SECTION: {"rollout": said}} if said else {})
+    rollout, model, data = _parts(whole)
     name = "a mapping" if isinstance(source, Mapping) else str(source)
     read = TrainerConfig(name)
     _read_model(read, model, data)
@@ -119,7 +111,34 @@ def read_trainer(
     _read_rollout(read, rollout, {path for path, _ in _leaves(said)}, (*LEFT_OUT, *unread))
     read.left_out += [key for key in (*whole[SECTION], *whole) if key not in _READ]
     read.document = over(read.document, asked)
+    if read.document["model_path"] is None:
+        read.faults.append(f"{SECTION}.model.path: must be set")
     return read
+
+
+def _assigned(overrides: Mapping[str, object] | Iterable[str] | None) -> JSON:
+    """Return overrides of either form as a mapping."""
+    if isinstance(overrides, Mapping):
+        return dict(plain(overrides))
+    texts = [overrides] if isinstance(overrides, str) else overrides or ()
+    if not isinstance(texts, Iterable):
+        raise ConfigError.of("overrides", f"expected a mapping or assignments, not {shown(texts)}")
+    return parse_assignments(text.lstrip("+") for text in texts)
+
+
+def _parts(whole: JSON) -> Iterator[JSON]:
+    """Yield the sections of rollout, model and data, with interpolations resolved."""
+    for path in (f"{SECTION}.rollout", f"{SECTION}.model", "data"):
+        with resolving():
+            part = OmegaConf.select(OmegaConf.create(whole), path)
+            yield _section(plain(part), path)
+
+
+def _section(value: object, path: str) -> JSON:
+    """Return a section; null is an empty one."""
+    if not isinstance(value, dict | None):
+        raise ConfigError.of(path, f"must be a section with keys, not {shown(value)}")
+    return value or {}
 
 
 def _whole(source: str | os.PathLike[str] | Mapping[str, object]) -> JSON:

@@ -33,8 +33,9 @@ def joined(call: str, sampling_params: object, params: GenerateParams) -> Genera
     for name, value in given.items():
         here = _OTHER_NAMES.get(name, name)
         if here in KEYWORDS:
-            if value not in (None, [], {}):
-                keywords[here] = -1 if here == "top_k" and value == 0 else value
+            if value is not None and (not isinstance(value, list | dict) or value):
+                zero = isinstance(value, int) and here == "top_k" and value == 0  # all, in vLLM
+                keywords[here] = -1 if zero else value
         elif name not in defaults or value != defaults[name]:
             near = hint(name, KEYWORDS)
             unknown.append(
@@ -45,6 +46,7 @@ def joined(call: str, sampling_params: object, params: GenerateParams) -> Genera
         words = ", ".join(["prompts", *(f"{name}={shown(value)}" for name, value in said.items())])
         write = f"the others are {call[:-1]}{words}, ...)" if said else ""
         raise ConfigError.of("sampling_params", f"{'; '.join([*unknown, write]).rstrip('; ')}.")
+    params = cast(GenerateParams, {k: value for k, value in params.items() if value is not None})
     if twice := [name for name in keywords if name in params]:
         raise ConfigError.of(twice[0], "sampling_params has it too; leave one of them out.")
     return cast(GenerateParams, {**keywords, **params})
@@ -53,10 +55,10 @@ def joined(call: str, sampling_params: object, params: GenerateParams) -> Genera
 def _fields(call: str, value: object) -> tuple[JSON, JSON]:
     """Return the public fields of a dict or an object, and the defaults of the object's class."""
     if isinstance(value, Mapping):
-        return dict(value), {}
+        return {str(name): each for name, each in value.items()}, {}
     try:
         return _public(value), _public(type(value)())
-    except TypeError:
+    except Exception:  # vars() and a class's constructor may raise anything
         raise ConfigError(
             f"{call}: {shown(value)} is in second place, which is for sampling parameters: a dict "
             f"or an object such as vLLM's SamplingParams; write {call[:-1]}prompts, temperature=0, "

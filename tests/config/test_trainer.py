@@ -147,6 +147,28 @@ def test_all_keys_that_would_change_an_answer_are_refused_at_once_and_null_leave
     assert read_trainers_config(source, {**without, "data": dict.fromkeys(data)}).model_path == "m"
 
 
+@pytest.mark.parametrize(
+    ("model", "rollout", "overrides", "says"),
+    [
+        ({}, {}, None, "actor_rollout_ref.model.path: must be set"),
+        ({"path": "m"}, [1], None, "actor_rollout_ref.rollout: must be a section with keys"),
+        ({"path": "m"}, {}, ["actor_rollout_ref.model=5"], "actor_rollout_ref.model: must be"),
+        ({"path": "m"}, {}, 5, "overrides: expected a mapping or assignments, not 5"),
+        ({"path": "???"}, {}, None, "model_path: is '???', which means that it must be set"),
+    ],
+)
+def test_what_is_missing_or_no_section_is_named(
+    model: Any, rollout: Any, overrides: Any, says: str
+) -> None:
+    (said,) = refusals({"actor_rollout_ref": {"model": model, "rollout": rollout}}, overrides)
+    assert said.startswith(says)
+
+
+def test_null_sections_are_empty_and_a_model_may_come_from_the_overrides() -> None:
+    source = {"actor_rollout_ref": {"model": {}, "rollout": None}, "data": None}
+    assert read_trainers_config(source, {"model_path": "m", "rollout": None}).model_path == "m"
+
+
 @pytest.mark.parametrize("source", [None, {"model": {"path": "m"}}, {"rollout": {}}, {}])
 def test_what_is_no_trainers_config_is_refused(source: Any) -> None:
     (said,) = refusals(source)

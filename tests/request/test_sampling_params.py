@@ -66,6 +66,6 @@ def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
     )
 
 
-@pytest.mark.parametrize("given", ["another prompt", [{"temperature": 0}], 5, object()])
+@pytest.mark.parametrize("given", ["another prompt", [{"temperature": 0}], 5, object(), {1}])
 def test_anything_else_in_second_place_is_refused(given: object) -> None:
     assert refused(given).startswith("generate(): ") and "as one list" in refused(given)
