@@ -63,13 +63,14 @@ class Commands(DefaultCommand):
         """Refuse a command after its options, or a misspelt one, as a prompt."""
         if "--" in args:
             return
-        word = args[0]
+        word, place = args[0], ""
         if word.startswith("-"):
+            place = " The command must be the first word."
             word = self.commands[ASK].make_parser(ctx).parse_args(list(args))[0].get("prompt") or ""
         if near := difflib.get_close_matches(word, self.commands, n=1, cutoff=NEAR):
             ctx.fail(
-                f"did you mean inf {near[0]} ...? The command must be the first word. To ask the "
-                f"model, write: inf ask {word}"
+                f"did you mean inf {near[0]} ...?{place} To ask the model {word!r}, write: "
+                f"inf ask {word}"
             )
 
 
