@@ -49,7 +49,7 @@ def test_command_or_argument_of_another_form_is_named_and_nothing_is_asked(
         ("", "inf chat"),
         ("chaat", "did you mean inf chat ...?"),
         ("bach in.jsonl out.jsonl", "did you mean inf batch ...?"),
-        ("--temperature 0 check", "To ask the model 'check', write: inf ask check"),  # after its options
+        ("--temperature 0 check", "To ask the model 'check', write: inf ask check"),
         ("ask Hello --logit-bias {", "'--logit-bias': '{' is not JSON"),
         ("ask Hello --logit-bias [1]", "'[1]' is not a JSON object"),
         ("eval gsm9k", "gsm9k"),
