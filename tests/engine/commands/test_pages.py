@@ -18,6 +18,7 @@ from typing import Any
 import pandas
 import psutil
 import pytest
+from omegaconf import OmegaConf
 
 import inf
 from _inf.request.keywords import KEYWORDS
@@ -34,6 +35,7 @@ from tests.support.scripts import (
     script,
     until,
 )
+from tests.support.upstream import upstream
 
 
 def runs_here(block: str) -> bool:
@@ -216,6 +218,9 @@ def test_commands_of_the_first_hour_print_what_the_page_shows(
     monkeypatch.chdir(tmp_path)
     for name in ("examples", "tests", "tools.yaml"):
         Path(name).symlink_to(ROOT / name)
+    trainers = OmegaConf.load(upstream("verl/trainer/config/_generated_ppo_trainer.yaml"))
+    trainers.actor_rollout_ref.model.path = "tests/tool_model"
+    OmegaConf.save(trainers, "config.yaml")
     changing = re.compile(r"\d+ tok/s|\d{4}-\d\d-\d\d")
     ran = 0
     for typed, lines in printing("docs/first_hour.md", "bash"):
@@ -231,7 +236,7 @@ def test_commands_of_the_first_hour_print_what_the_page_shows(
             changing.sub("", line) for line in shown
         ]
         ran += 1
-    assert ran == 6
+    assert ran == 7
 
 
 def weather(city: str) -> str:
