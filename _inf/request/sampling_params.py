@@ -1,6 +1,6 @@
 """Turns `sampling_params` into keywords, as vLLM's `generate(prompts, sampling_params)` takes them.
 
-In: a dict, or an object with vLLM's fields (vLLM 0.11's `SamplingParams`; SGLang's and others with
+In: a dict, or an object with vLLM's fields (vLLM 0.32's `SamplingParams`; SGLang's and others with
 the same names too). Out: the keywords of this library. A field that has no equal here may only have
 its default value.
 """
