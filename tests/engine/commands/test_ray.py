@@ -227,7 +227,7 @@ def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the
     assert len({block["machine"] for block in first}) == 2
     two_machines.remove_node(two_machines.second)
     monkeypatch.setattr(ray_run, "PLACE_SECONDS", 3.0)
-    with pytest.raises(EngineDeadError, match="place for 2 of 3 engines"):
+    with pytest.raises(EngineDeadError, match="place for only 2 of 3 engines"):
         answers()
 
 
