@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from _inf.config.load import KEYS, over, parse_assignments, resolving
 from _inf.config.schema import Config
@@ -102,14 +103,16 @@ def read_trainer(
     whole = _whole(source)
     theirs = {key: asked.pop(key) for key in [*asked] if key in {*whole, SECTION, "data"}}
     said = _section(asked.pop("rollout", None), "rollout")
-    whole = over(over(whole, theirs), {SECTION: {"rollout": said}} if said else {})
+    own = {**_lengths(theirs), **said}
+    whole = over(over(whole, theirs), {SECTION: {"rollout": own}} if own else {})
+    section = _section(whole[SECTION], SECTION)
     rollout, model, data = _parts(whole)
     name = "a mapping" if isinstance(source, Mapping) else str(source)
     read = TrainerConfig(name)
     _read_model(read, model, data)
     unread = unread_by(said.get("name", Config().rollout.name))
     _read_rollout(read, rollout, {path for path, _ in _leaves(said)}, (*LEFT_OUT, *unread))
-    read.left_out += [key for key in (*whole[SECTION], *whole) if key not in _READ]
+    read.left_out += [key for key in (*section, *whole) if key not in _READ]
     read.document = over(read.document, asked)
     if read.document["model_path"] is None:
         read.faults.append(f"{SECTION}.model.path: must be set")
@@ -124,6 +127,15 @@ def _assigned(overrides: Mapping[str, object] | Iterable[str] | None) -> JSON:
     if not isinstance(texts, Iterable):
         raise ConfigError.of("overrides", f"expected a mapping or assignments, not {shown(texts)}")
     return parse_assignments(text.lstrip("+") for text in texts)
+
+
+def _lengths(theirs: JSON) -> JSON:
+    """Return the lengths that overrides of `data` ask for: in a file whose interpolations are
+    resolved, the rollout's own lengths do not follow them."""
+    data = theirs.get("data")
+    given = data if isinstance(data, dict) else {}
+    names = {"max_prompt_length": "prompt_length", "max_response_length": "response_length"}
+    return {here: given[name] for name, here in names.items() if given.get(name) is not None}
 
 
 def _parts(whole: JSON) -> Iterator[JSON]:
@@ -145,6 +157,9 @@ def _whole(source: str | os.PathLike[str] | Mapping[str, object]) -> JSON:
     """Return the tree with its `actor_rollout_ref`, interpolations kept."""
     if source is None:
         raise ConfigError.of("from_verl()", "expected a trainer's config: a path or a mapping")
+    if isinstance(source, DictConfig) and SECTION in source:
+        unresolved: Any = OmegaConf.to_container(source)
+        source = unresolved
     tree = read_source(source)
     whole = tree if SECTION in tree else {SECTION: tree}
     section = whole[SECTION]
@@ -162,13 +177,18 @@ def _read_model(read: TrainerConfig, model: JSON, data: JSON) -> None:
     path = model.get("path")
     read.take("model_path", path)
     read.take("trust_remote_code", model.get("trust_remote_code") or False)
-    adapter = model.get("lora_adapter_path") or (model.get("lora") or {}).get("adapter_path")
-    read.take("adapter_path", adapter)
+    lora = model.get("lora")
+    adapter = model.get("lora_adapter_path") or (
+        isinstance(lora, dict) and lora.get("adapter_path")
+    )
+    read.take("adapter_path", adapter or None)
     for section, keys, known, faults in (
         (f"{SECTION}.model", model, _OF_MODEL, _MODEL_FAULTS),
         ("data", data, _OF_DATA, _DATA_FAULTS),
     ):
         for key, value in keys.items():
+            if key == "override_config" and isinstance(value, dict):
+                value = {path: leaf for path, leaf in _leaves(value) if _is_set(leaf)}  # Megatron's
             if key in faults and _is_set(value) and value != path:
                 read.refuse(f"{section}.{key}", value, faults[key])
             elif key not in known and (near := did_you_mean(key, known)):
@@ -197,7 +217,7 @@ def _read_rollout(
                 read.leave_out(place, value)
         elif ours or path in ONE_VALUE:
             read.take(place, value)
-        elif _is_set(value) and (near := _nearest(place)):
+        elif value is not None and (near := _nearest(place)):
             read.faults.append(f"{SECTION}.{place}: unknown key{near}")
         elif _is_set(value):
             read.refuse(f"{SECTION}.{place}", value, _NO_EQUAL)

@@ -23,6 +23,8 @@ _OTHER_NAMES = {
     "num_return_sequences": "n",
     "sampling_seed": "seed",
 }
+# Fields that vLLM's class sets itself, from others that are read here.
+_DERIVED = ("output_text_buffer_length", "skip_reading_prefix_cache")
 
 
 def joined(call: str, sampling_params: object, params: GenerateParams) -> GenerateParams:
@@ -36,7 +38,7 @@ def joined(call: str, sampling_params: object, params: GenerateParams) -> Genera
             if value is not None and (not isinstance(value, list | dict) or value):
                 zero = isinstance(value, int) and here == "top_k" and value == 0  # all, in vLLM
                 keywords[here] = -1 if zero else value
-        elif name not in defaults or value != defaults[name]:
+        elif name not in _DERIVED and (name not in defaults or value != defaults[name]):
             near = hint(name, KEYWORDS)
             unknown.append(
                 f"{name} is no keyword here{near}" if near else f"{name} has no equal here"

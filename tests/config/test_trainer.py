@@ -50,6 +50,12 @@ def test_verls_own_file_loads_as_a_path_and_as_a_node_whole_or_its_section() -> 
             assert key in config.source
     assert str(file) in (read[0].source or "")
     assert "log_prob_micro_batch_size_per_gpu: 8" in (read[2].source or "")
+    resolved = OmegaConf.to_container(node.actor_rollout_ref, resolve=True)
+    for source in (file, node, resolved):  # whose lengths are numbers
+        longer = read_trainers_config(source, ["data.max_response_length=1024"])
+        assert longer.rollout.response_length == 1024
+    megatron = upstream("verl/trainer/config/_generated_ppo_megatron_trainer.yaml")
+    assert read_trainers_config(megatron, None).rollout.do_sample
 
 
 @pytest.mark.verl
@@ -153,6 +159,8 @@ def test_all_keys_that_would_change_an_answer_are_refused_at_once_and_null_leave
         ({}, {}, None, "actor_rollout_ref.model.path: must be set"),
         ({"path": "m"}, [1], None, "actor_rollout_ref.rollout: must be a section with keys"),
         ({"path": "m"}, {}, ["actor_rollout_ref.model=5"], "actor_rollout_ref.model: must be"),
+        ({"path": "m"}, {}, ["actor_rollout_ref=null"], "actor_rollout_ref.model.path: must be"),
+        ({"path": "m"}, {"do_sampel": False}, None, "actor_rollout_ref.rollout.do_sampel: unknown"),
         ({"path": "m"}, {}, 5, "overrides: expected a mapping or assignments, not 5"),
         ({"path": "???"}, {}, None, "model_path: is '???', which means that it must be set"),
     ],

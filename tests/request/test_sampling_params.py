@@ -24,7 +24,11 @@ class OfVllm(msgspec.Struct):
     max_tokens: int = 16
     detokenize: bool = True
     structured_outputs: Any = None
+    output_text_buffer_length: int = 0
     _all_stop_token_ids: set[int] = msgspec.field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.output_text_buffer_length = max(map(len, self.stop), default=1) - 1
 
 
 @dataclasses.dataclass
@@ -44,8 +48,8 @@ def refused(given: object, **keywords: Any) -> str:
 
 
 def test_fields_with_an_equal_here_become_keywords_at_all_their_values() -> None:
-    assert taken(OfVllm(temperature=0.5, stop=["x"]), logprobs=2) == {
-        **{"n": 1, "temperature": 0.5, "top_k": -1, "max_tokens": 16, "stop": ["x"]},
+    assert taken(OfVllm(temperature=0.5, stop=["xyz"]), logprobs=2) == {
+        **{"n": 1, "temperature": 0.5, "top_k": -1, "max_tokens": 16, "stop": ["xyz"]},
         "logprobs": 2,
     }
     assert taken(OfSGLang(max_new_tokens=4)) == {"max_tokens": 4, "temperature": 1.0}
