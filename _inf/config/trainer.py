@@ -193,10 +193,10 @@ def _read_model(read: TrainerConfig, model: JSON, data: JSON) -> None:
                 read.refuse(f"{section}.{key}", value, faults[key])
             elif key not in known and (near := did_you_mean(key, known)):
                 read.faults.append(f"{section}.{key}: unknown key{near}")
-    if (side := data.get("truncation")) == "middle":
-        read.refuse("data.truncation", side, "here it is left, right or error")
-    elif side in ("left", "right"):
+    if (side := data.get("truncation")) in ("left", "right"):
         read.take("truncate_prompt", side)
+    elif side not in (None, "error"):
+        read.refuse("data.truncation", side, "here it is left, right or error")
     for key, value in model.items():
         if key not in _OF_MODEL and not isinstance(value, dict):
             read.leave_out(f"model.{key}", value)

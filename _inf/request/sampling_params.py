@@ -59,7 +59,10 @@ def _fields(call: str, value: object) -> tuple[JSON, JSON]:
     if isinstance(value, Mapping):
         return {str(name): each for name, each in value.items()}, {}
     try:
-        return _public(value), _public(type(value)())
+        fields, defaults = _public(value), _public(type(value)())
+        if not fields.keys() & {*KEYWORDS, *_OTHER_NAMES}:  # properties, or attributes of its class
+            raise TypeError
+        return fields, defaults
     except Exception:  # vars() and a class's constructor may raise anything
         raise ConfigError(
             f"{call}: {shown(value)} is in second place, which is for sampling parameters: a dict "

@@ -13,6 +13,10 @@ from _inf.request.sampling import with_sampling_params
 msgspec = pytest.importorskip("msgspec", reason="vLLM's SamplingParams is a msgspec.Struct")
 
 
+class OfAClass:
+    temperature = 0.5
+
+
 class OfVllm(msgspec.Struct):
     """Fields of vLLM's SamplingParams, which is such a class, with their defaults."""
 
@@ -70,6 +74,8 @@ def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
     )
 
 
-@pytest.mark.parametrize("given", ["another prompt", [{"temperature": 0}], 5, object(), {1}])
+@pytest.mark.parametrize(
+    "given", ["another prompt", [{"temperature": 0}], 5, object(), {1}, OfAClass()]
+)
 def test_anything_else_in_second_place_is_refused(given: object) -> None:
     assert refused(given).startswith("generate(): ") and "as one list" in refused(given)
