@@ -143,6 +143,15 @@ def over(below: Mapping[str, object], above: Mapping[str, object]) -> JSON:
     return merged
 
 
+def placed(path: str, value: object) -> JSON:
+    """Return a config with only the key `path`, a dotted path."""
+    *above, name = path.split(".")
+    tree: JSON = {name: value}
+    for key in reversed(above):
+        tree = {key: tree}
+    return tree
+
+
 def _lift_flat_keys(layer: JSON) -> JSON:
     """Move keys of the older form to their new path. This happens before layers are merged, so that
     an override in either form wins over the file's key in the other form."""
@@ -157,9 +166,7 @@ def _lift_flat_keys(layer: JSON) -> JSON:
         if nested is not ABSENT and nested != value:
             fault = f"{shown(value)} contradicts {shown(nested)} at {path}"
             raise ConfigError.of(key, f"{fault}; set only {path}")
-        for name in reversed(path.split(".")):
-            value = {name: value}
-        lifted = over(lifted, value)
+        lifted = over(lifted, placed(path, value))
     return lifted
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from _inf.config.load import KEYS, over, parse_assignments, resolving
+from _inf.config.load import KEYS, over, parse_assignments, placed, resolving
 from _inf.config.schema import Config
 from _inf.config.source import ABSENT, at, plain, read_source
 from _inf.config.verl_keys import ONE_VALUE
@@ -76,9 +76,7 @@ class TrainerConfig:
         return f"{self.name}, without what only the trainer reads: {', '.join(self.left_out)}"
 
     def take(self, path: str, value: object) -> None:
-        for key in reversed(path.split(".")):
-            value = {key: value}
-        self.document = over(self.document, plain(value))
+        self.document = over(self.document, placed(path, plain(value)))
 
     def leave_out(self, path: str, value: object) -> None:
         if _is_set(value) and value != "???":
@@ -100,17 +98,17 @@ def read_trainer(
         Hydra's `+`) are read as if they stood in the file.
     """
     asked = _assigned(overrides)
-    whole = _whole(source)
+    name = "a mapping" if isinstance(source, Mapping) else str(source)
+    whole = _whole(source, name)
     theirs = {key: asked.pop(key) for key in [*asked] if key in {*whole, SECTION, "data"}}
     said = _section(asked.pop("rollout", None), "rollout")
     own = {**_lengths(theirs), **said}
     whole = over(over(whole, theirs), {SECTION: {"rollout": own}} if own else {})
     section = _section(whole[SECTION], SECTION)
     rollout, model, data = _parts(whole)
-    name = "a mapping" if isinstance(source, Mapping) else str(source)
     read = TrainerConfig(name)
     _read_model(read, model, data)
-    unread = unread_by(said.get("name", Config().rollout.name))
+    unread = unread_by(said.get("name", _DEFAULTS["rollout"]["name"]))
     _read_rollout(read, rollout, {path for path, _ in _leaves(said)}, (*LEFT_OUT, *unread))
     read.left_out += [key for key in (*section, *whole) if key not in _READ]
     read.document = over(read.document, asked)
@@ -140,10 +138,10 @@ def _lengths(theirs: JSON) -> JSON:
 
 def _parts(whole: JSON) -> Iterator[JSON]:
     """Yield the sections of rollout, model and data, with interpolations resolved."""
-    for path in (f"{SECTION}.rollout", f"{SECTION}.model", "data"):
-        with resolving():
-            part = OmegaConf.select(OmegaConf.create(whole), path)
-            yield _section(plain(part), path)
+    with resolving():
+        tree = OmegaConf.create(whole)
+        for path in (f"{SECTION}.rollout", f"{SECTION}.model", "data"):
+            yield _section(plain(OmegaConf.select(tree, path)), path)
 
 
 def _section(value: object, path: str) -> JSON:
@@ -153,8 +151,8 @@ def _section(value: object, path: str) -> JSON:
     return value or {}
 
 
-def _whole(source: str | os.PathLike[str] | Mapping[str, object]) -> JSON:
-    """Return the tree with its `actor_rollout_ref`, interpolations kept."""
+def _whole(source: str | os.PathLike[str] | Mapping[str, object], name: str) -> JSON:
+    """Return the tree with its `actor_rollout_ref`, interpolations kept. name: for errors."""
     if source is None:
         raise ConfigError.of("from_verl()", "expected a trainer's config: a path or a mapping")
     if isinstance(source, DictConfig) and SECTION in source:
@@ -168,7 +166,7 @@ def _whole(source: str | os.PathLike[str] | Mapping[str, object]) -> JSON:
         if "defaults" in tree:
             why = "Hydra has not composed it yet; name the .hydra/config.yaml of a run, or write"
             why += " it: python3 -m verl.trainer.main_ppo --cfg job ARGUMENTS > config.yaml"
-        raise ConfigError.of("a mapping" if isinstance(source, Mapping) else str(source), why)
+        raise ConfigError.of(name, why)
     return whole
 
 
