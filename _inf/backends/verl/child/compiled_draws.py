@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from _inf.backends import draws
+from _inf.backends.verl.compiled_libraries import functions
 
 _ARGUMENTS = {
     "keep_likely": (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, *(ctypes.c_void_p,) * 4),
@@ -25,11 +26,8 @@ class CompiledDraws:
     """What `compiled_libraries.kernel_library` has compiled."""
 
     def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
-        for name, arguments in _ARGUMENTS.items():
-            getattr(library, name).argtypes = arguments
-        self._keep, self._draw = library.keep_likely, library.draw_by_keys
-        self._apply_bits = library.apply_bits
+        in_c = functions(ctypes.CDLL(str(path)), _ARGUMENTS).values()
+        self._keep, self._draw, self._apply_bits = in_c
 
     def filtered(
         self, probs: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -19,6 +19,10 @@ from _inf.backends import draws
 from _inf.backends.verl.child.compiled_draws import CompiledDraws
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.backends.verl.sglang_format import KEEP_FILTERED, SEED, custom_of
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from sglang.srt.layers.sampler import Sampler
 
 SMALLEST = torch.finfo(torch.float32).tiny  # of normal numbers, 1.2e-38
 KEPT = "inf_kept"  # on SGLang's record of a batch: rows that ask for it, and what filters left them
@@ -39,7 +43,7 @@ def sample(
 
 def sample_beside_nan(
     sample: Sample,
-    self: Any,
+    self: Sampler,
     probs: torch.Tensor,
     info: SamplingBatchInfo,
     positions: torch.Tensor,
@@ -58,7 +62,7 @@ def sample_beside_nan(
 def sample_own_rows(
     compiled: CompiledDraws | None,
     sample: Sample,
-    self: Any,
+    self: Sampler,
     probs: torch.Tensor,
     info: SamplingBatchInfo,
     *args: object,
@@ -87,7 +91,7 @@ def sample_own_rows(
     return tokens
 
 
-def raise_zeros(sample: Sample, self: Any, probs: torch.Tensor, *args: Any) -> torch.Tensor:
+def raise_zeros(sample: Sample, self: Sampler, probs: torch.Tensor, *args: object) -> torch.Tensor:
     """Draw; then, on a CPU, put `SMALLEST` in the place of each probability below it. SGLang takes
     the logarithm of all of them, which takes ten times as long with zeros (MKL's, PyTorch 2.9)."""
     tokens = sample(self, probs, *args)
@@ -97,17 +101,26 @@ def raise_zeros(sample: Sample, self: Any, probs: torch.Tensor, *args: Any) -> t
 
 
 def return_zeros(
-    attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
+    attach: Callable[..., None],
+    self: Sampler,
+    output: LogitsProcessorOutput,
+    logprobs: torch.Tensor,
+    top_logprobs: object,
+    token_ids: object,
+    info: SamplingBatchInfo,
+    *args: object,
 ) -> None:
     """Return the log prob of 0 for the tokens that `raise_zeros` changed. The log probs of a batch
     of greedy rows are not from probabilities."""
-    if logprobs.is_cpu and not args[2].is_all_greedy:
+    if logprobs.is_cpu and not info.is_all_greedy:
         # Of twice as much, as logarithms are rounded.
         torch.threshold_(logprobs, math.log(2 * SMALLEST), -math.inf)
-    attach(self, output, logprobs, *args)
+    attach(self, output, logprobs, top_logprobs, token_ids, info, *args)
 
 
-def list_tokens(output: Any, logprobs: torch.Tensor, asked: Mapping[int, list[int]]) -> None:
+def list_tokens(
+    output: LogitsProcessorOutput, logprobs: torch.Tensor, asked: Mapping[int, list[int]]
+) -> None:
     """List the log probs of these tokens of rows in the place of the likeliest ones."""
     if not asked:
         return
@@ -119,7 +132,9 @@ def list_tokens(output: Any, logprobs: torch.Tensor, asked: Mapping[int, list[in
         output.next_token_top_logprobs_idx[row] = ids
 
 
-def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
+def temperature_of_top_k_1(
+    build: Callable[..., SamplingBatchInfo], batch: ScheduleBatch, vocab_size: int
+) -> SamplingBatchInfo:
     info = build(batch, vocab_size)
     # SGLang gives a greedy row temperature 1.
     info.is_all_greedy &= all(req.sampling_params.temperature == 1.0 for req in batch.reqs)

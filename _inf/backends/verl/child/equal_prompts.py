@@ -4,15 +4,23 @@ until the prefix cache has it."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sglang.srt.managers.schedule_policy import AddReqResult
 
 from _inf.backends.verl.patch_table import Process, Wrap
 
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.schedule_policy import PrefillAdder
+
 
 def wait_for_equal_prompt(
-    add: Callable[..., AddReqResult], adder: Any, request: Any, *args: Any, **kwargs: Any
+    add: Callable[..., AddReqResult],
+    adder: PrefillAdder,
+    request: Req,
+    *args: object,
+    **kwargs: object,
 ) -> AddReqResult:
     """Leave a request in the queue while another one with its prompt is computed.
 
@@ -33,7 +41,7 @@ def wait_for_equal_prompt(
     return result
 
 
-def _first_with_its_prompt(adder: Any, request: Any) -> Any:
+def _first_with_its_prompt(adder: PrefillAdder, request: Req) -> Req | None:
     """The request with the same prompt that this pass, or one whose answer is still to come, does
     compute; None if there is none."""
     if not hasattr(adder, "computed"):
@@ -43,7 +51,7 @@ def _first_with_its_prompt(adder: Any, request: Any) -> Any:
     return adder.computed.get(_prompt(request))
 
 
-def _shares(adder: Any, request: Any) -> bool:
+def _shares(adder: PrefillAdder, request: Req) -> bool:
     """Whether the cache would then have more of the request than it has. SGLang computes at least a
     prompt's last token, and what the log probs of its tokens are asked of."""
     most = min(len(request.origin_input_ids), len(request.fill_ids) - 1)
@@ -52,7 +60,7 @@ def _shares(adder: Any, request: Any) -> bool:
     return bool(most // adder.page_size * adder.page_size > len(request.prefix_indices))
 
 
-def _prompt(request: Any) -> tuple[str | None, tuple[int, ...]]:
+def _prompt(request: Req) -> tuple[str | None, tuple[int, ...]]:
     """Its ids, and SGLang's name of what they are cached under: an adapter, a salt."""
     return request.extra_key, tuple(request.origin_input_ids)
 

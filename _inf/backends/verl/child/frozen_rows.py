@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from sglang.srt.managers.io_struct import GetInternalStateReqOutput
-from sglang.srt.managers.schedule_batch import FINISH_ABORT
+from sglang.srt.managers.io_struct import (
+    AbortReq,
+    GetInternalStateReq,
+    GetInternalStateReqOutput,
+    PauseGenerationReqInput,
+)
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from _inf.backends.verl.child.overlap import read_last_step
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.backends.verl.sglang_format import KNOWN_TOKENS, custom_of
 
+if TYPE_CHECKING:
+    from sglang.srt.managers.scheduler import Scheduler
+
 CACHE_NUMBER = "inf_cache_number"  # on the scheduler: how often its cache was emptied under rows
 
 
-def stand_still(scheduler: Any, request: Any) -> None:
+def stand_still(scheduler: Scheduler, request: PauseGenerationReqInput) -> None:
     """Leave everything as it is, so that the loop goes on exactly as if it had not been paused; or
     send all rows back to the queue, with what they have."""
     read_last_step(scheduler)
@@ -38,7 +46,7 @@ def stand_still(scheduler: Any, request: Any) -> None:
         scheduler.last_batch = scheduler.cur_batch = scheduler.chunked_req = None
 
 
-def wait_while_frozen(receive: Callable[[Any], Any], scheduler: Any) -> Any:
+def wait_while_frozen(receive: Callable[[Scheduler], object], scheduler: Scheduler) -> object:
     """Receive messages; between two of them sleep, with the heartbeat that `touch_log` gives."""
     if scheduler._engine_paused:
         os.utime(1)
@@ -47,7 +55,11 @@ def wait_while_frozen(receive: Callable[[Any], Any], scheduler: Any) -> Any:
     return receive(scheduler)
 
 
-def tokens_of_rows(get: Callable[..., Any], scheduler: Any, request: Any) -> Any:
+def tokens_of_rows(
+    get: Callable[..., GetInternalStateReqOutput],
+    scheduler: Scheduler,
+    request: GetInternalStateReq,
+) -> GetInternalStateReqOutput:
     """While rows are frozen the state is how many tokens each of them has, by request id."""
     if not scheduler._engine_paused:
         return get(scheduler, request)
@@ -59,20 +71,20 @@ def tokens_of_rows(get: Callable[..., Any], scheduler: Any, request: Any) -> Any
     return GetInternalStateReqOutput(internal_state=tokens)
 
 
-def _new_tokens(req: Any) -> int:
+def _new_tokens(req: Req) -> int:
     """How many tokens of its answer it has, without those that it began with."""
     known: int = custom_of(req).get(KNOWN_TOKENS, 0)
     return len(req.output_ids) - known
 
 
-def empty_for_new_rows(flush: Callable[[Any], bool], scheduler: Any) -> bool:
+def empty_for_new_rows(flush: Callable[[Scheduler], bool], scheduler: Scheduler) -> bool:
     """Under frozen rows, which keep their keys and values, begin a new cache: rows that have no
     token yet find nothing in the one before, nor do later ones."""
     if flush(scheduler):
         return True
     if not scheduler._engine_paused:
         return False
-    vars(scheduler)[CACHE_NUMBER] = number = getattr(scheduler, CACHE_NUMBER, 0) + 1
+    vars(scheduler)[CACHE_NUMBER] = number = _cache_number(scheduler) + 1
     _begin_again(scheduler)
     for req in [*scheduler.waiting_queue, *scheduler.grammar_manager.grammar_queue]:
         if not _new_tokens(req):
@@ -82,7 +94,12 @@ def empty_for_new_rows(flush: Callable[[Any], bool], scheduler: Any) -> bool:
     return True
 
 
-def _begin_again(scheduler: Any) -> None:
+def _cache_number(scheduler: Scheduler) -> int:
+    number: int = vars(scheduler).get(CACHE_NUMBER, 0)
+    return number
+
+
+def _begin_again(scheduler: Scheduler) -> None:
     """Send the row whose prompt is computed in part back to the queue."""
     req, batch = scheduler.chunked_req, scheduler.last_batch
     if req is None:
@@ -98,17 +115,17 @@ def _key(number: int, lora_id: str | None) -> str:
     return f"{number}-" + (lora_id or "")
 
 
-def in_newest_cache(init: Callable[..., None], scheduler: Any, req: Any) -> None:
+def in_newest_cache(init: Callable[..., None], scheduler: Scheduler, req: Req) -> None:
     init(scheduler, req)
-    if number := getattr(scheduler, CACHE_NUMBER, 0):
+    if number := _cache_number(scheduler):
         req.extra_key = _key(number, req.lora_id)
 
 
-def end_with_tokens(abort: Callable[..., None], scheduler: Any, request: Any) -> None:
+def end_with_tokens(abort: Callable[..., None], scheduler: Scheduler, request: AbortReq) -> None:
     """End rows that were sent back to the queue with all of their tokens, and those that wait for
     their grammars as any that waits."""
 
-    def named(queue: list[Any]) -> list[Any]:
+    def named(queue: list[Req]) -> list[Req]:
         return [req for req in queue if request.abort_all or req.rid.startswith(request.rid)]
 
     of_grammars = scheduler.grammar_manager.grammar_queue

@@ -10,16 +10,22 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
+from _inf.backends.verl.compiled_libraries import functions
+
 if TYPE_CHECKING:
     from _inf.backends.verl.child.recording import Recording
 
+# Of a C function: tensors and structures stand for their addresses.
+Argument: TypeAlias = "torch.Tensor | ctypes.Structure | float | None"
+# Of a layer's number: its keys and values.
+Caches: TypeAlias = Callable[[int], tuple[torch.Tensor, torch.Tensor]]
 _LONG, _POINTER, _FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
 
 
@@ -73,26 +79,28 @@ class Kernels:
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
-        for name, arguments in _ARGUMENTS.items():
-            getattr(self._library, name).argtypes = arguments
+        self._functions = functions(self._library, _ARGUMENTS)
         self._library.run.argtypes = ctypes.POINTER(RecordedCall), _LONG, _LONG
         # Of a processor's vector: what the columns of a panel must be a multiple of.
         self.lanes = ctypes.c_int.in_dll(self._library, "lanes").value
         self.recording: Recording | None = None  # gets each call
 
-    def call(self, function: str, *arguments: Any) -> int:
-        """Call the C function; tensors and structures stand for their addresses."""
+    def call(self, function: str, *arguments: Argument) -> int:
         if self.recording:
             of_each = zip(arguments, _ARGUMENTS[function], strict=True)
-            rows = (value for value, kind in of_each if kind is _ROWS)
+            rows = (value for value, kind in of_each if kind is _ROWS and isinstance(value, int))
             self.recording.add(function, arguments, *rows)
-        return int(getattr(self._library, function)(*map(address, arguments)))
+        return self._functions[function](*map(address, arguments))
 
     def recorded(
-        self, function: str, arguments: tuple[Any, ...], each: int, address: Callable[..., Any]
+        self,
+        function: str,
+        arguments: tuple[Argument, ...],
+        each: int,
+        address: Callable[[Argument], float | None],
     ) -> RecordedCall:
         """each: how many rows it has for one of the step."""
-        of_kind: dict[Any, list[Any]] = {_POINTER: [], _LONG: [], _FLOAT: [], _ROWS: []}
+        of_kind: dict[type, list[Any]] = {_POINTER: [], _LONG: [], _FLOAT: [], _ROWS: []}
         for value, kind in zip(arguments, _ARGUMENTS[function], strict=True):
             of_kind[kind].append(address(value))
         pointers, numbers = (_POINTER * 9)(*of_kind[_POINTER]), (_LONG * 6)(*of_kind[_LONG])
@@ -148,8 +156,8 @@ class Kernels:
         table = batch.req_to_token_pool.req_to_token
         return self.step(batch.token_to_kv_pool.get_kv_buffer, table, *rows)
 
-    def step(self, *shared: Any) -> DecodingStep:
-        return DecodingStep(self.call, *shared)
+    def step(self, caches: Caches, table: torch.Tensor, *of_each_row: torch.Tensor) -> DecodingStep:
+        return DecodingStep(self.call, caches, table, *of_each_row)
 
 
 def decodes_in_float32(batch: ForwardBatch) -> bool:
@@ -163,10 +171,10 @@ def decodes_in_float32(batch: ForwardBatch) -> bool:
     )
 
 
-def address(value: object) -> Any:
+def address(value: Argument) -> float | None:
     """Of a tensor's first number, or of a structure; another value as it is."""
     if isinstance(value, torch.Tensor):
-        return value.data_ptr()
+        return int(value.data_ptr())
     return ctypes.addressof(value) if isinstance(value, ctypes.Structure) else value
 
 
@@ -186,13 +194,13 @@ class DecodingStep:
     def __init__(
         self,
         call: Callable[..., int],
-        caches: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
+        caches: Caches,
         table: torch.Tensor,
         *of_each_row: torch.Tensor,
     ) -> None:
         self._call, self._caches, self._table = call, caches, table
         self._of_each_row = [column.to(torch.int64) for column in of_each_row]
-        self._shared: dict[Any, Step] = {}
+        self._shared: dict[tuple[float, ...], Step] = {}
 
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: RadixAttention
@@ -220,7 +228,7 @@ class DecodingStep:
             raise MemoryError(NO_MEMORY)
         return out
 
-    def _share(self, alike: tuple[Any, ...]) -> Step:
+    def _share(self, alike: tuple[float, ...]) -> Step:
         pointers = (self._table.data_ptr(), *(column.data_ptr() for column in self._of_each_row))
         rows = len(self._of_each_row[0])
         self._shared[alike] = Step(*pointers, self._table.stride(0), rows, *alike)

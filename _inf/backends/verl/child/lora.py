@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from sglang.srt.lora.backend.base_backend import BaseLoRABackend
@@ -22,6 +22,9 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from _inf.backends.verl.child.compiled_adapters import CompiledAdapters
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
+if TYPE_CHECKING:
+    from sglang.srt.lora.layers import BaseLayerWithLoRA
+
 NAME = "torch_native"
 MANY = 64  # tokens of one adapter, whose products operators compute faster than the C function
 
@@ -30,7 +33,12 @@ def register_cpu_lora(compiled: CompiledAdapters | None) -> None:
     register_lora_backend(NAME)(lambda: functools.partial(CpuLora, compiled=compiled))
 
 
-def with_its_bias(build: Callable[..., None], self: Any, base_layer: Any, *args: object) -> None:
+def with_its_bias(
+    build: Callable[..., None],
+    self: BaseLayerWithLoRA,
+    base_layer: torch.nn.Module,
+    *args: object,
+) -> None:
     build(self, base_layer, *args)
     bias = getattr(base_layer, "bias", None)
     if isinstance(bias, torch.nn.Parameter):
@@ -58,7 +66,7 @@ class CpuLora(BaseLoRABackend):
         max_loras_per_batch: int,
         device: torch.device,
         compiled: CompiledAdapters | None = None,
-        **_: Any,
+        **_: object,
     ) -> None:
         super().__init__(max_loras_per_batch, device)
         self._compiled = compiled

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
+if TYPE_CHECKING:
+    from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer as Penalizer
 
-def apply_to_whole_rows(penalizer: Any, logits: torch.Tensor) -> None:
+
+def apply_to_whole_rows(penalizer: Penalizer, logits: torch.Tensor) -> None:
     """-inf for the tokens that end an answer, in the rows that are too short."""
     long_enough = penalizer.len_output_tokens >= penalizer.min_new_tokens
     logits.add_(penalizer.stop_token_penalties.masked_fill(long_enough, 0.0))
 
 
-def count_known(prepare: Callable[[Any], None], penalizer: Any) -> None:
+def count_known(prepare: Callable[[Penalizer], None], penalizer: Penalizer) -> None:
     prepare(penalizer)
     known = [[len(req.output_ids)] for req in penalizer.orchestrator.reqs()]
     penalizer.len_output_tokens += torch.tensor(known).to(penalizer.len_output_tokens)

@@ -16,18 +16,25 @@ import functools
 import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sglang.srt.models
 import torch
 from sglang.srt.environ import envs
-from sglang.srt.layers.activation import GeluAndMul
+from sglang.srt.layers.activation import GeluAndMul, SiluAndMul
 from sglang.srt.layers.rotary_embedding import RotaryEmbedding
 from sglang.srt.server_args import get_global_server_args
 
 from _inf.backends.model_info import FLOAT32
 from _inf.backends.verl.child.kernels import Kernels
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.layernorm import GemmaRMSNorm, RMSNorm
+    from sglang.srt.layers.logits_processor import InputLogprobsResult, LogitsProcessor
+    from sglang.srt.models.commandr import CohereAttention
+    from sglang.srt.models.gemma import GemmaForCausalLM
+    from transformers import PretrainedConfig
 
 # Where a file says which of its classes are models: one name, or a list of names.
 ENTRY_CLASS = re.compile(r"^EntryClass\s*=\s*(\w+|\[[^\]]*\])", re.MULTILINE)
@@ -53,7 +60,7 @@ if external := envs.SGLANG_EXTERNAL_MODEL_PACKAGE.get():
     registry.ModelRegistry.register(external, overwrite=True)  # all its files, as SGLang does
 
 
-class ModelClasses(dict[str, Any]):
+class ModelClasses(dict[str, type[torch.nn.Module]]):
     """The classes of models by name; to ask for a name imports the files that have it."""
 
     def __contains__(self, name: object) -> bool:
@@ -77,7 +84,11 @@ def entry_classes(file: str) -> list[str]:
 
 
 def add_head_bias(
-    compute: Callable[..., torch.Tensor], self: Any, hidden_states: Any, lm_head: Any, *args: object
+    compute: Callable[..., torch.Tensor],
+    self: LogitsProcessor,
+    hidden_states: torch.Tensor,
+    lm_head: torch.nn.Module,
+    *args: object,
 ) -> torch.Tensor:
     logits = compute(self, hidden_states, lm_head, *args)
     bias = getattr(lm_head, "bias", None)
@@ -85,19 +96,30 @@ def add_head_bias(
 
 
 def list_each_row_once(
-    compute: Callable[..., tuple[Any, torch.Tensor]], self: Any, *args: Any
-) -> tuple[Any, torch.Tensor]:
+    compute: Callable[..., tuple[InputLogprobsResult, torch.Tensor]],
+    self: LogitsProcessor,
+    *args: Any,
+) -> tuple[InputLogprobsResult, torch.Tensor]:
     result, sampled_logits = compute(self, *args)
     tokens_of_rows = args[-1].extend_logprob_pruned_lens_cpu
-    for name in ("input_top_logprobs_val", "input_top_logprobs_idx"):
-        if (listed := getattr(result, name)) is not None:
-            with_tokens = filter(None, listed)
-            setattr(result, name, [next(with_tokens) if n > 0 else [] for n in tokens_of_rows])
+
+    def once(listed: list[object] | None) -> list[object] | None:
+        if listed is None:
+            return None
+        with_tokens = filter(None, listed)
+        return [next(with_tokens) if n > 0 else [] for n in tokens_of_rows]
+
+    result.input_top_logprobs_val = once(result.input_top_logprobs_val)
+    result.input_top_logprobs_idx = once(result.input_top_logprobs_idx)
     return result, sampled_logits
 
 
 def gemma_with_its_own_gelu(
-    build: Callable[..., None], self: Any, config: Any, *args: object, **kwargs: object
+    build: Callable[..., None],
+    self: GemmaForCausalLM,
+    config: PretrainedConfig,
+    *args: object,
+    **kwargs: object,
 ) -> None:
     build(self, config, *args, **kwargs)
     if config.hidden_act == TANH_GELU:
@@ -106,7 +128,7 @@ def gemma_with_its_own_gelu(
 
 
 def cohere_with_its_own_window(
-    build: Callable[..., None], self: Any, *args: object, **kwargs: object
+    build: Callable[..., None], self: CohereAttention, *args: object, **kwargs: object
 ) -> None:
     build(self, *args, **kwargs)
     if self.sliding_window_size > 0:
@@ -114,8 +136,12 @@ def cohere_with_its_own_window(
 
 
 def native_in_float32(
-    forward: Callable[..., Any], self: Any, x: torch.Tensor, *others: object, **named: object
-) -> Any:
+    forward: Callable[..., object],
+    self: RMSNorm | GemmaRMSNorm,
+    x: torch.Tensor,
+    *others: object,
+    **named: object,
+) -> object:
     if x.dtype is torch.float32:
         return self.forward_native(x, *others, **named)
     return forward(self, x, *others, **named)
@@ -133,7 +159,7 @@ def tiles_that_fit(
 
 
 def accumulate_in_float32(
-    float32: object, invoke: Callable[..., None], a: torch.Tensor, *others: Any, **named: Any
+    float32: object, invoke: Callable[..., None], a: torch.Tensor, *others: object, **named: object
 ) -> None:
     """float32: Triton's."""
     if a.dtype is torch.float32:
@@ -143,12 +169,12 @@ def accumulate_in_float32(
 
 def normalize(
     kernels: Kernels,
-    forward: Callable[..., Any],
-    self: Any,
+    forward: Callable[..., object],
+    self: RMSNorm,
     x: torch.Tensor,
     residual: torch.Tensor | None = None,
     addition: torch.Tensor | None = None,
-) -> Any:
+) -> object:
     odd = (self.variance_size_override, self.override_orig_dtype, addition) != (None, None, None)
     tensors = x, self.weight, *(() if residual is None else (residual,))
     whole = x.shape[-1] == self.hidden_size and all(each.is_contiguous() for each in tensors)
@@ -161,7 +187,7 @@ def normalize(
 def rotate(
     kernels: Kernels,
     forward: Callable[..., tuple[torch.Tensor, torch.Tensor]],
-    self: Any,
+    self: RotaryEmbedding,
     positions: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -178,7 +204,7 @@ def rotate(
 
 
 def silu_and_mul(
-    kernels: Kernels, forward: Callable[..., torch.Tensor], self: Any, x: torch.Tensor
+    kernels: Kernels, forward: Callable[..., torch.Tensor], self: SiluAndMul, x: torch.Tensor
 ) -> torch.Tensor:
     if _is_plain(x) and x.is_contiguous():
         return kernels.silu_and_mul(x)
@@ -233,12 +259,14 @@ def gpu_patches() -> list[Replace]:
     import triton.language
 
     needs_toolkit = "it is compiled at first use, for which CUDA's toolkit and ninja are needed"
+    # Newer wheels of sgl-kernel lack it.
+    in_place = filter(None, [getattr(sgl_kernel, "apply_rope_with_cos_sin_cache_inplace", None)])
     accumulate = functools.partial(accumulate_in_float32, triton.language.float32)
-    rope = "apply_rope_with_cos_sin_cache_inplace"  # which newer wheels of sgl-kernel lack
     # fmt: off
     return [
-        *(Replace(f"sglang.srt.layers.rotary_embedding:{rope}", each, needs_toolkit)
-          for each in [getattr(sgl_kernel, rope, None)] if each),
+        *(Replace("sglang.srt.layers.rotary_embedding:apply_rope_with_cos_sin_cache_inplace", each,
+                  needs_toolkit)
+          for each in in_place),
         Replace("sglang.jit_kernel.pos_enc:rotary_embedding", sgl_kernel.rotary_embedding,
                 f"{needs_toolkit}; for head sizes that the other kernel lacks"),
         *(Wrap(f"sglang.srt.layers.layernorm:{norm}.forward_cuda", native_in_float32,

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.backends.verl.sglang_format import BY_HISTORY, custom_rows
 
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.managers.scheduler import Scheduler
 
-def read_last_step(scheduler: Any) -> None:
+
+def read_last_step(scheduler: Scheduler) -> None:
     """Process the last step's result now. The loop processes each result once, later: `None` in its
     place is skipped (`skip_what_was_read`)."""
     if scheduler.enable_overlap and (queue := scheduler.result_queue):
@@ -27,7 +31,7 @@ def read_last_step(scheduler: Any) -> None:
         queue[0] = batch, None
 
 
-def read_before_penalties(prepare: Callable[[Any], Any], scheduler: Any) -> Any:
+def read_before_penalties(prepare: Callable[[Scheduler], object], scheduler: Scheduler) -> object:
     """Read the last step first if one of its rows needs the tokens before the next."""
     if scheduler.enable_overlap and (last := scheduler.last_batch) is not None:
         penalties = last.sampling_info.penalizer_orchestrator.is_required
@@ -37,7 +41,7 @@ def read_before_penalties(prepare: Callable[[Any], Any], scheduler: Any) -> Any:
 
 
 def skip_what_was_read(
-    process: Callable[[Any, Any, Any], None], scheduler: Any, batch: Any, result: Any
+    process: Callable[..., None], scheduler: Scheduler, batch: ScheduleBatch, result: object
 ) -> None:
     if result is not None:
         process(scheduler, batch, result)

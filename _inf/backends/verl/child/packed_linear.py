@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.server_args import get_global_server_args
@@ -30,8 +30,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from _inf.backends.verl.child.kernels import Kernels
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
+if TYPE_CHECKING:
+    from sglang.srt.layers.logits_processor import LogitsProcessor
+    from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
 _onednn = torch.ops.mkldnn
-_PACKED = "packed"  # a parameter's attribute: a `PackedWeight`
 FEW_ROWS = 64  # up to as many are multiplied in C
 _PANELS = (64, 48, 32, 24, 16, 8)  # how many columns of an output oneDNN may put side by side
 unpackings = 0  # how often all packed weights of this process were freed
@@ -51,7 +55,7 @@ class PackedWeight:
 def packed_linear(
     kernels: Kernels | None,
     apply: Callable[..., torch.Tensor],
-    self: Any,
+    self: UnquantizedLinearMethod,
     layer: torch.nn.Module,
     x: torch.Tensor,
     bias: torch.Tensor | None = None,
@@ -63,7 +67,7 @@ def packed_linear(
 def packed_head(
     kernels: Kernels | None,
     compute: Callable[..., torch.Tensor],
-    self: Any,
+    self: LogitsProcessor,
     hidden_states: torch.Tensor,
     lm_head: torch.nn.Module,
     *args: object,
@@ -76,8 +80,8 @@ def packed_head(
 
 
 def with_plain_weights(
-    method: Callable[..., Any], runner: Any, *args: object, **kwargs: object
-) -> Any:
+    method: Callable[..., object], runner: ModelRunner, *args: object, **kwargs: object
+) -> object:
     unpack_all(runner.model)
     return method(runner, *args, **kwargs)
 
@@ -101,9 +105,9 @@ def multiply(
 def _packed_weight(layer: torch.nn.Module, *, keep_plain: bool) -> PackedWeight | None:
     """Return the packed weight; pack it if that was not done yet, None if it cannot be packed. Its
     plain copy is freed unless `keep_plain`."""
-    weight: Any = getattr(layer, "weight", None)
-    packed: PackedWeight | None = getattr(weight, _PACKED, None)
-    if packed is not None or not _can_be_packed(layer, weight):
+    weight = getattr(layer, "weight", None)
+    packed: PackedWeight | None = getattr(weight, "packed", None)
+    if packed is not None or weight is None or not _can_be_packed(layer, weight):
         return packed
     # Without modes, since this is no part of a step that is recorded.
     with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
@@ -111,7 +115,7 @@ def _packed_weight(layer: torch.nn.Module, *, keep_plain: bool) -> PackedWeight 
         packed = PackedWeight(tensor, _panels(weight.data, tensor))
         if not keep_plain:
             weight.data = weight.new_full((1,), math.nan).expand(weight.shape)
-    setattr(weight, _PACKED, packed)
+    weight.packed = packed
     return packed
 
 
@@ -138,7 +142,7 @@ def unpack_all(model: torch.nn.Module) -> None:
     global unpackings
     unpackings += 1
     for weight in model.parameters():
-        packed = weight.__dict__.pop(_PACKED, None)
+        packed = weight.__dict__.pop("packed", None)
         if packed is not None and weight.untyped_storage().nbytes() < weight.nbytes:
             weight.data = packed.tensor.to_dense()
 

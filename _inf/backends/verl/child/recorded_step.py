@@ -12,7 +12,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from _inf.backends.verl.child import packed_linear
 from _inf.backends.verl.child.kernels import (
+    Argument,
     Kernels,
     RecordedCall,
     Step,
@@ -28,6 +29,10 @@ from _inf.backends.verl.child.kernels import (
 )
 from _inf.backends.verl.child.recording import INPUTS, CannotRecord, Head, Recording, storage
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.logits_processor import LogitsProcessor, LogitsProcessorOutput
+    from sglang.srt.model_executor.model_runner import ModelRunner
 
 _LOG = logging.getLogger(__name__)
 _LOG.setLevel(logging.INFO)  # a line for each recording, in the engine's log
@@ -57,11 +62,11 @@ class RecordedStep:
             for place, size in sizes.items()
         }
 
-        def moved(value: Any) -> Any:
+        def moved(value: Argument) -> float | None:
             if not isinstance(value, torch.Tensor) or storage(value) not in places:
                 return address(value)
             start = storage(value)
-            return memory[places[start]].data_ptr() + address(value) - start
+            return int(memory[places[start]].data_ptr() + value.data_ptr() - start)
 
         calls = [kernels.recorded(c.function, c.arguments, c.each, moved) for c in recording.calls]
         self._calls = (RecordedCall * len(calls))(*calls)
@@ -81,7 +86,7 @@ class RecordedStep:
         self._kernels.run(self._calls, rows)
         return self._hidden[:rows].clone()
 
-    def logits(self, batch: ForwardBatch) -> Any:
+    def logits(self, batch: ForwardBatch) -> LogitsProcessorOutput:
         """Return what the model's `forward` does."""
         return self._head.process(batch.input_ids, self.repeat(batch), self._head.head, batch)
 
@@ -123,7 +128,7 @@ class RecordedSteps:
     inputs is found out.
     """
 
-    def __init__(self, kernels: Kernels, runner: Any) -> None:
+    def __init__(self, kernels: Kernels, runner: ModelRunner) -> None:
         self._kernels, self._runner = kernels, runner
         self._step: RecordedStep | None = None
         self._made_of: tuple[int, ...] = ()
@@ -138,7 +143,7 @@ class RecordedSteps:
             and decodes_in_float32(batch)
         )
 
-    def replay(self, batch: ForwardBatch, **named: Any) -> Any:
+    def replay(self, batch: ForwardBatch, **named: object) -> LogitsProcessorOutput:
         pools = batch.token_to_kv_pool, batch.req_to_token_pool
         made_of = packed_linear.unpackings, *map(id, pools)
         step = self._step
@@ -161,7 +166,7 @@ class RecordedSteps:
             self._possible, self._step = False, None
             return self._runner.forward_decode(batch, **named)
 
-    def _record(self, batch: ForwardBatch, named: dict[str, Any]) -> RecordedStep:
+    def _record(self, batch: ForwardBatch, named: dict[str, object]) -> RecordedStep:
         """Record a step of these rows; of one row twice, since a step from one row to the next is
         not known of one alone."""
         rows = max(2, len(batch.input_ids))
@@ -188,15 +193,15 @@ class RecordedSteps:
 
 def at_the_head(
     kernels: Kernels,
-    forward: Callable[..., Any],
-    processor: Any,
+    forward: Callable[..., LogitsProcessorOutput],
+    processor: LogitsProcessor,
     input_ids: torch.Tensor,
     hidden_states: torch.Tensor,
     lm_head: torch.nn.Module,
-    batch: Any,
-    *others: Any,
-    **named: Any,
-) -> Any:
+    batch: ForwardBatch,
+    *others: object,
+    **named: object,
+) -> LogitsProcessorOutput:
     arguments = input_ids, hidden_states, lm_head, batch, *others
     if (recording := kernels.recording) is None:
         return forward(processor, *arguments, **named)
@@ -209,7 +214,9 @@ def at_the_head(
     return result
 
 
-def record_steps(kernels: Kernels, init: Callable[[Any], None], runner: Any) -> None:
+def record_steps(
+    kernels: Kernels, init: Callable[[ModelRunner], None], runner: ModelRunner
+) -> None:
     init(runner)
     if runner.is_generation:
         runner.graph_runner = RecordedSteps(kernels, runner)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_aten: Any = torch.ops.aten
+from _inf.backends.verl.child.kernels import Argument
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from torch._ops import OpOverload
+
+_aten = torch.ops.aten
 _ALLOCATIONS = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty)
-INPUTS = ("input_ids", "positions", "seq_lens", "req_pool_indices", "out_cache_loc")  # of a row
+INPUTS = "input_ids", "positions", "seq_lens", "req_pool_indices", "out_cache_loc"  # of a row
 
 
 class CannotRecord(Exception):
@@ -21,7 +27,7 @@ class CannotRecord(Exception):
 @dataclasses.dataclass(frozen=True)
 class _Call:
     function: str
-    arguments: tuple[Any, ...]
+    arguments: tuple[Argument, ...]
     each: int  # its rows for one row of the step
 
 
@@ -29,10 +35,10 @@ class _Call:
 class Head:
     """The call of a model's `LogitsProcessor`, which ends its step and is not recorded."""
 
-    process: Callable[..., Any]  # of input_ids, hidden_states, head and batch
+    process: Callable[..., LogitsProcessorOutput]  # of input_ids, hidden_states, head and batch
     head: torch.nn.Module
     hidden: torch.Tensor
-    result: Any
+    result: LogitsProcessorOutput
 
 
 class Recording(TorchDispatchMode):
@@ -47,7 +53,7 @@ class Recording(TorchDispatchMode):
         self.computed: dict[int, torch.UntypedStorage] = {}  # by its address
         self.head: Head | None = None
 
-    def add(self, function: str, arguments: tuple[Any, ...], rows: int | None = None) -> None:
+    def add(self, function: str, arguments: tuple[Argument, ...], rows: int | None = None) -> None:
         each, rest = (1, 0) if rows is None else divmod(rows, self._rows)
         if rest:
             raise CannotRecord(f"{function} of {rows} rows in a step of {self._rows}")
@@ -57,8 +63,12 @@ class Recording(TorchDispatchMode):
         self.calls.append(_Call(function, arguments, each))
 
     def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        function: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         with self:
             result = function.decompose(*args, **(kwargs or {}))
         if result is NotImplemented:
@@ -66,7 +76,7 @@ class Recording(TorchDispatchMode):
             self._note(function, args, result)
         return result
 
-    def _note(self, function: Any, args: Any, result: Any) -> None:
+    def _note(self, function: OpOverload, args: tuple[Any, ...], result: object) -> None:
         view = _is_view(args, result)
         if function is _aten.embedding.default and _is_plain(*args[:2]):
             table, numbers = args[:2]
@@ -94,7 +104,7 @@ def _is_plain(table: torch.Tensor, numbers: torch.Tensor) -> bool:
     return types and table.is_contiguous() and numbers.dim() == 1 and numbers.is_contiguous()
 
 
-def _is_view(args: Any, result: Any) -> bool:
+def _is_view(args: Sequence[object], result: object) -> bool:
     """Whether each tensor of the result is one of the arguments', or a view of it."""
     results = result if isinstance(result, (tuple, list)) else (result,)
     given = {storage(arg) for arg in args if isinstance(arg, torch.Tensor)}

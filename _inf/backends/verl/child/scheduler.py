@@ -11,15 +11,22 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
-from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_batch import BaseFinishReason, Req, ScheduleBatch
 from sglang.srt.managers.scheduler_output_processor_mixin import DEFAULT_FORCE_STREAM_INTERVAL
 
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.runtime.free_memory import give_back
+from _inf.types import Tokenizer
+
+if TYPE_CHECKING:
+    from sglang.srt.constrained.grammar_manager import GrammarManager
+    from sglang.srt.managers.io_struct import AbortReq
+    from sglang.srt.managers.schedule_policy import SchedulePolicy
+    from sglang.srt.managers.scheduler import Scheduler
 
 IDLE_SECONDS = 0.9  # SGLang's poll ends after a second
 LOOKED = "inf_given_back_at"  # on SGLang's scheduler: its steps when memory was last given back
@@ -51,13 +58,13 @@ def meet_in_a_file(
     initialize(*args, init_method=init_method, **kwargs)
 
 
-def touch_log(run_batch: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+def touch_log(run_batch: Callable[..., object], *args: object, **kwargs: object) -> object:
     """Touch the engine's log, which is stdout, as a heartbeat; `last_heartbeat` reads it."""
     os.utime(1)
     return run_batch(*args, **kwargs)
 
 
-def sleep_without_work(sleep: Callable[[Any], None], scheduler: Any) -> None:
+def sleep_without_work(sleep: Callable[[Scheduler], None], scheduler: Scheduler) -> None:
     """Sleep until a request comes, for at most a second. After the first one in which none came,
     give back what the C library keeps of the last calls: 341 MB after 32 rows."""
     if scheduler.waiting_queue or scheduler.grammar_manager.has_waiting_grammars():
@@ -70,14 +77,20 @@ def sleep_without_work(sleep: Callable[[Any], None], scheduler: Any) -> None:
 
 
 def send_only_answers(
-    send: Callable[..., None], scheduler: Any, reqs: list[Req], *args: Any, **kwargs: Any
+    send: Callable[..., None],
+    scheduler: Scheduler,
+    reqs: list[Req],
+    *args: object,
+    **kwargs: object,
 ) -> None:
     every = DEFAULT_FORCE_STREAM_INTERVAL
     if any(req.finished_reason or req.stream or not len(req.output_ids) % every for req in reqs):
         send(scheduler, reqs, *args, **kwargs)
 
 
-def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
+def with_tokenizer(
+    method: Callable[..., None], self: Scheduler | GrammarManager, *args: Scheduler
+) -> None:
     """`method` is a method of the scheduler, or takes the scheduler as its argument."""
     server_args = (args[0] if args else self).server_args
     server_args.skip_tokenizer_init = False
@@ -87,7 +100,7 @@ def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
         server_args.skip_tokenizer_init = True
 
 
-def with_cached_eos(init: Callable[[Any], None], scheduler: Any) -> None:
+def with_cached_eos(init: Callable[[Scheduler], None], scheduler: Scheduler) -> None:
     init(scheduler)
     vars(scheduler.tokenizer)["eos_token_id"] = scheduler.tokenizer.eos_token_id
 
@@ -97,11 +110,11 @@ class CheckedReq(Req):
     grammar, which a part may check (`check_all`), or one that was aborted; no other, because these
     checks for its end are made for each row and step."""
 
-    tokenizer: Any
-    eos_token_ids: Any
-    to_finish: Any
+    tokenizer: Tokenizer
+    eos_token_ids: set[int] | None
+    to_finish: BaseFinishReason | None
 
-    def check_finished(self, *args: Any) -> None:
+    def check_finished(self, *args: int) -> None:
         """Check the token that a row gets after it was aborted as any other: it may be its last.
         (An abort with a status code is an error, whose row has no tokens of its own.)"""
         aborted = self.to_finish
@@ -113,7 +126,7 @@ class CheckedReq(Req):
         if not self.finished():
             self.finished_reason = aborted
 
-    def check_all(self, *args: Any) -> None:
+    def check_all(self, *args: int) -> None:
         """What parts wrap."""
         super().check_finished(*args)
 
@@ -148,7 +161,9 @@ class CheckedReq(Req):
         return not self.early and bool(super()._check_str_based_finish())
 
 
-def check_what_it_asks_for(init: Callable[..., None], req: Any, *args: Any, **kwargs: Any) -> None:
+def check_what_it_asks_for(
+    init: Callable[..., None], req: Req, *args: object, **kwargs: object
+) -> None:
     init(req, *args, **kwargs)
     params = req.sampling_params
     asked = params.stop_strs, params.ignore_eos and params.stop_token_ids, params.custom_params
@@ -156,7 +171,9 @@ def check_what_it_asks_for(init: Callable[..., None], req: Any, *args: Any, **kw
         req.__class__ = CheckedReq
 
 
-def check_what_is_aborted(abort: Callable[..., None], scheduler: Any, request: Any) -> None:
+def check_what_is_aborted(
+    abort: Callable[..., None], scheduler: Scheduler, request: AbortReq
+) -> None:
     abort(scheduler, request)
     for batch in (scheduler.running_batch, scheduler.cur_batch):
         for req in batch.reqs if batch is not None else ():
@@ -165,7 +182,10 @@ def check_what_is_aborted(abort: Callable[..., None], scheduler: Any, request: A
 
 
 def take_turns(
-    order: Callable[..., bool], policy: Any, waiting: list[Any], running: Any = None
+    order: Callable[..., bool],
+    policy: SchedulePolicy,
+    waiting: list[Req],
+    running: ScheduleBatch | None = None,
 ) -> bool:
     """The next row is one of the call with the fewest running rows, so a call of one row waits for
     a single running row to end. SGLang's own order is kept within a call and between calls with
@@ -181,7 +201,7 @@ def take_turns(
     return prefixes_matched
 
 
-def _call(request: Any) -> str:
+def _call(request: Req) -> str:
     """The name of a request's call, as written by `Call.rid`."""
     return str(request.rid).partition("-")[0]
 

@@ -12,12 +12,15 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.errors import error_text
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.tp_worker import BaseTpWorker
 
 REFUSED = "inf: refused: "
 SHOWN_NAMES = 3
@@ -37,7 +40,7 @@ def refusal(log: str) -> str | None:
 
 def load_checked(
     trust_remote_code: bool,
-    load: Callable[[Any, Weights, Any], None],
+    load: Callable[[torch.nn.Module, Weights, torch.device], None],
     model: torch.nn.Module,
     weights: Weights,
     target_device: torch.device,
@@ -60,7 +63,9 @@ def load_checked(
         raise
 
 
-def answer_a_refused_update(update: Callable[..., Any], worker: Any, request: object) -> Any:
+def answer_a_refused_update(
+    update: Callable[..., tuple[bool, str]], worker: BaseTpWorker, request: object
+) -> tuple[bool, str]:
     """A dropped weight, or memory that cannot be opened, is the engine's answer, and not the end of
     its process."""
     try:
@@ -105,7 +110,9 @@ class DroppedWeights:
             setattr(parameter, name, functools.partial(self._load_parameter, load))
         self._model.load_weights = functools.partial(self._load_model, self._model.load_weights)
 
-    def _load_model(self, load: Callable[..., Any], weights: Weights, **kwargs: object) -> Any:
+    def _load_model(
+        self, load: Callable[..., object], weights: Weights, **kwargs: object
+    ) -> object:
         self._memory, self._loaded, self._copied = [], set(), False
         result = load(self._recorded(weights), **kwargs)
         dropped = [name for name, _, _ in self._memory if name not in self._loaded]
@@ -124,12 +131,12 @@ class DroppedWeights:
 
     def _load_parameter(
         self,
-        load: Callable[..., Any],
+        load: Callable[..., object],
         parameter: torch.nn.Parameter,
         weight: torch.Tensor,
         *args: object,
         **kwargs: object,
-    ) -> Any:
+    ) -> object:
         """Record the weight that `weight` is a view of as loaded."""
         address = weight.data_ptr()
         names = (name for name, start, end in reversed(self._memory) if start <= address < end)
