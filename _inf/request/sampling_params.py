@@ -7,13 +7,16 @@ its default value.
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Mapping
-from typing import Any, cast
+from numbers import Integral
+from typing import cast
 
 from _inf.config.other_names import hint
 from _inf.errors import ConfigError, shown
 from _inf.parts.typed import GenerateParams
-from _inf.request.keywords import KEYWORDS
+from _inf.request.keywords import FILTERS, KEYWORDS
 from _inf.types import JSON
 
 # Names that SGLang and Transformers have for the same values.
@@ -22,7 +25,10 @@ _OTHER_NAMES = {
     "min_new_tokens": "min_tokens",
     "num_return_sequences": "n",
     "sampling_seed": "seed",
+    "stop_strs": "stop",
+    "no_stop_trim": "include_stop_str_in_output",
 }
+_SAMPLE = ("temperature", *FILTERS)
 # Fields that vLLM's class sets itself, from others that are read here.
 _DERIVED = ("output_text_buffer_length", "skip_reading_prefix_cache")
 
@@ -35,14 +41,20 @@ def joined(call: str, sampling_params: object, params: GenerateParams) -> Genera
     for name, value in given.items():
         here = _OTHER_NAMES.get(name, name)
         if here in KEYWORDS:
-            if value is not None and (not isinstance(value, list | dict) or value):
-                zero = isinstance(value, int) and here == "top_k" and value == 0  # all, in vLLM
-                keywords[here] = -1 if zero else value
-        elif name not in _DERIVED and (name not in defaults or value != defaults[name]):
+            if not _same(keywords.setdefault(here, value), value):
+                raise ConfigError.of(here, f"sampling_params has it as {name} too; leave out one.")
+        elif name not in _DERIVED and (name not in defaults or not _same(value, defaults[name])):
             near = hint(name, KEYWORDS)
             unknown.append(
                 f"{name} is no keyword here{near}" if near else f"{name} has no equal here"
             )
+    greedy = keywords.get("do_sample") is False  # as Transformers' class, with its temperature of 1
+    keywords = {
+        name: _value(name, value)
+        for name, value in keywords.items()
+        if not _says_nothing(value)
+        and not (greedy and name in _SAMPLE and _same(value, defaults.get(name)))
+    }
     if unknown:
         said = {name: value for name, value in keywords.items() if KEYWORDS[name].asks(value)}
         words = ", ".join(["prompts", *(f"{name}={shown(value)}" for name, value in said.items())])
@@ -54,28 +66,70 @@ def joined(call: str, sampling_params: object, params: GenerateParams) -> Genera
     return cast(GenerateParams, {**keywords, **params})
 
 
+def _says_nothing(value: object) -> bool:
+    return value is None or (isinstance(value, list | dict | set) and not value)
+
+
+def _value(name: str, value: object) -> object:
+    """Return the value as a keyword has it: vLLM's top_k of 0 keeps all, SGLang has sets of ids."""
+    if name == "top_k":
+        if isinstance(value, list):
+            return [_value(name, each) for each in value]
+        number = isinstance(value, Integral) and not isinstance(value, bool)
+        return -1 if number and value == 0 else value
+    return sorted(value) if isinstance(value, set) else value
+
+
+def _same(one: object, other: object) -> bool:
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # arrays, whose comparison has no single answer
+        return False
+
+
 def _fields(call: str, value: object) -> tuple[JSON, JSON]:
     """Return the public fields of a dict or an object, and the defaults of the object's class."""
     if isinstance(value, Mapping):
         return {str(name): each for name, each in value.items()}, {}
+    place = f"{call}: {shown(value)} is in second place, which is for sampling parameters: "
     try:
-        fields, defaults = _public(value), _public(type(value)())
-        if not fields.keys() & {*KEYWORDS, *_OTHER_NAMES}:  # properties, or attributes of its class
-            raise TypeError
-        return fields, defaults
-    except Exception:  # vars() and a class's constructor may raise anything
+        fields = _public(value)
+    except Exception:  # a property may raise anything
+        fields = {}
+    if isinstance(value, type) or not fields.keys() & {*KEYWORDS, *_OTHER_NAMES}:
         raise ConfigError(
-            f"{call}: {shown(value)} is in second place, which is for sampling parameters: a dict "
-            f"or an object such as vLLM's SamplingParams; write {call[:-1]}prompts, temperature=0, "
-            "max_tokens=64), with several prompts as one list."
+            f"{place}a dict or an object such as vLLM's SamplingParams, for all prompts; write "
+            f"{call[:-1]}prompts, temperature=0, max_tokens=64), with several prompts as one list. "
+            "Where parameters differ by prompt, a keyword takes a list with a value for each."
+        )
+    try:
+        return fields, _public(type(value)())
+    except Exception:  # a constructor may raise anything
+        raise ConfigError(
+            f"{place}{type(value).__name__}() without arguments fails, so its defaults are not "
+            "known; give a dict of the fields that you set."
         ) from None
 
 
-def _public(value: Any) -> JSON:
-    if hasattr(value, "__struct_fields__"):  # as vLLM's
-        import msgspec
-
-        fields = msgspec.structs.asdict(value)
-    else:
-        fields = vars(value)
-    return {name: item for name, item in fields.items() if not name.startswith("_")}
+def _public(value: object) -> JSON:
+    """Return the fields that the object's class declares, and others that are keywords here; all
+    that can be read, if the class declares none."""
+    of = type(value)
+    declared = (
+        getattr(of, "__struct_fields__", ())  # msgspec's, as vLLM's
+        or getattr(of, "__dataclass_fields__", ())
+        or getattr(of, "model_fields", ())  # pydantic's
+        or getattr(of, "_fields", ())  # of a named tuple
+    )
+    more = {*KEYWORDS, *_OTHER_NAMES, *getattr(value, "__dict__", ())}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # attributes that a class no longer wants to be read
+        members = inspect.getmembers(
+            value, lambda m: not (inspect.ismethod(m) or inspect.isbuiltin(m))
+        )
+    fields = {
+        name: member
+        for name, member in members
+        if not name.startswith("_") and (not declared or name in declared or name in more)
+    }
+    return {**fields, **(getattr(value, "model_extra", None) or {})}  # pydantic's undeclared ones

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
+import pydantic
 import pytest
 
 from _inf.errors import ConfigError
@@ -13,8 +16,62 @@ from _inf.request.sampling import with_sampling_params
 msgspec = pytest.importorskip("msgspec", reason="vLLM's SamplingParams is a msgspec.Struct")
 
 
-class OfAClass:
+class InAClass:
     temperature = 0.5
+
+
+class WithProperties:
+    def __init__(self) -> None:
+        self.max_tokens = 4
+
+    @property
+    def temperature(self) -> float:
+        return 0.5
+
+
+class Slots:
+    __slots__ = ("temperature",)
+
+    def __init__(self) -> None:
+        self.temperature = 0.5
+
+
+class SubclassWithSlots(Slots):
+    __slots__ = ("max_tokens",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_tokens = 4
+
+
+@dataclasses.dataclass(slots=True)
+class DataclassWithSlots:
+    temperature: float = 0.5
+    max_tokens: int = 4
+
+
+class Named(NamedTuple):
+    temperature: float = 0.5
+    max_tokens: int = 4
+
+
+class Pydantic(pydantic.BaseModel, extra="allow"):
+    temperature: float = 0.5
+
+
+@dataclasses.dataclass
+class WithoutDefaults:
+    temperature: float
+
+
+@dataclasses.dataclass
+class OfTransformers:
+    """Fields of Transformers' GenerationConfig."""
+
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 50
+    max_new_tokens: int | None = None
 
 
 class OfVllm(msgspec.Struct):
@@ -39,6 +96,9 @@ class OfVllm(msgspec.Struct):
 class OfSGLang:
     max_new_tokens: int = 128
     temperature: float = 1.0
+    stop_strs: list[str] | None = None
+    stop_token_ids: set[int] | None = None
+    no_stop_trim: bool = False
 
 
 def taken(given: object, **keywords: Any) -> Any:
@@ -56,8 +116,43 @@ def test_fields_with_an_equal_here_become_keywords_at_all_their_values() -> None
         **{"n": 1, "temperature": 0.5, "top_k": -1, "max_tokens": 16, "stop": ["xyz"]},
         "logprobs": 2,
     }
-    assert taken(OfSGLang(max_new_tokens=4)) == {"max_tokens": 4, "temperature": 1.0}
+    assert taken(OfSGLang(4, stop_strs=["x"], stop_token_ids={5, 2})) == {
+        **{"max_tokens": 4, "temperature": 1.0, "stop": ["x"], "stop_token_ids": [2, 5]},
+        "include_stop_str_in_output": False,
+    }
+    assert taken(OfTransformers(max_new_tokens=4)) == {"do_sample": False, "max_tokens": 4}
     assert taken({"max_new_tokens": 4, "top_p": 0.5}) == {"max_tokens": 4, "top_p": 0.5}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        WithProperties(),
+        SubclassWithSlots(),
+        DataclassWithSlots(),
+        Named(),
+        Pydantic.model_validate({"max_tokens": 4}),
+        SimpleNamespace(temperature=0.5, max_tokens=4),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_fields_are_read_wherever_a_class_keeps_them(given: object) -> None:
+    assert taken(given) == {"temperature": 0.5, "max_tokens": 4}
+    assert taken(InAClass()) == {"temperature": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("top_k", "here"), [(0, -1), (np.int64(0), -1), ([0, 5], [-1, 5]), (False, False)]
+)
+def test_top_k_of_zero_is_vllms_all(top_k: object, here: object) -> None:
+    assert taken({"top_k": top_k}) == {"top_k": here}
+
+
+def test_two_names_of_one_keyword_must_agree() -> None:
+    assert taken({"max_tokens": 5, "max_new_tokens": 5}) == {"max_tokens": 5}
+    assert refused({"max_tokens": 5, "max_new_tokens": 7}) == (
+        "max_tokens: sampling_params has it as max_new_tokens too; leave out one."
+    )
 
 
 def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
@@ -65,8 +160,10 @@ def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
     assert said == (
         "sampling_params: detokenize has no equal here; structured_outputs is no keyword here; here"
         " the grammar itself is the keyword: json_schema or regex; the others are"
-        " generate(prompts, n=1, temperature=0.0, max_tokens=16, ...)."
+        " generate(prompts, max_tokens=16, n=1, temperature=0.0, ...)."
     )
+    extra = Pydantic.model_validate({"temperature": 0.5, "scale": np.ones(2)})
+    assert refused(extra).startswith("sampling_params: scale has no equal here; the others are ")
     said = "sampling_params: temprature is no keyword here; did you mean 'temperature'?."
     assert refused({"temprature": 0}) == said
     assert refused({"seed": 1}, seed=2) == (
@@ -75,7 +172,14 @@ def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["another prompt", [{"temperature": 0}], 5, object(), {1}, OfAClass()]
+    "given", ["another prompt", [{"temperature": 0}], 5, object(), {1}, OfVllm]
 )
 def test_anything_else_in_second_place_is_refused(given: object) -> None:
     assert refused(given).startswith("generate(): ") and "as one list" in refused(given)
+
+
+def test_object_of_a_class_without_defaults_is_refused_with_the_reason() -> None:
+    said = refused(WithoutDefaults(0.5))
+    assert "WithoutDefaults() without arguments fails" in said and said.endswith(
+        "give a dict of the fields that you set."
+    )
