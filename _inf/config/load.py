@@ -61,19 +61,20 @@ def load_config(
 ) -> Config:
     """Read `source`, merge `overrides` over it, check everything; every fault is one line.
 
-    A `Config` as source keeps which lengths were set. The backends (`backends/registry.py`) provide
-    `unread_by`, the keys under `rollout` that the backend of a name does not read, and `faults_of`,
-    the faults that they find in a config. lengths: defaults of prompt_length and response_length,
-    for a backend that reads them, and unless `max_model_len` is set."""
+    A `Config` as source gives the keys that were set in it. The backends (`backends/registry.py`)
+    provide `unread_by`, the keys under `rollout` that the backend of a name does not read, and
+    `faults_of`, the faults that they find in a config. lengths: defaults of prompt_length and
+    response_length, for a backend that reads them, and unless `max_model_len` is set."""
     with resolving():
-        below = source.to_dict() if isinstance(source, Config) else read_source(source)
+        below = _set_in(source) if isinstance(source, Config) else read_source(source)
         if "actor_rollout_ref" in below:
             raise ConfigError(WHOLE_VERL_CONFIG)
         above = _lift_flat_keys(plain(overrides))
         below = _lift_flat_keys(below)
         merged = OmegaConf.create(over(below, above))
         document: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
-    given = document.get("rollout") or {}
+    own: JSON = {}
+    given = {} if (section := document.get("rollout")) is None else section
     if isinstance(given, dict):
         unread = unread_by(given.get("name", RolloutConfig.model_fields["name"].default))
         own = _defaults(document.get("model_path"), given, lengths)
@@ -81,10 +82,22 @@ def load_config(
         document["rollout"] = {**own, **given}
     config = _checked(document, faults_of)
     said = source.rollout.model_fields_set if isinstance(source, Config) else given
-    for name in FOLLOW_THE_MODEL:
+    for name in {*FOLLOW_THE_MODEL, *own}:
         if name not in said and at(above, f"rollout.{name}") is ABSENT:
             config.rollout.model_fields_set.discard(name)
     return config.of_source(source.source) if isinstance(source, Config) else config
+
+
+def _set_in(config: Config) -> JSON:
+    """Return the keys that were set, with the lengths that a command gave (`lengths`)."""
+    rollout, default = config.rollout.model_dump(), RolloutConfig().model_dump()
+    embedded = embedded_rollout()
+    lengths = {
+        name: rollout[name]
+        for name in FOLLOW_THE_MODEL
+        if rollout[name] not in (default[name], embedded.get(name))
+    }
+    return over({"rollout": lengths}, config.model_dump(exclude_unset=True))
 
 
 @contextlib.contextmanager
@@ -110,8 +123,10 @@ def _defaults(model_path: object, given: JSON, lengths: Mapping[str, int] | None
         own.pop("do_sample", None)
     if (room := given.get("max_model_len")) is None:
         return {**own, **(lengths or {})}
-    if isinstance(room, int) and room < sum(RolloutConfig(**own).widths):
-        own.pop("prompt_length", None)
+    response = given.get("response_length", RolloutConfig.model_fields["response_length"].default)
+    if isinstance(room, int) and isinstance(response, int):
+        if room < own.get("prompt_length", 0) + response:
+            own.pop("prompt_length", None)
     return own
 
 

@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from _inf.backends.registry import read_config
-from _inf.config import MultiTurn, RolloutConfig, load_config, parse_assignments
+from _inf.config import Config, MultiTurn, RolloutConfig, load_config, parse_assignments
 from _inf.errors import ConfigError
 from tests.support.config_faults import at, faults
 from tests.support.upstream import upstream
@@ -51,6 +51,11 @@ def test_defaults_depend_on_the_model_and_not_on_the_form_of_the_config(
         read_config({"model_path": model}, {"rollout": said}),
         read_config({"rollout": said}, {"model_path": model}),
         read_config(written(tmp_path, json.dumps(whole)), {}),
+        read_config(Config(rollout=RolloutConfig(**said)), {"model_path": model}),
+        *(  # the config of another engine
+            read_config(read_config({"model_path": of, "rollout": said}, {}), {"model_path": model})
+            for of in (None, "a third")
+        ),
     ]
     own = {"prompt_length": 2048, "do_sample": "temperature" in said, "max_num_seqs": 64}
     own |= {"dtype": "float32", "enforce_eager": True}
@@ -59,6 +64,21 @@ def test_defaults_depend_on_the_model_and_not_on_the_form_of_the_config(
         assert config.model_path == model and config.rollout == expected
         # The lengths follow the model.
         assert not config.rollout.model_fields_set & {"prompt_length", "response_length"}
+
+
+def test_commands_lengths_stay_though_the_config_is_given_on() -> None:
+    of_a_command = read_config(None, {}, {"prompt_length": 4096})
+    assert read_config(of_a_command, {"model_path": "another"}).rollout.prompt_length == 4096
+
+
+@pytest.mark.parametrize("rollout", [[], False, 0, ""])
+def test_rollout_that_is_no_section_is_refused(rollout: object) -> None:
+    assert faults({"rollout": rollout}) == [f"rollout: {rollout!r} is not an object"]
+
+
+def test_embedded_prompts_become_shorter_where_a_config_needs_the_room() -> None:
+    said = {"max_model_len": 3000, "response_length": 2000}
+    assert load_config({"rollout": said}, {}).rollout.widths == (512, 2000)
 
 
 def test_a_length_that_a_config_sets_stays_though_the_config_is_given_on() -> None:
