@@ -175,7 +175,7 @@ class InferenceEngine:
             is refused; for an assistant's text there is a warning instead. Special tokens in a text
             act as control tokens, as if the template had written them (`escape_special_tokens`).
         sampling_params: keywords as a dict, or an object with vLLM's fields; one without an equal
-            here is refused, with the call to write.
+            here is refused, with the call to write. None means what the config says.
 
         Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
         anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.

@@ -52,6 +52,7 @@ def read_source(source: Source) -> JSON:
     document = _parse(_text_of(path), str(path))
     for name in _NAMED_FILES:
         _look_beside(path, document, name)
+        _look_beside(path, document, f"actor_rollout_ref.{name}")  # of a trainer's config
     return document
 
 

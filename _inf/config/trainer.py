@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from _inf.config.load import KEYS, over, parse_assignments, placed, resolving
 from _inf.config.schema import Config
@@ -40,6 +41,11 @@ LEFT_OUT = (
     *("engine_kwargs.trtllm", "logprobs_mode", "mtp", "enable_rollout_routing_replay"),
     "moe_load_balance_metrics_interval",
     *(name for name in ONE_VALUE if name not in _CHANGE_ANSWERS),
+)
+# Engine arguments of vLLM that would change an answer.
+_OF_VLLM = tuple(
+    f"engine_kwargs.vllm.{name}"
+    for name in "quantization hf_overrides kv_cache_dtype rope_scaling logits_processors".split()
 )
 _READ = ("rollout", "model", "data", SECTION)  # other sections are the trainer's
 _DEFAULTS = Config().to_dict()
@@ -73,7 +79,8 @@ class TrainerConfig:
     faults: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{self.name}, without what only the trainer reads: {', '.join(self.left_out)}"
+        without = ", without what only the trainer reads: " if self.left_out else ""
+        return f"{self.name}{without}{', '.join(self.left_out)}"
 
     def take(self, path: str, value: object) -> None:
         self.document = over(self.document, placed(path, plain(value)))
@@ -100,14 +107,16 @@ def read_trainer(
     asked = _assigned(overrides)
     name = "a mapping" if isinstance(source, Mapping) else str(source)
     whole = _whole(source, name)
-    theirs = {key: asked.pop(key) for key in [*asked] if key in {*whole, SECTION, "data"}}
+    theirs = {*whole, SECTION, "data"} - _DEFAULTS.keys()
+    trainers = {key: asked.pop(key) for key in [*asked] if key in theirs}
     said = _section(asked.pop("rollout", None), "rollout")
-    own = {**_lengths(theirs), **said}
-    whole = over(over(whole, theirs), {SECTION: {"rollout": own}} if own else {})
+    own = {**_lengths(trainers.get("data")), **said}
+    whole = over(over(whole, trainers), {SECTION: {"rollout": own}} if own else {})
     section = _section(whole[SECTION], SECTION)
     rollout, model, data = _parts(whole)
+    rollout |= {name: n for name, n in _lengths(data).items() if rollout.get(name) is None}
     read = TrainerConfig(name)
-    _read_model(read, model, data)
+    _read_model(read, model, data, asked)
     unread = unread_by(said.get("name", _DEFAULTS["rollout"]["name"]))
     _read_rollout(read, rollout, {path for path, _ in _leaves(said)}, (*LEFT_OUT, *unread))
     read.left_out += [key for key in (*section, *whole) if key not in _READ]
@@ -120,17 +129,18 @@ def read_trainer(
 def _assigned(overrides: Mapping[str, object] | Iterable[str] | None) -> JSON:
     """Return overrides of either form as a mapping."""
     if isinstance(overrides, Mapping):
-        return dict(plain(overrides))
-    texts = [overrides] if isinstance(overrides, str) else overrides or ()
-    if not isinstance(texts, Iterable):
-        raise ConfigError.of("overrides", f"expected a mapping or assignments, not {shown(texts)}")
-    return parse_assignments(text.lstrip("+") for text in texts)
+        return dict(plain(_resolved(overrides)))
+    texts = [overrides] if isinstance(overrides, str) else overrides
+    try:
+        return parse_assignments(str.lstrip(text, "+") for text in texts or ())
+    except TypeError:  # no texts
+        why = f"expected a mapping or assignments, not {shown(overrides)}"
+        raise ConfigError.of("overrides", why) from None
 
 
-def _lengths(theirs: JSON) -> JSON:
-    """Return the lengths that overrides of `data` ask for: in a file whose interpolations are
-    resolved, the rollout's own lengths do not follow them."""
-    data = theirs.get("data")
+def _lengths(data: object) -> JSON:
+    """Return the rollout's lengths that `data` asks for. In a file whose interpolations are
+    resolved, the rollout's own do not follow overrides of `data`."""
     given = data if isinstance(data, dict) else {}
     names = {"max_prompt_length": "prompt_length", "max_response_length": "response_length"}
     return {here: given[name] for name, here in names.items() if given.get(name) is not None}
@@ -141,7 +151,26 @@ def _parts(whole: JSON) -> Iterator[JSON]:
     with resolving():
         tree = OmegaConf.create(whole)
         for path in (f"{SECTION}.rollout", f"{SECTION}.model", "data"):
-            yield _section(plain(OmegaConf.select(tree, path)), path)
+            yield _section(plain(_resolved(OmegaConf.select(tree, path))), path)
+
+
+def _resolved(node: object) -> object:
+    """Return plain values. An interpolation that has no value stays, as it may not be needed; where
+    it is, `load_config` names it."""
+    if isinstance(node, ListConfig):
+        return [_item(node, index) for index in range(len(node))]
+    return {key: _item(node, key) for key in node} if isinstance(node, DictConfig) else node
+
+
+def _item(node: DictConfig | ListConfig, key: Any) -> object:
+    if OmegaConf.is_missing(node, key):
+        return "???"
+    try:
+        value = node[key]
+    except OmegaConfBaseException:
+        unresolved: Any = OmegaConf.to_container(node)
+        return unresolved[key]
+    return _resolved(value)
 
 
 def _section(value: object, path: str) -> JSON:
@@ -158,7 +187,8 @@ def _whole(source: str | os.PathLike[str] | Mapping[str, object], name: str) -> 
     if isinstance(source, DictConfig) and SECTION in source:
         unresolved: Any = OmegaConf.to_container(source)
         source = unresolved
-    tree = read_source(source)
+    values: Any = _resolved(source)
+    tree = read_source(values)
     whole = tree if SECTION in tree else {SECTION: tree}
     section = whole[SECTION]
     if not isinstance(section, dict) or not {"model", "rollout"} <= section.keys():
@@ -170,11 +200,13 @@ def _whole(source: str | os.PathLike[str] | Mapping[str, object], name: str) -> 
     return whole
 
 
-def _read_model(read: TrainerConfig, model: JSON, data: JSON) -> None:
-    """Take the model, how its prompts are cut, and note what would change them."""
+def _read_model(read: TrainerConfig, model: JSON, data: JSON, asked: JSON) -> None:
+    """Take the model, how its prompts are cut, and note what would change them. asked: keys of this
+    library in the overrides."""
     path = model.get("path")
     read.take("model_path", path)
-    read.take("trust_remote_code", model.get("trust_remote_code") or False)
+    trusted = model.get("trust_remote_code") or data.get("trust_remote_code") or False
+    read.take("trust_remote_code", trusted)  # verl's trainer reads data's for the tokenizer
     lora = model.get("lora")
     adapter = model.get("lora_adapter_path") or (
         isinstance(lora, dict) and lora.get("adapter_path")
@@ -187,13 +219,14 @@ def _read_model(read: TrainerConfig, model: JSON, data: JSON) -> None:
         for key, value in keys.items():
             if key == "override_config" and isinstance(value, dict):
                 value = {path: leaf for path, leaf in _leaves(value) if _is_set(leaf)}  # Megatron's
+                value.pop("attn_implementation", None)
             if key in faults and _is_set(value) and value != path:
                 read.refuse(f"{section}.{key}", value, faults[key])
             elif key not in known and (near := did_you_mean(key, known)):
                 read.faults.append(f"{section}.{key}: unknown key{near}")
     if (side := data.get("truncation")) in ("left", "right"):
         read.take("truncate_prompt", side)
-    elif side not in (None, "error"):
+    elif side not in (None, "error") and "truncate_prompt" not in asked:
         read.refuse("data.truncation", side, "here it is left, right or error")
     for key, value in model.items():
         if key not in _OF_MODEL and not isinstance(value, dict):
@@ -209,6 +242,8 @@ def _read_rollout(
         ours = place in KEYS or path.startswith(_ARGUMENTS)
         if path in said and (ours or value is not None):
             read.take(place, value)
+        elif _is_below(path, _OF_VLLM) and _is_set(value):
+            read.refuse(f"{SECTION}.{place}", value, _NO_EQUAL)
         elif _is_below(path, left_out) or (path == "load_format" and value == "dummy"):
             neutral, _ = ONE_VALUE.get(path, (at(_DEFAULTS, place), ""))
             if value not in (neutral if isinstance(neutral, tuple) else (neutral,)):

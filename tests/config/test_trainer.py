@@ -28,6 +28,14 @@ TRAINER: dict[str, Any] = {
 }
 
 
+def section(
+    rollout: object = None, model: dict[str, Any] | None = None, **more: object
+) -> dict[str, Any]:
+    return {
+        "actor_rollout_ref": {"model": {"path": "m", **(model or {})}, "rollout": rollout or {}}
+    } | more
+
+
 def refusals(source: Any, overrides: Any = None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read_trainers_config(source, overrides)
@@ -125,6 +133,7 @@ def test_all_keys_that_would_change_an_answer_are_refused_at_once_and_null_leave
         "quantization": "fp8",
         "temprature": 1,
         "agent": {"custom_async_server": {"path": "f"}},
+        "engine_kwargs": {"vllm": {"quantization": "fp8", "swap_space": 4}},
     }
     rollout |= {
         "multi_turn": {"use_inference_chat_template": True},
@@ -143,6 +152,7 @@ def test_all_keys_that_would_change_an_answer_are_refused_at_once_and_null_leave
         "data.truncation",
         "actor_rollout_ref.rollout.quantization",
         "actor_rollout_ref.rollout.temprature",
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.quantization",
         "rollout.agent.custom_async_server.path",
         "rollout.multi_turn.use_inference_chat_template",
     ]
@@ -161,7 +171,10 @@ def test_all_keys_that_would_change_an_answer_are_refused_at_once_and_null_leave
         ({"path": "m"}, {}, ["actor_rollout_ref.model=5"], "actor_rollout_ref.model: must be"),
         ({"path": "m"}, {}, ["actor_rollout_ref=null"], "actor_rollout_ref.model.path: must be"),
         ({"path": "m"}, {"do_sampel": False}, None, "actor_rollout_ref.rollout.do_sampel: unknown"),
-        ({"path": "m"}, {}, 5, "overrides: expected a mapping or assignments, not 5"),
+        *(
+            ({"path": "m"}, {}, wrong, f"overrides: expected a mapping or assignments, not {wrong}")
+            for wrong in (5, [1], [None], b"n=1")
+        ),
         ({"path": "???"}, {}, None, "model_path: is '???', which means that it must be set"),
     ],
 )
@@ -170,6 +183,44 @@ def test_what_is_missing_or_no_section_is_named(
 ) -> None:
     (said,) = refusals({"actor_rollout_ref": {"model": model, "rollout": rollout}}, overrides)
     assert said.startswith(says)
+
+
+def test_interpolations_without_a_value_are_named_only_where_a_key_needs_them() -> None:
+    unset = "${oc.env:NO_SUCH_VARIABLE}"
+    data = {"train_files": unset, "max_prompt_length": 9, "k": 3}
+    source = section({"n": "${data.k}", "profiler": {"a": unset}}, {"lora_rank": unset}, data=data)
+    node = OmegaConf.create(source)
+    for each in (source, node, node.actor_rollout_ref):
+        assert read_trainers_config(each, None).rollout.n == 3
+    assert f"model.lora_rank: '{unset}'" in (read_trainers_config(source, None).source or "")
+    for wrong in (section({"n": unset}), OmegaConf.create(section({"n": unset}))):
+        (said,) = refusals(wrong)
+        assert said.startswith("rollout.n: cannot be resolved") and "NO_SUCH_VARIABLE" in said
+        assert read_trainers_config(wrong, ["rollout.n=2"]).rollout.n == 2
+    (said,) = refusals(source, OmegaConf.create({"model_path": unset}))
+    assert said.startswith("model_path: cannot be resolved")
+
+
+def test_keys_beside_the_rollout_that_answers_depend_on_are_read() -> None:
+    data = {"max_prompt_length": 9, "max_response_length": 8, "trust_remote_code": True}
+    config = read_trainers_config(section(data=data), None)
+    assert config.rollout.widths == (9, 8) and config.trust_remote_code
+    attention = {"override_config": {"attn_implementation": "eager"}}
+    assert read_trainers_config(section(model=attention), None).source == "a mapping"
+
+
+def test_overrides_of_this_library_stand_above_what_the_file_says() -> None:
+    source = section(data={"truncation": "middle"}, tool_timeout=3)
+    config = read_trainers_config(source, ["truncate_prompt=left", "tool_timeout=9"])
+    assert (config.truncate_prompt, config.tool_timeout) == ("left", 9)
+
+
+def test_files_are_looked_for_beside_a_trainers_config(tmp_path: Path) -> None:
+    (tmp_path / "own_tools.yaml").write_text("tools: []")
+    turns = {"enable": True, "tool_config_path": "own_tools.yaml"}
+    OmegaConf.save(OmegaConf.create(section({"multi_turn": turns})), tmp_path / "config.yaml")
+    config = read_trainers_config(tmp_path / "config.yaml", None)
+    assert config.rollout.multi_turn.tool_config_path == str(tmp_path / "own_tools.yaml")
 
 
 def test_null_sections_are_empty_and_a_model_may_come_from_the_overrides() -> None:

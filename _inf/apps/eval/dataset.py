@@ -170,7 +170,7 @@ def benchmark_rows(path: Path | None, repository: str, name: str) -> list[Any]:
     except Exception as failure:
         raise InferenceError(
             f"{repository}: {reason or hub_reason(failure, repository)}. Name a file of its "
-            "problems instead: --data."
+            "problems instead: --data FILE, such as examples/problems.jsonl for gsm8k."
         ) from failure
     return file_rows(Path(file))
 
