@@ -2,7 +2,6 @@
 folder."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,10 @@ import torch
 
 from _inf.backends.openai import servers, sglang_server
 from _inf.errors import InferenceError, RequestFailure
-from inf import ConfigError, InferenceEngine
+from inf import ConfigError
 from tests.support.reference import Transformers
 from tests.support.refusals import refused
-from tests.support.scripted_server import ScriptedServer, scripted
+from tests.support.scripted_server import scripted
 from tests.support.scripted_tokens import ANSWER, IM_END, Sglang, connected
 from tests.support.tiny import tiny_model
 
@@ -63,14 +62,12 @@ def test_what_sglangs_server_ignores_is_refused_by_name(server, params):
 
 
 @pytest.fixture
-def local(server: ScriptedServer) -> Iterator[InferenceEngine]:
+def local(server):
     with connected(server) as engine:
         yield engine
 
 
-def test_new_weights_go_through_a_folder_and_rows_have_their_version(
-    local: InferenceEngine, sglang: Sglang, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_weights_go_through_a_folder_and_rows_have_their_version(local, sglang, monkeypatch):
     monkeypatch.setattr(sglang_server, "PAUSE_SECONDS", 0.01)
     model, sglang.busy = Transformers.of(tiny_model(seed=5)).model, 2
     assert local.generate("Hi").metadata[0]["weight_version"] == 0
@@ -85,9 +82,7 @@ def test_new_weights_go_through_a_folder_and_rows_have_their_version(
     assert local.weight_version == 7 and local.update_weights(model) == 8
 
 
-def test_weights_that_are_not_loaded_leave_the_version_as_it_is(
-    local: InferenceEngine, sglang: Sglang, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_are_not_loaded_leave_the_version_as_it_is(local, sglang, monkeypatch):
     model = Transformers.of(tiny_model(seed=5)).model
     with refused(ConfigError, "lm_head.weight has the shape", key="weights"):
         local.update_weights({**model.state_dict(), "lm_head.weight": torch.zeros(3)})
@@ -102,9 +97,7 @@ def test_weights_that_are_not_loaded_leave_the_version_as_it_is(
     assert local.weight_version == 0 and sglang.loaded == {}
 
 
-def test_only_a_server_of_this_machine_is_given_new_weights(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_server_of_this_machine_is_given_new_weights(server, monkeypatch):
     for address, here in (
         ("http://localhost:1", True),
         ("http://127.0.0.2:1", True),

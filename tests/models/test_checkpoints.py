@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cache_of_its_own(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         tiny_model()  # where it is shared
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -38,9 +38,7 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["fsdp1", "fsdp2"])
-def checkpoint(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, torch.Tensor]]:
+def checkpoint(request, tmp_path_factory):
     """The folder `global_step_7`, and the weights that were saved in it."""
     step = tmp_path_factory.mktemp("run") / "global_step_7"
     return step, verl_checkpoint(step, fsdp=request.param)
@@ -48,10 +46,8 @@ def checkpoint(
 
 @pytest.mark.verl
 def test_verl_checkpoint_is_merged_once_into_the_weights_that_were_saved(
-    checkpoint: tuple[Path, dict[str, torch.Tensor]],
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    checkpoint, capfd, monkeypatch
+):
     step, weights = checkpoint
     folder = resolve_model(str(step / "actor"))
     assert capfd.readouterr().out == ""
@@ -71,9 +67,7 @@ def test_verl_checkpoint_is_merged_once_into_the_weights_that_were_saved(
 
 
 @pytest.mark.verl
-def test_checkpoint_written_anew_is_merged_anew(
-    checkpoint: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path
-) -> None:
+def test_checkpoint_written_anew_is_merged_anew(checkpoint, tmp_path):
     step = shutil.copytree(checkpoint[0], tmp_path / "step")
     first = resolve_model(str(step))
     shards = step / "actor" / SHARD
@@ -115,9 +109,7 @@ OTHER_WEIGHTS: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.verl
 @pytest.mark.parametrize("checkpoint", [2], indirect=True)
 @pytest.mark.parametrize("how", [*DAMAGES, *OTHER_WEIGHTS])
-def test_damaged_checkpoint_is_refused(
-    checkpoint: tuple[Path, Any], tmp_path: Path, how: str
-) -> None:
+def test_damaged_checkpoint_is_refused(checkpoint, tmp_path, how):
     step = shutil.copytree(checkpoint[0], tmp_path / "step")
     damage, words = (DAMAGES | OTHER_WEIGHTS)[how]
     if how in DAMAGES:
@@ -130,9 +122,7 @@ def test_damaged_checkpoint_is_refused(
         resolve_model(str(step))
 
 
-def test_adapter_is_merged_into_its_base_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adapter_is_merged_into_its_base_once(tmp_path, monkeypatch):
     # This takes seconds, which the other tests do not wait for.
     from peft import PeftModel
 
@@ -198,7 +188,7 @@ def mismatched(base: Path, folder: Path, how: str) -> Path:
         ("kind", "nothing to merge"),
     ],
 )
-def test_adapter_that_does_not_fit_is_refused(tmp_path: Path, how: str, words: str) -> None:
+def test_adapter_that_does_not_fit_is_refused(tmp_path, how, words):
     base = tiny_model()
     peft = mismatched(base, tmp_path / "adapter", how)
     with refused(ConfigError, words, key="adapter_path"):

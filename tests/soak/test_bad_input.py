@@ -28,15 +28,13 @@ from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.tools.definition import as_tools
 from _inf.tools.json_schemas import argument_fault
-from _inf.types import Limits
 from inf import EngineDeadError
 from tests.support import fuzz_cases as cases
 from tests.support.gguf_file import write_gguf
-from tests.support.tiny import VOCABULARY, tiny_model
+from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.soak
 CASE_SECONDS, CALL_SECONDS = 20.0, 60.0
-LIMITS = Limits(prompt=512, total=640, vocabulary=VOCABULARY)
 KNOWN = {"prompts": "What is the capital of France?", "temperature": 0}
 KNOWN |= {"max_tokens": 8}
 CAN_SAY = "rollout config null a int"  # what a line of a config's refusal may begin with, too

@@ -271,9 +271,7 @@ def test_text_goes_in_and_out(server, address, local):
 
 
 @SGLANG_ONLY
-def test_new_weights_are_served_with_their_version(
-    address: str, model: Path, tmp_path: Path
-) -> None:
+def test_new_weights_are_served_with_their_version(address, model, tmp_path):
     other, tokenizer = Transformers.of(saved(tmp_path / "other", seed=5)), str(model)
     asked: dict[str, Any] = {"prompts": as_ids(PROMPTS), "temperature": 0, "max_tokens": 16}
     with connected(address, tokenizer_path=tokenizer) as engine:

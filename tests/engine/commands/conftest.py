@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 import pytest
 
 import inf
-from inf import InferenceEngine
-
-Ran = tuple[int, str, str]
 
 
 @pytest.fixture
-def on_tiny(
-    command: Callable[..., Ran], tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Ran]:
+def on_tiny(command, tiny, monkeypatch):
     monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
     return command

@@ -7,19 +7,12 @@ what kills and signals leave in `soak/test_batch_faults.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from inf import InferenceEngine
 from tests.support.json_lines import read, write
 
-Ran = tuple[int, str, str]
 
-
-def test_three_forms_are_answered_as_one_call_would(
-    on_tiny: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
-) -> None:
+def test_three_forms_are_answered_as_one_call_would(on_tiny, tiny, tmp_path):
     """Wrong lines are in `apps/test_batch_lines.py`; one here is told."""
     talk = [{"role": "user", "content": "What is the capital?"}]
     body = {"messages": talk, "max_tokens": 6}
@@ -42,9 +35,7 @@ def test_three_forms_are_answered_as_one_call_would(
     assert "512" in reason and f"line 5: {reason}" in err
 
 
-def test_tool_choice_makes_any_model_call_in_every_form_of_line(
-    on_tiny: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_tool_choice_makes_any_model_call_in_every_form_of_line(on_tiny, tmp_path):
     talk = [{"role": "user", "content": "What is the capital?"}]
     parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
     tools = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import pexpect
@@ -33,7 +32,7 @@ def pressed(terminal: Any, answer: str) -> bool:
     return bool(terminal.expect_exact([pexpect.TIMEOUT, answer], timeout=2) == 1)
 
 
-def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
+def test_terminal_from_the_first_word_to_ctrl_d(tmp_path):
     model = tiny_model(context=32768)  # it makes a thousand tokens a second
     rollout = {"dtype": "float32", "prompt_length": 16384, "response_length": 16000}
     file = tmp_path / "tiny.yaml"

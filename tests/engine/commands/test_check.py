@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,19 +10,18 @@ from safetensors.torch import save_file
 
 import inf
 from _inf.apps.check.measure import BATCH, PROMPTS
-from _inf.apps.check.report import CheckReport
 from _inf.runtime.extras import has_verl
-from inf import ConfigError, InferenceEngine
+from inf import ConfigError
 from tests.support.check_references import FEW, trainers_batch
 
 
 @pytest.fixture(scope="module")
-def report(tiny: InferenceEngine) -> CheckReport:
+def report(tiny):
     return inf.check(tiny)
 
 
 @pytest.mark.verl
-def test_rollout_that_is_right_passes(report: CheckReport) -> None:
+def test_rollout_that_is_right_passes(report):
     assert report.passed and not report.findings and report.allowed == {"logprobs_diff_max": 1e-3}
     assert 0 < report.metrics["logprobs_diff_mean"] < report.metrics["logprobs_diff_max"] < 1e-3
     assert report.rows == BATCH and report.tokens > 8 * BATCH
@@ -37,9 +34,7 @@ def test_rollout_that_is_right_passes(report: CheckReport) -> None:
     assert report.notes == ["multi_turn: scripted: a second user message after the first answer"]
 
 
-def test_check_leaves_version_and_answers_as_they_were(
-    tiny: InferenceEngine, hf: InferenceEngine
-) -> None:
+def test_check_leaves_version_and_answers_as_they_were(tiny, hf):
     asked: dict[str, Any] = {"temperature": 0, "max_tokens": 16}
     before, version = tiny.generate(list(PROMPTS), **asked), tiny.weight_version
     inf.check(tiny, against=hf, **FEW)
@@ -48,9 +43,7 @@ def test_check_leaves_version_and_answers_as_they_were(
 
 
 @pytest.mark.verl
-def test_updated_engine_is_compared_with_an_engine_of_its_weights_only(
-    tiny: InferenceEngine, hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_updated_engine_is_compared_with_an_engine_of_its_weights_only(tiny, hf, monkeypatch):
     monkeypatch.setattr(tiny.rollout, "weight_version", 3)
     with pytest.raises(ConfigError, match="^check: .*updated weights"):
         inf.check(tiny)
@@ -59,7 +52,7 @@ def test_updated_engine_is_compared_with_an_engine_of_its_weights_only(
     assert "update_weights: not compared: the engine serves updated weights" in said.notes
 
 
-def test_wrong_calls_are_refused(tiny: InferenceEngine, tmp_path: Path) -> None:
+def test_wrong_calls_are_refused(tiny, tmp_path):
     for name, wrong in (("threshold", -1), ("max_tokens", 0), ("batch", 0)):
         with pytest.raises(ConfigError, match=f"^{name}: expected a number"):
             inf.check(tiny, **{name: wrong})
@@ -74,9 +67,7 @@ def test_wrong_calls_are_refused(tiny: InferenceEngine, tmp_path: Path) -> None:
 
 
 @pytest.mark.verl
-def test_trainers_batch_is_compared_as_an_object_and_as_either_file(
-    tiny: InferenceEngine, hf: InferenceEngine, tmp_path: Path
-) -> None:
+def test_trainers_batch_is_compared_as_an_object_and_as_either_file(tiny, hf, tmp_path):
     batch = trainers_batch(tiny, hf)
     batch.save_to_disk(tmp_path / "batch.pkl")
     save_file(dict(batch.batch.items()), tmp_path / "b.safetensors")
@@ -88,9 +79,7 @@ def test_trainers_batch_is_compared_as_an_object_and_as_either_file(
 
 
 @pytest.mark.verl
-def test_batch_without_the_rollouts_log_probs_gets_the_engines(
-    tiny: InferenceEngine, hf: InferenceEngine
-) -> None:
+def test_batch_without_the_rollouts_log_probs_gets_the_engines(tiny, hf):
     batch = trainers_batch(tiny, hf)
     batch.pop(["rollout_log_probs"])
     assert inf.check(tiny, against=batch, **FEW).passed
@@ -109,8 +98,8 @@ CHECK = ("check", "--batch", 2, "--max-tokens", 4)
 
 
 def test_command_says_it_in_json_and_its_exit_code_is_1_past_the_threshold(
-    on_tiny: Callable[..., Any], tmp_path: Path, report: CheckReport
-) -> None:
+    on_tiny, tmp_path, report
+):
     code, out, _ = on_tiny(*CHECK, "--json", "Hi", "Count to ten.")
     said = json.loads(out)
     assert code == 0 and said["passed"] and said["rows"] == 2 and "pairs" not in said

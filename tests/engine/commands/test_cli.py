@@ -8,14 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import inf
-from inf import GenerationOutput, InferenceEngine
+from inf import GenerationOutput
 from tests.support.scripts import (
     GONE_SECONDS,
     INF,
@@ -26,9 +24,6 @@ from tests.support.scripts import (
     until,
 )
 from tests.support.tiny import tiny_model
-
-Ran = tuple[int, str, str]
-Command = Callable[..., Ran]
 
 
 def one_line(text: str) -> str:
@@ -41,9 +36,7 @@ def one_line(text: str) -> str:
 # ─── Answers ───
 
 
-def test_every_parameter_reaches_generate(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_parameter_reaches_generate(command, monkeypatch):
     calls: list[dict[str, Any]] = []
 
     class Recorder:
@@ -65,9 +58,7 @@ def test_every_parameter_reaches_generate(
     assert calls == [{"prompt": "Hello", **given}]
 
 
-def test_rows_are_printed_in_order_one_json_object_each(
-    on_tiny: Command, tiny: InferenceEngine
-) -> None:
+def test_rows_are_printed_in_order_one_json_object_each(on_tiny, tiny):
     code, out, err = on_tiny("--n", "2", "--temperature", "0", "--max-tokens", "5", "--json", "Hi")
     with pytest.warns(UserWarning, match="all the same"):
         wanted = tiny.generate("Hi", n=2, temperature=0, max_tokens=5)
@@ -80,7 +71,7 @@ def test_rows_are_printed_in_order_one_json_object_each(
     assert len(out) < 4000 and tiny.tokenizer.pad_token_id not in rows[0]["token_ids"]
 
 
-def test_versions_are_the_packages(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_the_packages(command, monkeypatch):
     versions = {"torch": "2.9.1", "transformers": "5.1.0"}
     monkeypatch.setattr("_inf.apps.cli.installed", lambda package: versions.get(package, ""))
     stack = "verl (not installed), sglang (not installed), torch 2.9.1, transformers 5.1.0"
@@ -90,9 +81,7 @@ def test_versions_are_the_packages(command: Command, monkeypatch: pytest.MonkeyP
 # ─── Calls that are wrong: exit code 2 ───
 
 
-def test_config_model_or_prompt_that_cannot_be_used_is_one_line(
-    on_tiny: Command, tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_model_or_prompt_that_cannot_be_used_is_one_line(on_tiny, tiny, monkeypatch):
     code, out, err = on_tiny("")
     assert (code, out) == (2, "") and one_line(err).startswith("inf: prompt 0 is")
     monkeypatch.undo()
@@ -105,7 +94,7 @@ def test_config_model_or_prompt_that_cannot_be_used_is_one_line(
 
 
 @pytest.mark.verl
-def test_ctrl_c_while_the_engine_starts_exits_130_and_leaves_no_child(tmp_path: Path) -> None:
+def test_ctrl_c_while_the_engine_starts_exits_130_and_leaves_no_child(tmp_path):
     arguments = ["--set", f"model_path={tiny_model()}", "Hello"]
     with script(INF, tmp_path, arguments=arguments) as run:
 

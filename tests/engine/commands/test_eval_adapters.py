@@ -25,7 +25,7 @@ SETTINGS = [f"--set=rollout.{name}={value}" for name, value in ROLLOUT.items()]
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("reward.py").write_text(REWARD)
     write(Path("rows.jsonl"), verl_rows(4))
@@ -38,9 +38,7 @@ def evaluated(out: str, *more: str) -> int:
     return main(["eval", "rows.jsonl", model, *SETTINGS, *own])
 
 
-def test_adapter_of_a_run_answers_its_rows_and_is_compared_with_the_base(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_adapter_of_a_run_answers_its_rows_and_is_compared_with_the_base(capfd):
     assert evaluated("base") == 0
     assert evaluated("tuned", "--adapter", "mine=mine") == 0
     tuned, base = read(Path("tuned.jsonl")), read(Path("base.jsonl"))
@@ -63,7 +61,7 @@ def test_adapter_of_a_run_answers_its_rows_and_is_compared_with_the_base(
     assert "adapter" in capfd.readouterr().err
 
 
-def test_option_without_a_name_or_a_folder_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_option_without_a_name_or_a_folder_is_refused(capfd):
     for wrong, words in (("mine", "is not NAME=PATH"), ("a=nowhere", "is not a PEFT folder")):
         assert evaluated("wrong", "--adapter", wrong) == 2
         assert words in capfd.readouterr().err

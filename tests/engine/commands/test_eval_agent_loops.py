@@ -8,7 +8,7 @@ import functools
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,8 +32,6 @@ REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info):
     return {"score": 0.5, "turns": extra_info["num_turns"], "given": sorted(extra_info)}
 """
-Ran = Callable[..., tuple[int, str, str]]
-
 
 rows = functools.partial(verl_rows, extra={"interaction_kwargs": {"name": "gsm8k"}})
 
@@ -62,7 +60,7 @@ class Own(Loop):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "rows.jsonl", rows(3))
     Path("reward.py").write_text(REWARD)
@@ -72,9 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ─── Rows ───
 
 
-def test_parquets_columns_go_to_run_as_verls_trainer_gives_them(
-    tiny: InferenceEngine, tmp_path: Path
-) -> None:
+def test_parquets_columns_go_to_run_as_verls_trainer_gives_them(tiny, tmp_path):
     data = rows(3, level=2)
     data[1]["agent_name"] = "scores_itself"
     pandas.DataFrame(data).to_parquet(tmp_path / "test.parquet")
@@ -92,9 +88,7 @@ def test_parquets_columns_go_to_run_as_verls_trainer_gives_them(
     assert report.parameters["agent_loop"] == "two_turns"
 
 
-def test_samples_of_a_row_have_seeds_of_their_own_and_rows_without_a_name_no_loop(
-    tiny: InferenceEngine,
-) -> None:
+def test_samples_of_a_row_have_seeds_of_their_own_and_rows_without_a_name_no_loop(tiny):
     data, sampled = rows(2), {"n": 3, "temperature": 1.0, "seed": 5, "reward": half(), **PARAMS}
     data[1]["agent_name"] = "two_turns"
     table = pandas.DataFrame(data)
@@ -105,9 +99,7 @@ def test_samples_of_a_row_have_seeds_of_their_own_and_rows_without_a_name_no_loo
     assert runs[2].agent_loops == {} and "agent_loops" not in json.loads(runs[2].json())
 
 
-def test_loops_own_score_is_first_and_the_reward_function_gets_its_fields(
-    on_tiny: Ran, folder: Path
-) -> None:
+def test_loops_own_score_is_first_and_the_reward_function_gets_its_fields(on_tiny, folder):
     write(folder / "rows.jsonl", rows(5))
     command = ["eval", "rows.jsonl", "--agent-loop", "scores_itself", "--reward", "reward.py"]
     code, out, err = on_tiny(*command, *OPTIONS)
@@ -127,9 +119,7 @@ def test_loops_own_score_is_first_and_the_reward_function_gets_its_fields(
     assert [row["reward"] for row in read(folder / "eval.jsonl")][:2] == [0.25, 0.75]
 
 
-def test_row_that_verls_reward_cannot_score_needs_a_score_of_its_loop(
-    tiny: InferenceEngine,
-) -> None:
+def test_row_that_verls_reward_cannot_score_needs_a_score_of_its_loop(tiny):
     data = rows(2)
     for row in data:
         del row["reward_model"]
@@ -143,7 +133,7 @@ def test_row_that_verls_reward_cannot_score_needs_a_score_of_its_loop(
         inf.evaluate(tiny, data, **PARAMS)  # without a loop
 
 
-def test_row_whose_loop_raises_is_an_error_that_is_tried_again(on_tiny: Ran, folder: Path) -> None:
+def test_row_whose_loop_raises_is_an_error_that_is_tried_again(on_tiny, folder):
     command = ["eval", "rows.jsonl", "--agent-loop", "raises", "--reward", "reward.py", *OPTIONS]
     for _ in range(2):
         code, out, err = on_tiny(*command)
@@ -156,7 +146,7 @@ def test_row_whose_loop_raises_is_an_error_that_is_tried_again(on_tiny: Ran, fol
 # ─── Ids that were not sampled ───
 
 
-def test_unsampled_ids_are_counted_and_said_once(on_tiny: Ran, folder: Path) -> None:
+def test_unsampled_ids_are_counted_and_said_once(on_tiny, folder):
     command = ["eval", "rows.jsonl", "--agent-loop", "renders_again", "--reward", "reward.py"]
     code, out, err = on_tiny(*command, *OPTIONS)
     found = read(folder / "eval.jsonl")
@@ -179,7 +169,7 @@ def test_unsampled_ids_are_counted_and_said_once(on_tiny: Ran, folder: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """A YAML file of loops, and their module beside it."""
     folder = tmp_path_factory.mktemp("loops")
     shutil.copy(loops.__file__, folder / "loops_of_a_file.py")
@@ -199,15 +189,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def listing(files: Path) -> Iterator[InferenceEngine]:
+def listing(files):
     with InferenceEngine(files / "config.yaml") as engine:
         yield engine
 
 
 @pytest.fixture
-def evaluated(
-    listing: InferenceEngine, files: Path, command: Ran, folder: Path, monkeypatch: Any
-) -> Ran:
+def evaluated(listing, files, command, folder, monkeypatch):
     """`inf eval rows.jsonl` with the listed loop, and what is given."""
 
     monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(listing))
@@ -215,9 +203,7 @@ def evaluated(
     return lambda *more: command("eval", "rows.jsonl", *config, *more)
 
 
-def test_file_of_another_version_of_its_loop_is_refused_by_name(
-    evaluated: Ran, listing: InferenceEngine, files: Path
-) -> None:
+def test_file_of_another_version_of_its_loop_is_refused_by_name(evaluated, listing, files):
     chosen = ("--agent-loop", "listed")
     assert evaluated(*chosen, "--limit", 1)[0] == 0
     asked = listing.stats()["requests"]
@@ -245,8 +231,8 @@ def test_file_of_another_version_of_its_loop_is_refused_by_name(
 
 
 def test_loop_of_a_program_is_known_by_its_code_and_one_that_cannot_be_read_is_not_resumed(
-    tiny: InferenceEngine, tmp_path: Path
-) -> None:
+    tiny, tmp_path
+):
     def again(kind: type) -> Any:
         out, reward = tmp_path / "run", half()
         return inf.evaluate(tiny, rows(2), agent_loop=kind, reward=reward, out=out, **PARAMS)
@@ -264,7 +250,7 @@ def test_loop_of_a_program_is_known_by_its_code_and_one_that_cannot_be_read_is_n
 # ─── What is refused, before anything is asked ───
 
 
-def test_what_no_loop_can_answer_is_refused(tiny: InferenceEngine) -> None:
+def test_what_no_loop_can_answer_is_refused(tiny):
     asked, kwargs = tiny.stats()["requests"], {"agent_kwargs": {"ability": "x"}}
     for params, agent_name, says in (
         (
@@ -286,12 +272,7 @@ def test_what_no_loop_can_answer_is_refused(tiny: InferenceEngine) -> None:
 # ─── A file of prompts ───
 
 
-def test_batch_writes_the_default_loops_rows_in_each_form(
-    files: Path,
-    folder: Path,
-    command: Ran,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_batch_writes_the_default_loops_rows_in_each_form(files, folder, command, monkeypatch):
     with InferenceEngine(files / "default.yaml") as engine:
         monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(engine))
         asked = [{"role": "user", "content": "Count."}]

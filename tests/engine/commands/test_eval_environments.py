@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import inf
 from _inf.apps.cli import main
 from _inf.apps.eval.environments import factory_of_file
-from inf import ConfigError, InferenceEngine
+from inf import ConfigError
 from tests.support import environments as kinds
 from tests.support.pages import ROOT, blocks
 from tests.support.refusals import refused
@@ -31,9 +30,7 @@ def length(
     return float(len(solution_str) > 0) + extra_info["rollout_reward_scores"]["environment"]
 
 
-def test_rewards_are_the_environments_and_rows_resume(
-    caller: InferenceEngine, tmp_path: Path
-) -> None:
+def test_rewards_are_the_environments_and_rows_resume(caller, tmp_path):
     out = tmp_path / "rows"
     call: dict[str, Any] = {"environment_factory": kinds.Sums, "out": out}
     report = inf.evaluate(caller, ROWS, **call)
@@ -54,7 +51,7 @@ def test_rewards_are_the_environments_and_rows_resume(
     assert caller.stats()["requests"] == before
 
 
-def test_row_without_any_reward_says_so(caller: InferenceEngine) -> None:
+def test_row_without_any_reward_says_so(caller):
     with pytest.warns(UserWarning):
         report = inf.evaluate(caller, ROWS[:1], environment_factory=kinds.Counter)
     [row] = report.rows
@@ -62,9 +59,7 @@ def test_row_without_any_reward_says_so(caller: InferenceEngine) -> None:
     assert "the environment gave no reward, and" in row["error"]["message"]
 
 
-def test_command_of_the_page_prints_the_rewards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_of_the_page_prints_the_rewards(tmp_path, monkeypatch, capsys):
     (tmp_path / "homework.py").write_text(blocks("docs/environments.md", "python")[0])
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
@@ -76,7 +71,7 @@ def test_command_of_the_page_prints_the_rewards(
     assert figure in capsys.readouterr().out
 
 
-def test_factory_that_is_not_there_and_columns_by_hand_are_refused(caller: InferenceEngine) -> None:
+def test_factory_that_is_not_there_and_columns_by_hand_are_refused(caller):
     for named, says in (
         ("Sums", "name a file and a factory"),
         ("nowhere.py:Sums", "there is no file"),

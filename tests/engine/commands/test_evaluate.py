@@ -15,7 +15,7 @@ import yaml
 
 import inf
 from _inf.apps.eval.benchmarks import HASHES, RULES
-from inf import ConfigError, InferenceEngine
+from inf import ConfigError
 from tests.support.json_lines import read
 from tests.support.scripts import INF, START_SECONDS, TINY, alive, script, until
 from tests.support.tiny import tiny_model
@@ -43,9 +43,7 @@ def but_reward(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.verl
-def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
-    tiny: InferenceEngine, tmp_path: Path
-) -> None:
+def test_parquet_of_verls_form_is_scored_as_verl_scores_it(tiny, tmp_path):
     from verl.utils.reward_score import default_compute_score
 
     pandas.DataFrame(verl_rows(5)).to_parquet(tmp_path / "test.parquet")
@@ -65,7 +63,7 @@ def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
     assert read(tmp_path / "run.jsonl") == report.rows
 
 
-def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None:
+def test_evaluation_runs_where_an_event_loop_does(tiny):
     async def cell() -> Any:
         return inf.evaluate(tiny, verl_rows(2), reward=even_length(), max_tokens=4)
 
@@ -74,9 +72,7 @@ def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None
 
 
 @pytest.mark.verl
-def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(
-    tiny: InferenceEngine,
-) -> None:
+def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(tiny):
     [row], asked = verl_rows(1), tiny.stats()["requests"]
     unscored = {name: value for name, value in row.items() if name != "reward_model"}
     for data, params, says in (
@@ -91,11 +87,8 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(
 
 @pytest.mark.verl
 def test_rows_are_greedy_answers_with_the_verdicts_of_both_rules(
-    on_tiny: Callable[..., Any],
-    tiny: InferenceEngine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    on_tiny, tiny, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     options = ("--data", PROBLEMS, "--max-tokens", 24, "--reward-workers", 0, "--limit", 2)
     code, out, _ = on_tiny("eval", "gsm8k", *options)
@@ -116,7 +109,7 @@ def test_rows_are_greedy_answers_with_the_verdicts_of_both_rules(
 
 @pytest.mark.soak  # two engines of their own
 @pytest.mark.verl
-def test_killed_run_is_resumed_without_a_lost_row(tmp_path: Path) -> None:
+def test_killed_run_is_resumed_without_a_lost_row(tmp_path):
     """That a resumed run with verl's tools scores as verl does: `test_tool_loop.py`."""
     prompts = 10
     pandas.DataFrame(verl_rows(prompts)).to_parquet(tmp_path / "test.parquet")

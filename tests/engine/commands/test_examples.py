@@ -21,7 +21,6 @@ from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
 import inf
-from inf import InferenceEngine
 from tests.support.scripts import (
     GONE_SECONDS,
     START_SECONDS,
@@ -35,7 +34,7 @@ EXAMPLES = Path(inf.__file__).parent / "examples"
 
 
 @pytest.fixture
-def short(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def short(tiny, monkeypatch):
     """A script's engine is the session's, and its answers are short."""
     monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
     for name in ("generate", "stream"):
@@ -48,11 +47,7 @@ def short_answers(method: Callable[..., Any], *args: Any, **params: Any) -> Any:
 
 
 @pytest.mark.usefixtures("short")
-def test_chat_remembers_the_turns_before_and_ends_with_an_empty_line(
-    tiny: InferenceEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_chat_remembers_the_turns_before_and_ends_with_an_empty_line(tiny, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("My name is Ada.\nWhat is my name?\n\nnever\n"))
     before = tiny.stats()["requests"]
     program = runpy.run_path(str(EXAMPLES / "chat.py"))
@@ -68,7 +63,7 @@ TRAINING = ("environment", "grpo", "grpo_async", "tool_calling", "train_agent")
 
 
 @pytest.mark.parametrize("name", [*QUIET, *TRAINING])
-def test_example_stops_at_ctrl_c_without_a_traceback(name: str, monkeypatch: Any) -> None:
+def test_example_stops_at_ctrl_c_without_a_traceback(name, monkeypatch):
     monkeypatch.setattr(inf, "InferenceEngine", interrupt)
     monkeypatch.setattr(sys, "argv", [name])
     ends = contextlib.nullcontext() if name in QUIET else pytest.raises(SystemExit, match="130")
@@ -77,7 +72,7 @@ def test_example_stops_at_ctrl_c_without_a_traceback(name: str, monkeypatch: Any
 
 
 @pytest.mark.slow
-def test_example_that_gets_sigint_ends_its_engine_and_says_nothing(tmp_path: Path) -> None:
+def test_example_that_gets_sigint_ends_its_engine_and_says_nothing(tmp_path):
     program = (
         "import os, runpy, sys\n"
         "sys.stdin = os.fdopen(os.pipe()[0])  # nobody types\n"
@@ -98,9 +93,7 @@ def interrupt(*_: Any, **__: Any) -> NoReturn:
 
 @pytest.mark.verl
 @pytest.mark.usefixtures("short")
-def test_evaluation_scores_each_problem(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluation_scores_each_problem(monkeypatch, capsys):
     problems = str(EXAMPLES / "problems.jsonl")
     monkeypatch.setattr(sys, "argv", ["eval_gsm8k.py", problems, "2"])
     program = runpy.run_path(str(EXAMPLES / "eval_gsm8k.py"))
@@ -131,9 +124,7 @@ awaited
 
 @pytest.mark.verl
 @pytest.mark.slow
-def test_notebook_of_the_evaluation_runs_stops_and_shows_its_answers_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notebook_of_the_evaluation_runs_stops_and_shows_its_answers_alone(tmp_path, monkeypatch):
     notebook = nbformat.read(EXAMPLES / "gsm8k_eval.ipynb", as_version=4)
     for cell in notebook.cells:
         cell.source = cell.source.replace("max_tokens=128", "max_tokens=24")

@@ -46,7 +46,7 @@ Answers = dict[str, list[Any]]  # the answers to each task's requests, then the 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Three tasks and their rows."""
     folder = tmp_path_factory.mktemp("tasks")
     rows = [{**row, "text": TEXT * (index + 1)} for index, row in enumerate(QUESTIONS)]
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Any:
+def theirs():
     """The harness's own backend on the same folder."""
     from lm_eval.models.huggingface import HFLM  # seconds of imports
 
@@ -107,17 +107,13 @@ def assert_equal(ours: Answers, theirs: Answers) -> None:
                 assert figures[metric] == pytest.approx(value, rel=1e-3), metric
 
 
-def test_log_likelihoods_and_texts_are_those_of_the_harnesss_own_backend(
-    engine: InferenceEngine, theirs: Any, folder: Path
-) -> None:
+def test_log_likelihoods_and_texts_are_those_of_the_harnesss_own_backend(engine, theirs, folder):
     assert_equal(asked(engine, folder, [*TASKS]), answered(theirs, folder, [*TASKS]))
     names, how = ["own_answer", "own_choice"], {"apply_chat_template": True}
     assert_equal(asked(engine, folder, names, **how), answered(theirs, folder, names, **how))
 
 
-def test_text_that_is_too_long_is_cut_in_the_same_places(
-    theirs: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_that_is_too_long_is_cut_in_the_same_places(theirs, folder, monkeypatch):
     """On an engine whose rows have 17 tokens, so that the client cuts its windows at 15."""
     rollout = {"name": "hf", "prompt_length": 16, "response_length": 1, "dtype": "float32"}
     with InferenceEngine(device="cpu", rollout=rollout) as short:

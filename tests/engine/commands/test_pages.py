@@ -11,7 +11,6 @@ import io
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +50,8 @@ def runs_here(block: str) -> bool:
     return has_verl() or (not needs_verl and all(map(importlib.util.find_spec, modules)))
 
 
-Run = Callable[..., dict[str, Any]]
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path, monkeypatch):
     """`run(engine, *programs)` runs programs in a new folder, whose engine is this one; returns
     their names."""
     monkeypatch.chdir(tmp_path)
@@ -70,9 +66,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_python_of_the_page_on_serving_runs(
-    tiny: InferenceEngine, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_python_of_the_page_on_serving_runs(tiny, run, capsys):
     programs = blocks("docs/serving.md", "python")
     if not has_verl():
         programs = [each.partition("    batch = engine.trainer_batch(")[0] for each in programs]
@@ -86,7 +80,7 @@ def test_python_of_the_page_on_serving_runs(
 
 
 @pytest.mark.verl
-def test_program_of_the_page_on_agents_makes_a_batch(tiny: InferenceEngine, run: Run) -> None:
+def test_program_of_the_page_on_agents_makes_a_batch(tiny, run):
     """Each rollout has the two answers of a process of its own. One agent asks nothing at first,
     and one does not end."""
     program, agent = blocks("docs/train_any_agent.md", "python")
@@ -103,21 +97,14 @@ def test_program_of_the_page_on_agents_makes_a_batch(tiny: InferenceEngine, run:
 
 
 @pytest.mark.verl
-def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(
-    tiny: InferenceEngine, run: Run
-) -> None:
+def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(tiny, run):
     names = run(contextlib.nullcontext(tiny), *blocks("docs/rollouts.md", "python"))
     before, after = names["batch"].batch, names["again"].batch
     assert all(before[name].equal(after[name]) for name in before.keys())
     assert len(names["one"]) == 1 and len(names["rollouts"]) == 4
 
 
-def test_python_of_the_page_on_evaluation_runs(
-    tiny: InferenceEngine,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_python_of_the_page_on_evaluation_runs(tiny, run, monkeypatch, capsys):
     own_reward, program, tracked, _ = blocks("docs/evaluation.md", "python")
     row = {"prompt": "Hello", "data_source": "own", "reward_model": {"ground_truth": "e"}}
     pandas.DataFrame([row]).to_parquet("test.parquet")
@@ -148,15 +135,8 @@ def engine_of(block: str) -> InferenceEngine:
     ],
 )
 def test_page_prints_what_its_comments_say(
-    page: str,
-    lines: int,
-    without_verl: int,
-    caller: InferenceEngine,
-    run: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    page, lines, without_verl, caller, run, tmp_path, monkeypatch, capsys
+):
     """Blocks that begin with a file's name are that file; one engine, the last, runs the others."""
     monkeypatch.syspath_prepend(tmp_path)
     programs = []
@@ -183,14 +163,7 @@ def test_page_prints_what_its_comments_say(
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/first_hour.md", "docs/generate.md"])
-def test_programs_print_what_the_page_shows(
-    page: str,
-    engine: InferenceEngine,
-    caller: InferenceEngine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_programs_print_what_the_page_shows(page, engine, caller, tmp_path, monkeypatch, capsys):
     engines = {"": engine, "tests/tool_model": caller}
     monkeypatch.setattr(inf, "InferenceEngine", lambda model_path="": engines[model_path])
     monkeypatch.chdir(tmp_path)
@@ -203,11 +176,8 @@ def test_programs_print_what_the_page_shows(
 @pytest.mark.slow
 @pytest.mark.verl
 def test_commands_of_the_first_hour_print_what_the_page_shows(
-    engine: InferenceEngine,
-    command: Callable[..., tuple[int, str, str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    engine, command, tmp_path, monkeypatch
+):
     """But for speeds and dates, and what a chat shows on a terminal only."""
     start = inf.InferenceEngine
     monkeypatch.setattr(
@@ -245,7 +215,7 @@ def weather(city: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:n. the 4 samples:UserWarning")
-def test_page_on_generate_has_each_keyword_with_a_value_that_works(tiny: InferenceEngine) -> None:
+def test_page_on_generate_has_each_keyword_with_a_value_that_works(tiny):
     """What needs a config, a model or files of its own has a link, and may be refused by name."""
     page = (ROOT / "docs/generate.md").read_text()
     shown = re.findall(r"^\| `(\w+)=(.*?)` \| (.*) \|$", page, re.M)
@@ -262,8 +232,8 @@ def test_page_on_generate_has_each_keyword_with_a_value_that_works(tiny: Inferen
 
 @pytest.mark.slow
 def test_file_of_an_mcp_server_on_the_page_of_tools_runs_and_nothing_but_the_answer_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """A model of Transformers starts, answers and ends without a word: Transformers 5 has progress
     bars of weights, Triton 3.9 a report at an unusual exit. So does the server."""
     pytest.importorskip("mcp_types", reason="version 2 of the package mcp is not installed")

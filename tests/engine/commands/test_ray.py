@@ -7,7 +7,6 @@ import contextlib
 import json
 import random
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +60,7 @@ def scheduler(process: psutil.Process) -> bool:
 
 
 @pytest.mark.soak  # over a minute
-def test_killed_actor_and_killed_engine_lose_and_double_no_row(
-    tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_actor_and_killed_engine_lose_and_double_no_row(tiny, tmp_path, monkeypatch):
     chance = random.Random(7)
     lengths = [chance.randint(10, 120) for _ in range(ROWS)]
     source, out = write(tmp_path / "in.jsonl", asked(lengths)), tmp_path / "out.jsonl"
@@ -108,7 +105,7 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
 
 
 @pytest.mark.verl
-def test_address_where_no_cluster_is_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_where_no_cluster_is_is_refused_by_name(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ConfigError, match="RAY_ADDRESS: no cluster answers at 127.0.0.1:1"):
         with cluster():
@@ -131,7 +128,7 @@ with cluster() as ray:
 
 
 @pytest.mark.slow
-def test_other_users_can_neither_read_its_files_nor_give_it_work(tmp_path: Path) -> None:
+def test_other_users_can_neither_read_its_files_nor_give_it_work(tmp_path):
     (tmp_path / "home").mkdir()
     with script(ALONE, tmp_path / "run", variables={"HOME": str(tmp_path / "home")}) as run:
         assert 0o700 in run.hear("modes")[1:]
@@ -160,8 +157,8 @@ SHARES: list[tuple[list[tuple[float, float]], str, int, Any]] = [
 
 @pytest.mark.parametrize(("free", "device", "workers", "wanted"), SHARES)
 def test_share_is_a_gpu_or_as_many_cores_as_each_engine_finds_on_one_machine(
-    free: list[tuple[float, float]], device: str, workers: int, wanted: Any
-) -> None:
+    free, device, workers, wanted
+):
     config = load_config(None, {"device": device, "rollout": {"max_num_seqs": 1024}})
     machines = [{"CPU": float(cores), "GPU": float(gpus)} for cores, gpus in free]
     has_gpus = device == "cuda" or any(each["GPU"] for each in machines)
@@ -174,7 +171,7 @@ def test_share_is_a_gpu_or_as_many_cores_as_each_engine_finds_on_one_machine(
 
 
 @pytest.fixture
-def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def two_machines(monkeypatch):
     """Ray's own cluster for tests: two machines that say they have 8 cores each, on loopback."""
     import ray
     from ray._private import ray_constants
@@ -204,8 +201,8 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.verl
 def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the_wait(
-    two_machines: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    two_machines, monkeypatch
+):
     import ray
     from ray._private.state import available_resources_per_node
 
@@ -252,15 +249,13 @@ class Handle:
 
 
 @pytest.fixture
-def handle(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
+def handle(tiny, monkeypatch):
     handle = Handle(tiny)
     monkeypatch.setattr(inf, "InferenceEngine", handle)
     yield handle
 
 
-def test_worker_answers_lines_beside_their_columns_from_several_threads(
-    handle: Handle, tiny: InferenceEngine
-) -> None:
+def test_worker_answers_lines_beside_their_columns_from_several_threads(handle, tiny):
     worker = InferenceWorker(params={"temperature": 0, "max_tokens": 9})
     prompts = [[f"{name} {i}" for i in range(3)] for name in "abcd"]
     texts = [[*(json.dumps({"prompt": each}) for each in three), b"{"] for three in prompts]
@@ -276,9 +271,7 @@ def test_worker_answers_lines_beside_their_columns_from_several_threads(
         assert "JSON" in bad["error"]["message"]
 
 
-def test_worker_refuses_wrong_parameters_and_another_model_once_and_not_by_line(
-    handle: Handle, tiny: InferenceEngine
-) -> None:
+def test_worker_refuses_wrong_parameters_and_another_model_once_and_not_by_line(handle, tiny):
     batch = {"text": ['{"prompt": "Hello"}']}
     with pytest.raises(ConfigError, match="top_p"):
         InferenceWorker(params={"top_p": 7})(batch)

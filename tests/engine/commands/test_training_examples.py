@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,7 @@ PROMPT, ANSWER = [5, 6, 7], [9, 10, 11, 12]
 
 
 @pytest.mark.verl
-def test_three_steps_move_the_served_model_with_the_trained_one(
-    mortal: InferenceEngine, tmp_path: Path
-) -> None:
+def test_three_steps_move_the_served_model_with_the_trained_one(mortal, tmp_path):
     grpo = runpy.run_path(str(EXAMPLES / "grpo.py"))
     reference = Transformers.of(tiny_model())
     model = reference.model
@@ -49,7 +46,7 @@ def test_three_steps_move_the_served_model_with_the_trained_one(
 
 @pytest.mark.slow
 @pytest.mark.verl
-def test_adapter_that_learns_is_the_one_that_is_served() -> None:
+def test_adapter_that_learns_is_the_one_that_is_served():
     grpo = runpy.run_path(str(EXAMPLES / "grpo.py"))
     model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
     learning = grpo["with_lora"](model)
@@ -71,9 +68,7 @@ def test_adapter_that_learns_is_the_one_that_is_served() -> None:
 @pytest.mark.parametrize(
     ("example", "tasks"), [("train_agent.py", "PRICES"), ("environment.py", "NUMBERS")]
 )
-def test_two_steps_train_on_what_was_sampled(
-    example: str, tasks: str, mortal: InferenceEngine
-) -> None:
+def test_two_steps_train_on_what_was_sampled(example, tasks, mortal):
     program = runpy.run_path(str(EXAMPLES / example))
     model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
     seen = []
@@ -103,7 +98,7 @@ def test_two_steps_train_on_what_was_sampled(
 
 @pytest.mark.slow
 @pytest.mark.verl
-def test_rows_of_older_policies_are_weighted_by_their_ratio(mortal: InferenceEngine) -> None:
+def test_rows_of_older_policies_are_weighted_by_their_ratio(mortal):
     script = runpy.run_path(str(EXAMPLES / "grpo_async.py"))
     reference = Transformers.of(tiny_model())
     try:
@@ -123,7 +118,7 @@ CALL = '<tool_call>\n{"name": "price", "arguments": {"item": "pen"}}\n</tool_cal
 
 
 @pytest.fixture(scope="module")
-def program() -> dict[str, Any]:
+def program():
     found = runpy.run_path(str(ROOT / "examples" / "train_agent.py"))
     found["rollouts"].__globals__.update(PRICES={"pen": 3}, SAMPLES=1, MAX_TOKENS=200)
     return found
@@ -144,9 +139,7 @@ def rollouts(program: dict[str, Any], engine: InferenceEngine) -> tuple[Any, tor
         (("It costs 3 dollars.",), 0.0, 1),
     ],
 )
-def test_agent_and_its_sub_agent_are_rows_of_one_rollout(
-    program: dict[str, Any], said: tuple[str, ...], reward: float, rows: int
-) -> None:
+def test_agent_and_its_sub_agent_are_rows_of_one_rollout(program, said, reward, rows):
     with speaking() as (speaker, engine):
         speaker.says(*said)
         batch, rewards = rollouts(program, engine)
@@ -158,7 +151,7 @@ def test_agent_and_its_sub_agent_are_rows_of_one_rollout(
 
 
 @pytest.mark.verl
-def test_advantages_count_each_rollout_once(program: dict[str, Any]) -> None:
+def test_advantages_count_each_rollout_once(program):
     """By hand: three rollouts of one task, of rewards 1, 0 and 0, the first of three rows. Their
     mean is 1/3 and their spread the square root of 1/3, whatever the number of rows."""
     from verl import DataProto
