@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import random
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 import torch
 
 from _inf.backends.verl import environment
+from tests.support.installed import ran
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 
@@ -103,26 +103,30 @@ def test_log_probs_of_a_prompt_are_the_same_in_pieces_and_as_a_whole():
 
 
 SET_UP = """
-import pathlib
+import pathlib, sys
 from _inf.backends.verl.environment import prepare
 prepare("cpu")
+from _inf.backends.verl.child import setup
+setup.import_all(pathlib.Path(sys.argv[1]))
+names = "flashinfer", "torch._inductor.compile_fx", "torchao", "pandas"
+assert not [name for name in names if name in sys.modules]
+assert "sglang.srt.managers.tokenizer_manager" in sys.modules
 import torch
-from _inf.backends.verl.child.setup import set_up
 before = torch.get_float32_matmul_precision()
 options = dict(cpu_attention=False, pack_weights=False, kernel_library=None, experts=False)
-set_up(pathlib.Path("engine.log"), device="cpu", trust_remote_code=False, **options)
+setup.set_up(pathlib.Path(sys.argv[1]), device="cpu", trust_remote_code=False, **options)
 print(before, torch.get_float32_matmul_precision())
 """
 
 
 @pytest.mark.slow
-def test_float32_stays_float32_where_a_variable_asks_for_tf32():
+def test_scheduler_imports_no_compiler_and_float32_stays_float32_where_a_variable_asks_for_tf32(
+    tmp_path,
+):
     """NVIDIA's containers set it."""
-    variables = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", SET_UP], env=variables, capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout.splitlines()[-1:] == ["high highest"], done.stderr[-2000:]
+    variables = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+    said = ran(sys.executable, "-c", SET_UP, tmp_path / "engine.log", **variables)
+    assert said.splitlines()[-1] == "high highest"
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import shutil
 import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -65,14 +65,32 @@ def test_norms_call_kernels_of_the_wheel_and_float32_norms_none(facts):
     assert "'sgl_kernel::gemma_rmsnorm'" in norms["GemmaRMSNorm bfloat16"]
 
 
+@pytest.fixture(autouse=True)
+def _serial_on_a_cpu(monkeypatch):
+    """As without `pytest --overlap`."""
+    monkeypatch.setattr("_inf.backends.verl.server_arguments.SERIAL_DEVICES", {"cpu"})
+
+
 def arguments_of(
-    monkeypatch: pytest.MonkeyPatch, capability: int = 9, gigabytes: int = 80, **rollout: Any
+    monkeypatch: pytest.MonkeyPatch,
+    device: Literal["cuda", "cpu"] = "cuda",
+    capability: int = 9,
+    gigabytes: int = 80,
+    keys: dict[str, Any] | None = None,
+    sglang: dict[str, Any] | None = None,
+    **rollout: Any,
 ) -> dict[str, Any]:
     gpu = SimpleNamespace(total_memory=gigabytes * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (capability, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: gpu)
-    config = load_config(None, {"model_path": "another", "rollout": rollout})
-    return server_arguments(with_dtype(config, False, PretrainedConfig()), 64, "cuda", "info")
+    rollout |= {"engine_kwargs": {"sglang": sglang}} if sglang else {}
+    config = load_config(None, {"model_path": "another", "rollout": rollout, **(keys or {})})
+    known = with_dtype(config, device == "cpu", PretrainedConfig())
+    return server_arguments(known, 64, device, "info")
+
+
+ON_A_CPU, TORCHS = {"device": "cpu"}, {"attention_backend": "torch_native"}
+EXPERTS, OVERLAP = "enable_return_routed_experts", "disable_overlap_schedule"
 
 
 @pytest.mark.parametrize(
@@ -81,22 +99,51 @@ def arguments_of(
         ({}, {"attention_backend": None, "cuda_graph_max_bs": 1024, "enable_memory_saver": False}),
         ({"dtype": "float32"}, {"attention_backend": "triton"}),
         ({"capability": 8}, {"attention_backend": "triton"}),
-        ({"max_num_seqs": 50}, {"cuda_graph_max_bs": 50 + 32, "disable_overlap_schedule": False}),
+        ({"max_num_seqs": 50}, {"cuda_graph_max_bs": 50 + 32, OVERLAP: False}),
         ({"gigabytes": 24, "gpu_memory_utilization": 0.9}, {"cuda_graph_max_bs": 307}),
         ({"cudagraph_capture_sizes": [1, 8]}, {"cuda_graph_bs": [1, 8]}),
-        ({"free_cache_engine": True}, {"enable_memory_saver": True}),
-        ({"free_cache_engine": True}, {"enable_weights_cpu_backup": True}),
+        (
+            {"free_cache_engine": True},
+            {"enable_memory_saver": True, "enable_weights_cpu_backup": True},
+        ),
+        ({"free_cache_engine": True, **ON_A_CPU}, {"enable_memory_saver": False}),
+        ({"tensor_model_parallel_size": 2, "expert_parallel_size": 2}, {"ep_size": 2}),
+        ({"sglang": {"page_size": 16}}, {"attention_backend": None}),
+        ({"sglang": {"attention_backend": "triton"}}, {"attention_backend": "triton"}),
+        (
+            {"sglang": {"attention_backend": None}, **ON_A_CPU},
+            {"attention_backend": "torch_native"},
+        ),
+        ({"sglang": {"enable_torch_compile": True}}, {"enable_torch_compile": True}),
+        (ON_A_CPU, TORCHS | {OVERLAP: True}),
+        ({"sglang": {OVERLAP: None}}, {OVERLAP: False}),
+        ({"sglang": {OVERLAP: True}}, {OVERLAP: True}),
+        ({"sglang": {OVERLAP: False}, **ON_A_CPU}, {OVERLAP: False}),
+        ({"sglang": {EXPERTS: True}}, {OVERLAP: True}),
     ],
     ids=str,
 )
-def test_server_arguments_of_a_gpu(monkeypatch, how, expected):
+def test_server_arguments_of_a_device(monkeypatch, how, expected):
     assert arguments_of(monkeypatch, **how).items() >= expected.items()
 
 
-def test_attention_that_does_not_compute_in_float32_is_refused(monkeypatch):
-    asked = {"engine_kwargs": {"sglang": {"attention_backend": "fa3"}}, "dtype": "float32"}
-    with pytest.raises(ConfigError, match="attention_backend: fa3 computes in half precision"):
-        arguments_of(monkeypatch, **asked)
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (
+            {"sglang": {"attention_backend": "fa3"}, "dtype": "float32"},
+            "attention_backend: fa3 computes in half precision",
+        ),
+        ({"sglang": {EXPERTS: True, OVERLAP: False}}, f"engine_kwargs.sglang.{OVERLAP}: "),
+        ({"sglang": {"enable_torch_compile": True}, **ON_A_CPU}, "enable_torch_compile: "),
+        ({"keys": {"pack_weights": False}}, "^pack_weights: "),
+        ({"keys": {"compiled_kernels": False}}, "^compiled_kernels: "),
+    ],
+    ids=str,
+)
+def test_argument_that_its_device_cannot_have_is_refused(monkeypatch, how, says):
+    with pytest.raises(ConfigError, match=says):
+        arguments_of(monkeypatch, **how)
 
 
 @needs_headers

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from _inf.backends.verl import environment
+from tests.support.installed import ran
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl]  # it imports the whole stack
 WIDTH, HEADS, POSITIONS = 64, 3, 50
@@ -93,10 +93,12 @@ def test_rotation_is_sglangs_and_of_another_kind_takes_sglangs_path(model_code, 
         assert model_code.rotate(compiled_kernels, marker, other, *given, **named) == marker()
 
 
-# In a process of its own, because what is imported stays; the child's environment comes first.
+# In a process of its own, because what is imported stays; the child's environment comes first. It
+# has a package of models, one with the name of a file of SGLang's.
 PROGRAM = """
 import json, sys
 from _inf.backends.verl import environment
+from tests.support.installed import ran
 environment.prepare("cpu")
 from _inf.backends.verl.child.model_code import FILES, ModelClasses, entry_classes, registry
 
@@ -105,6 +107,7 @@ def new():
     names = [name for name in sys.modules if name not in before]
     return sorted(name for name in names if name.startswith("sglang.srt.models."))
 report = {"at first": list(models), "qwen": "Qwen2ForCausalLM" in models, "qwen files": new()}
+report["own"] = models["LlamaForCausalLM"].__module__
 report["strangers"] = sorted({"wandb", "timm"} & set(sys.modules))
 report["unknown"] = "NobodysForCausalLM" in models
 every = registry.import_model_classes.__wrapped__("sglang.srt.models")
@@ -116,43 +119,25 @@ print(json.dumps(report))
 """
 
 
-EXTERNAL = """
-from _inf.backends.verl import environment
-environment.prepare("cpu")
-from _inf.backends.verl.child.model_code import ModelClasses, registry
-
-models = ModelClasses(registry.ModelRegistry.models)
-print(models["LlamaForCausalLM"].__module__ if "LlamaForCausalLM" in models else None)
-"""
-
-
 @pytest.mark.slow
-def test_model_package_of_ones_own_wins_also_with_the_name_of_a_file_of_sglang(tmp_path):
-    (tmp_path / "own_models").mkdir()
-    (tmp_path / "own_models" / "__init__.py").touch()
-    (tmp_path / "own_models" / "llama.py").write_text(
-        "class LlamaForCausalLM: pass\nEntryClass = LlamaForCausalLM\n"
-    )
+def test_only_the_file_of_an_architecture_is_imported_all_for_an_unknown_one_and_ones_own_wins(
+    tmp_path,
+):
+    package = tmp_path / "own_models"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    own = "class LlamaForCausalLM: pass\nEntryClass = LlamaForCausalLM\n"
+    (package / "llama.py").write_text(own)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    own = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "own_models", "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", EXTERNAL],
-        env={**os.environ, **own}, capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    assert done.stdout.splitlines()[-1] == "own_models.llama"
-
-
-@pytest.mark.slow
-def test_only_the_file_of_an_architecture_is_imported_and_all_for_an_unknown_one():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert report["at first"] == []
-    assert report["qwen"]
-    assert report["qwen files"] == ["sglang.srt.models.qwen2"]
-    assert report["strangers"] == []
-    assert not report["unknown"]
-    assert report["the same"]
-    assert report["unnamed"] == []
+    variables = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "own_models", "PYTHONPATH": path}
+    report = json.loads(ran(sys.executable, "-c", PROGRAM, **variables).splitlines()[-1])
+    assert report == {
+        "at first": ["LlamaForCausalLM"],  # of the package
+        "qwen": True,
+        "qwen files": ["sglang.srt.models.qwen2"],
+        "own": "own_models.llama",
+        "strangers": [],
+        "unknown": False,
+        "the same": True,
+        "unnamed": [],
+    }

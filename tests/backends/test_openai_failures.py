@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from _inf.errors import RequestFailure
-from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
+from inf import ConfigError, EngineDeadError, InferenceEngine, PromptError
 from tests.support import scripted_server
 from tests.support.refusals import refused
 from tests.support.scripted_server import Reply, ScriptedServer, call, chat, echo, streamed
@@ -174,15 +174,6 @@ def test_failed_turn_with_tools_ends_its_row_only(server):
         output = engine.generate(["a", "b"], tools=[_tool])
     assert output.completions == ["fine", ""]
     assert output[1].finish_reason == "abort" and "Bad" in output.metadata[1]["error"]
-
-
-def test_calls_own_timeout_ends_it_and_the_engine_goes_on(server):
-    with connected(server) as engine:
-        answering(server, Reply({}, wait=3))
-        with pytest.raises(GenerationTimeout):
-            engine.generate(["a", "b"], timeout=0.3)
-        server.script = echo
-        assert engine.generate("a").completions == ["A"]
 
 
 def test_server_that_is_not_there_is_one_sentence_and_later_calls_try_again(server):

@@ -85,7 +85,7 @@ def test_calls_submitted_just_before_the_stop_get_its_error_and_warn_of_nothing(
 
     async def busy() -> None:
         began.set()
-        time.sleep(2)
+        time.sleep(1)
 
     host.start(lambda: None)
     calls = [host.submit(busy(), CancelToken())]

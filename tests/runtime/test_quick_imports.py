@@ -16,53 +16,24 @@ def run(code: str) -> None:
 
 
 @pytest.mark.slow
-def test_imports_leave_scikit_learn_until_somebody_calls_it():
-    code = """
-import sys
+def test_imports_leave_scikit_learn_quantizers_and_the_compiler_until_somebody_calls_them():
+    run("""
+import os, sys
+os.environ["TORCH_COMPILE_DISABLE"] = "1"
 from _inf.runtime.interpreter import quick_imports
-from tests.support.installed import ran
 with quick_imports():
     import transformers.generation.candidate_generator  # of 4.57: imports it as the next line does
     from sklearn.metrics import roc_curve
     assert "sklearn" not in sys.modules and "pandas" not in sys.modules
 assert "sklearn.metrics" not in sys.modules
-rates, _, _ = roc_curve([0, 1], [0.1, 0.9])
-assert rates[-1] == 1.0
-from sklearn.metrics import f1_score, roc_curve
-assert f1_score([1], [1]) == 1.0 and sys.modules["sklearn.metrics"].__file__
 
-del sys.modules["sklearn.metrics"]
-with quick_imports():
-    from sklearn.metrics import f1_score as within  # asked for within: the real one
-    import sklearn.metrics.pairwise
-assert within is sys.modules["sklearn.metrics"].f1_score
-with quick_imports():
-    assert sys.modules["sklearn.metrics"].__file__, "one that is imported is left alone"
-"""
-    run(code)
-
-
-@pytest.mark.slow
-def test_quantizer_is_imported_when_it_is_made():
-    run("""
-import sys
-from _inf.runtime.interpreter import quick_imports
-from tests.support.installed import ran
 with quick_imports():
     import transformers.quantizers.auto as auto
 assert "torchao" not in sys.modules
 class Config: modules_to_not_convert = quant_type = None
 quantizer = auto.AUTO_QUANTIZER_MAPPING["torchao"](Config(), pre_quantized=True)
 assert type(quantizer).__name__ == "TorchAoHfQuantizer"
-""")
 
-
-@pytest.mark.slow
-def test_functions_that_are_not_to_be_compiled_do_not_import_the_compiler():
-    code = """
-import os, sys
-from _inf.runtime.interpreter import quick_imports
-from tests.support.installed import ran
 def double(x): return 2 * x
 with quick_imports():
     import torch
@@ -70,14 +41,24 @@ with quick_imports():
 assert compiled is double and "torch._inductor.compile_fx" not in sys.modules
 assert "TORCHDYNAMO_DISABLE" not in os.environ
 assert torch.compile(double) is not double
-"""
-    run(f"import os; os.environ['TORCH_COMPILE_DISABLE'] = '1'\n{code}")
+
+rates, _, _ = roc_curve([0, 1], [0.1, 0.9])
+assert rates[-1] == 1.0
+from sklearn.metrics import f1_score, roc_curve
+assert f1_score([1], [1]) == 1.0 and sys.modules["sklearn.metrics"].__file__
+del sys.modules["sklearn.metrics"]
+with quick_imports():
+    from sklearn.metrics import f1_score as within  # asked for within: the real one
+    import sklearn.metrics.pairwise
+assert within is sys.modules["sklearn.metrics"].f1_score
+with quick_imports():
+    assert sys.modules["sklearn.metrics"].__file__, "one that is imported is left alone"
+""")
     run("""
 import os
 os.environ.pop("TORCH_COMPILE_DISABLE", None)  # which an engine of this process has set
 import torch
 from _inf.runtime.interpreter import quick_imports
-from tests.support.installed import ran
 def double(x): return 2 * x
 with quick_imports():
     assert torch.compile(double) is not double
@@ -88,7 +69,6 @@ def test_objects_of_imports_are_old_ones_afterwards():
     run("""
 import gc
 from _inf.runtime.interpreter import quick_imports
-from tests.support.installed import ran
 with quick_imports():
     assert not gc.isenabled()
     import colorsys
@@ -111,19 +91,3 @@ def test_package_seems_absent_within_the_block_only(tmp_path, monkeypatch):
     assert importlib.import_module("of_a_gpu").number == 1
     with quick_imports(without=["of_a_gpu"]):
         assert importlib.import_module("of_a_gpu").number == 1, "it was imported before"
-
-
-@pytest.mark.slow
-@pytest.mark.verl
-def test_fork_server_imports_no_compiler_and_no_kernels_of_a_gpu(tmp_path):
-    run(f"""
-import sys
-from pathlib import Path
-from _inf.backends.verl import environment
-environment.prepare("cpu")
-from _inf.backends.verl.child import setup
-setup.import_all(Path({str(tmp_path / "log")!r}))
-names = "flashinfer", "torch._inductor.compile_fx", "torchao", "pandas"
-assert not [name for name in names if name in sys.modules]
-assert "sglang.srt.managers.tokenizer_manager" in sys.modules
-""")

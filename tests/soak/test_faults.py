@@ -173,15 +173,6 @@ def test_harm_ends_every_call_in_time_and_restart_answers_and_leaves_nothing(
     )
 
 
-def test_slow_scheduler_and_idle_one_are_not_hung(mortal):
-    slow_down(mortal, HANG / 2)
-    mortal.generate("One", max_tokens=5, ignore_eos=True)  # two and a half limits, no message
-    slow_down(mortal, 600)
-    time.sleep(2 * HANG)
-    assert mortal.rollout.host.death is None
-    slow_down(mortal, 0)
-
-
 def test_model_folder_that_vanishes_is_missed_by_restart_only(mortal, others, folder):
     hidden = folder.with_name("hidden")
     folder.rename(hidden)

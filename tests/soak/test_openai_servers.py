@@ -306,16 +306,6 @@ def test_page_of_backends_has_each_field_of_its_sampling_params(python):
     assert vllm_fields().keys() == fields - {"output_text_buffer_length"}  # its own
 
 
-@VLLM_ONLY
-def test_server_offers_all_that_a_server_can(remote):
-    lacking = {"update_weights", "sleep", "logits", "beams", "sampling_mask", "routed_experts"}
-    lacking |= {"thinking_token_budget"}  # this one knows no marks of thoughts
-    assert not remote.supports & lacking
-    assert {"score", "top_logprobs", "prompt_logprobs", "regex"} < remote.supports
-    with refused(ConfigError, r"^update_weights\(\): the backend openai does not offer it"):
-        remote.update_weights({})
-
-
 def test_rows_with_adapters_are_those_of_transformers(python, model, tmp_path, local, figures):
     names = [None, "first", "second", "first"]
     prompts = [max(IDS, key=str)] * len(names)
@@ -374,22 +364,6 @@ def test_scores_are_those_of_transformers(remote, local):
     assert remote.score([], []) == []
 
 
-@VLLM_ONLY
-def test_log_probs_that_the_server_does_not_give_are_refused(remote):
-    [row] = remote.generate("Hi", prompt_logprobs=True, max_tokens=1)
-    assert row.top_prompt_logprobs is None and row.prompt_logprobs
-    for wrong, says in (
-        ({"logprobs": 21}, "greater than max allowed: 20"),
-        ({"prompt_logprobs": 21}, "greater than max allowed: 20"),
-        (
-            {"logprobs": 2, "temperature": 0.7},
-            "leave it out, or the parameters that change the logits",
-        ),
-    ):
-        with refused(ConfigError, says, key=next(iter(wrong))):
-            remote.generate("Hi", **wrong)
-
-
 def test_log_probs_after_filters_are_ours_where_there_are_none(python, model, local, tmp_path):
     with started(python, model, tmp_path, "--logprobs-mode", "processed_logprobs") as engine:
         assert sampled_row(engine, local, {"temperature": 0.7}).logprobs is not None
@@ -398,12 +372,6 @@ def test_log_probs_after_filters_are_ours_where_there_are_none(python, model, lo
         for params in OF_VLLM[:5]:
             assert_same((engine, local), IDS, **GREEDY | params)
         assert near(engine.score("a", "b")[0].logprobs, local.score("a", "b")[0].logprobs)
-
-
-def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(python, model, tmp_path):
-    with refused(ConfigError, "do not come from a softmax", key="base_url"):
-        with started(python, model, tmp_path, "--logprobs-mode", "raw_logits"):
-            pass
 
 
 @VLLM_ONLY

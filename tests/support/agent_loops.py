@@ -94,13 +94,6 @@ class Invents(Loop):
         return self.said(self.rendered(list(kwargs["raw_prompt"])), [7, 7], [1, 1])
 
 
-class LosesMask(Loop):
-    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        output = await super().run(sampling_params, **kwargs)
-        output.response_mask[0] = 0
-        return output
-
-
 class Sampling(Loop):
     """Takes its sampling parameters from the row."""
 

@@ -28,17 +28,15 @@ def connected(server: ScriptedServer, /, **config: Any) -> InferenceEngine:
 class Vllm:
     """vLLM's /completions.
 
-    lacks, ignores: fields that it refuses, and that it drops. sampled, hot: the log prob of an
-    answer's tokens, the latter at temperatures above 1; own: of a prompt's. adapters: those that
-    are loaded, by name their folders; None: it has no such routes. ever: the names of all loads.
-    unloads: the status with which it unloads.
+    sampled, hot: the log prob of an answer's tokens, the latter at temperatures above 1; own: of a
+    prompt's. adapters: those that are loaded, by name their folders; None: it has no such routes.
+    ever: the names of all loads. unloads: the status with which it unloads.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.answer, self.finish, self.stop_reason = list(ANSWER), "stop", None
         self.prompt_ids: list[int] | None = None  # other ones than the tokenizer's
-        self.lacks, self.ignores = set[str](), set[str]()
         self.own, self.sampled, self.hot = OWN, SAMPLED, SAMPLED
         self.forced = list(ANSWER)  # with `thinking_token_budget`
         self.adapters: dict[str, str] | None = None
@@ -74,9 +72,6 @@ class Vllm:
         return Reply(b"Success: LoRA adapter changed successfully.", headers=text)
 
     def _completion(self, body: Any) -> Reply:
-        for lacked in self.lacks & set(body):
-            return _refusal(400, f"{lacked} is not known", param=lacked)
-        body = {name: value for name, value in body.items() if name not in self.ignores}
         prompt, constrained = body["prompt"], body.get("structured_outputs")
         read = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
         digits = self.tokenizer("777")["input_ids"] + [IM_END]

@@ -19,9 +19,3 @@ def backend(request):
 def local(request):
     engine: InferenceEngine = request.getfixturevalue(BACKENDS[request.param])
     return engine
-
-
-@pytest.fixture(params=["hf", "openai"])
-def other(request):
-    engine: InferenceEngine = request.getfixturevalue(BACKENDS[request.param])
-    return engine

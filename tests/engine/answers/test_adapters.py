@@ -392,16 +392,6 @@ def test_adapter_of_aborted_rows_is_unloaded(served):
 
 
 @pytest.mark.verl
-def test_sglang_says_by_name_that_it_merges_an_adapter(tiny, folders):
-    words = "the backend sglang does not offer it; .*: sglang with enable_lora or hf.*adapter_path"
-    with refused(ConfigError, words, key="load_adapter()"):
-        tiny.load_adapter("first", folders["first"])
-    with refused(ConfigError, words, key="adapter"):
-        tiny.generate("Hi", adapter="first")
-    assert tiny.adapters == [] and "adapters" not in tiny.supports
-
-
-@pytest.mark.verl
 @pytest.mark.parametrize(
     ("model", "more", "reason"),
     [

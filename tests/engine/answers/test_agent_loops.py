@@ -90,23 +90,17 @@ def test_one_call_has_several_loops_and_each_row_its_columns(backend):
 # ─── What is not sampled is found ───
 
 
-@pytest.mark.parametrize(
-    ("kind", "first", "places"),
-    [
-        (loops.Invents, "was not sampled there", [0, 1]),
-        (loops.LosesMask, "was sampled there and has mask 0", [0]),
-    ],
-)
-def test_loop_whose_mask_lies_is_named_with_the_first_place(kind, first, places, tiny):
-    with pytest.warns(UserWarning, match=f"agent loop {kind.__name__}: in 4 of 4 .*{first}") as on:
-        output = tiny.generate(PROMPTS, agent_loop=kind, **GREEDY)
+def test_loop_whose_mask_lies_is_named_with_the_first_place(tiny):
+    """Ids that lost their mask: `tests/conversation/test_recorder.py`."""
+    call = {"agent_loop": loops.Invents, **GREEDY}
+    says = "agent loop Invents: in 4 of 4 .*was not sampled there"
+    with pytest.warns(UserWarning, match=says) as on:
+        output = tiny.generate(PROMPTS, **call)
     assert on[0].filename == __file__
-    if kind is loops.Invents:
-        with pytest.warns(UserWarning), refused(ConfigError, "returned no log probs, and ids that"):
-            tiny.rollout_batch(PROMPTS, agent_loop=kind, **GREEDY)
+    with pytest.warns(UserWarning), refused(ConfigError, "returned no log probs, and ids that"):
+        tiny.rollout_batch(PROMPTS, **call)
     for row in output:
-        assert row.metadata["unsampled_at"] == places
-        assert row.metadata["unsampled_ids"] == len(places)
+        assert row.metadata["unsampled_at"] == [0, 1] and row.metadata["unsampled_ids"] == 2
 
 
 # ─── A trainer's batch ───

@@ -21,15 +21,6 @@ def hits(engine: InferenceEngine) -> float:
 hf = engine_fixture(**SETTINGS)
 
 
-def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf):
-    for params in (GREEDY, {**GREEDY, "temperature": 0.8, "seed": 5, "n": 2}):
-        before = hits(hf)
-        first = hf.generate(IDS, **params)
-        assert hits(hf) == before
-        assert hf.generate(IDS, **params).to_dict() == first.to_dict()
-        assert hits(hf) == before + len(first)
-
-
 def test_new_weights_restart_and_clear_cache_empty_it(hf):
     def asked_again() -> float:
         """How many of the first answers come from memory."""

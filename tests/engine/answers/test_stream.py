@@ -1,16 +1,18 @@
-"""Streams whose readers leave them end in the engine, and wrong ones do not begin. That chunks join
-to the answer: `test_backends.py`, and for any tokens `tests/response/test_streaming.py`."""
+"""Calls and streams that are left end in the engine, and wrong streams do not begin. That chunks
+join to the answer: `test_backends.py`, and for any tokens `tests/response/test_streaming.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support.refusals import refused
-from tests.support.schedulers import in_flight, slow_down
+from tests.support.schedulers import in_flight, load, slow_down
 from tests.support.scripts import until
 
 
@@ -23,41 +25,61 @@ def slow(local):
 
 
 def is_idle(engine: InferenceEngine) -> bool:
-    """Idle long before the 12.8 s that the 128 tokens of an answer would take."""
-    return until(lambda: not in_flight(engine), 6.0)
+    """Long before the 12.8 s that the 128 tokens of an answer would take."""
+    return until(lambda: in_flight(engine) == 0 and load(engine) == (0, 0), 6.0)
 
 
-@pytest.mark.parametrize("way", ["break", "exception", "garbage"])
-def test_an_abandoned_stream_is_aborted_in_the_engine(slow, way):
-    chunks = slow.stream("go on", max_tokens=128, ignore_eos=True)
-    next(chunks)
-    if way == "exception":
-        with pytest.raises(ZeroDivisionError):
-            for _ in chunks:
-                raise ZeroDivisionError
-    elif way == "break":
+def leave(chunks: Any) -> None:
+    for _ in chunks:
+        break
+
+
+def fail(chunks: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
         for _ in chunks:
-            break
-    del chunks
+            raise ZeroDivisionError
+
+
+async def leave_async(engine: InferenceEngine) -> None:
+    async for _ in engine.astream("go on", **LONG):
+        break
+
+
+async def cancel(engine: InferenceEngine) -> None:
+    call = asyncio.ensure_future(engine.agenerate("go on", **LONG))
+    while not in_flight(engine):
+        await asyncio.sleep(0.02)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+def late(call: Callable[[], object]) -> None:
+    with pytest.raises(GenerationTimeout, match="^timeout: "):
+        call()
+
+
+LONG = {"max_tokens": 128, "ignore_eos": True}
+LATE = {**LONG, "timeout": 0.3}
+WAYS: dict[str, Callable[[InferenceEngine], object]] = {
+    "break": lambda engine: leave(engine.stream("go on", **LONG)),
+    "exception": lambda engine: fail(engine.stream("go on", **LONG)),
+    "garbage": lambda engine: next(engine.stream("go on", **LONG)),
+    "async break": lambda engine: asyncio.run(leave_async(engine)),
+    "async cancelled": lambda engine: asyncio.run(cancel(engine)),
+    "timeout of a stream": lambda engine: late(
+        lambda: [*engine.stream("go on", **LONG, timeout=0.3)]
+    ),
+    "timeout": lambda engine: late(lambda: engine.generate("go on", **LATE)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_call_that_is_left_ends_in_the_engine_which_answers_the_next(slow, way):
+    WAYS[way](slow)
     gc.collect()
     assert is_idle(slow)
     assert slow.generate("go on", max_tokens=4).metadata[0]["completion_tokens"] == 4
-
-
-def test_an_abandoned_astream_is_aborted(slow):
-    async def first() -> None:
-        async for _ in slow.astream("go on", max_tokens=128, ignore_eos=True):
-            break
-
-    asyncio.run(first())
-    assert is_idle(slow)
-
-
-def test_a_stream_past_its_timeout_is_aborted(slow):
-    with pytest.raises(GenerationTimeout):
-        for _ in slow.stream("go on", max_tokens=128, ignore_eos=True, timeout=0.3):
-            pass
-    assert is_idle(slow)
 
 
 def test_a_wrong_call_is_refused_before_the_first_chunk(tiny):

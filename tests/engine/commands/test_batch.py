@@ -6,7 +6,6 @@ what kills and signals leave in `soak/test_batch_faults.py`.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from tests.support.json_lines import read, write
@@ -33,38 +32,3 @@ def test_three_forms_are_answered_as_one_call_would(on_tiny, tiny, tmp_path):
     assert answer["usage"]["completion_tokens"] == wanted[2].completion_tokens
     reason = wrong["error"]["message"]
     assert "512" in reason and f"line 5: {reason}" in err
-
-
-def test_tool_choice_makes_any_model_call_in_every_form_of_line(on_tiny, tmp_path):
-    talk = [{"role": "user", "content": "What is the capital?"}]
-    parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
-    tools = [
-        {"type": "function", "function": {"name": name, "parameters": parameters}} for name in "fg"
-    ]
-    one, missing = ({"type": "function", "function": {"name": name}} for name in "gh")
-    any_: dict[str, Any] = {"tools": tools, "tool_choice": "required"}
-    lines = [
-        {"prompt": "Hello", "tools": tools, "tool_choice": one},
-        {"messages": talk, **any_},
-        {"custom_id": "a", "body": {"messages": talk, **any_}},
-        {"custom_id": "b", "body": {"messages": talk, **any_, "max_tokens": 3}},
-        {"prompt": "Hello", "tool_choice": "required"},
-        {"prompt": "Hello", "tools": tools, "tool_choice": missing},
-        {"prompt": "Hello", **any_, "regex": "a"},
-        {"prompt": "Hello", "tools": tools, "tool_choice": "none"},
-        {"prompt": "Hello"},
-    ]
-    source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    assert on_tiny("batch", source, out, "--max-tokens", 60)[0] == 1
-    first, second, third, fourth, *errors, shown, plain = read(out)
-    assert shown["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]  # with `none` too
-    [whole], [cut] = (row["response"]["body"]["choices"] for row in (third, fourth))
-    for message in (first, second["messages"][-1], whole["message"]):
-        [call] = message["tool_calls"]
-        assert json.loads(call["function"]["arguments"])["x"] in (1, 2)
-    assert first["tool_calls"][0]["function"]["name"] == "g" and first["completion"] == ""
-    assert first["finish_reason"] == whole["finish_reason"] == "tool_calls"
-    assert cut["finish_reason"] == "length" and "tool_calls" not in cut["message"]
-    said = [row["error"]["message"] for row in errors]
-    assert [text.split(":")[0] for text in said] == ["tool_choice"] * 3
-    assert "needs tools" in said[0] and "no tool 'h'" in said[1] and "one grammar" in said[2]

@@ -7,10 +7,9 @@ import contextlib
 import functools
 import json
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas
 import pytest
@@ -43,20 +42,6 @@ def half() -> Callable[..., float]:
         return 0.5
 
     return reward
-
-
-def defined(value: str) -> type:
-    """An agent loop of a notebook's cell, whose score is an expression."""
-    cell = f"""
-class Own(Loop):
-    async def run(self, sampling_params, **row):
-        output = await Loop.run(self, sampling_params, **row)
-        output.reward_score = {value}
-        return output
-"""
-    names = {"__name__": "__main__", "Loop": loops.Loop, "score": 0.25, "lock": threading.Lock()}
-    exec(cell, names)
-    return cast(type, names["Own"])
 
 
 @pytest.fixture
@@ -228,23 +213,6 @@ def test_file_of_another_version_of_its_loop_is_refused_by_name(evaluated, listi
     code, _, err = evaluated()
     assert code == 2 and "and this run has agent loop listed=None" in err
     assert evaluated(*chosen, "--restart")[0] == 0
-
-
-def test_loop_of_a_program_is_known_by_its_code_and_one_that_cannot_be_read_is_not_resumed(
-    tiny, tmp_path
-):
-    def again(kind: type) -> Any:
-        out, reward = tmp_path / "run", half()
-        return inf.evaluate(tiny, rows(2), agent_loop=kind, reward=reward, out=out, **PARAMS)
-
-    again(defined("score"))
-    assert again(defined("score")).answers_kept == 2
-    with pytest.raises(ConfigError, match="started with agent loop Own='version .*--restart"):
-        again(defined("1 - score"))
-    (tmp_path / "run.jsonl").unlink()
-    again(defined("score if lock else 0"))
-    with pytest.raises(ConfigError, match=r"\(cannot pickle .*lock"):
-        again(defined("score if lock else 0"))
 
 
 # ─── What is refused, before anything is asked ───

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pandas
@@ -14,8 +13,6 @@ import pytest
 import yaml
 
 import inf
-from _inf.apps.eval.benchmarks import HASHES, RULES
-from inf import ConfigError
 from tests.support.json_lines import read
 from tests.support.scripts import INF, START_SECONDS, TINY, alive, script, until
 from tests.support.tiny import tiny_model
@@ -23,7 +20,6 @@ from tests.support.verl_rows import verl_rows
 
 PARAMS: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 12, "ignore_eos": True}
 N = 4
-PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
 
 
 def even_length() -> Callable[..., dict[str, Any]]:
@@ -69,39 +65,6 @@ def test_evaluation_runs_where_an_event_loop_does(tiny):
 
     report = asyncio.run(cell())
     assert len(report.metrics) > 0
-
-
-@pytest.mark.verl
-def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(tiny):
-    [row], asked = verl_rows(1), tiny.stats()["requests"]
-    unscored = {name: value for name, value in row.items() if name != "reward_model"}
-    for data, params, says in (
-        (unscored, {}, "row 0: reward_model.ground_truth is missing"),
-        (row, {"n": 2, "temperature": 0}, "n: 2 greedy answers"),
-        (row, {"limit": -1}, "limit: it must be at least 1"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            inf.evaluate(tiny, [data], **params)
-    assert tiny.stats()["requests"] == asked
-
-
-@pytest.mark.verl
-def test_rows_are_greedy_answers_with_the_verdicts_of_both_rules(
-    on_tiny, tiny, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    options = ("--data", PROBLEMS, "--max-tokens", 24, "--reward-workers", 0, "--limit", 2)
-    code, out, _ = on_tiny("eval", "gsm8k", *options)
-    assert code == 0 and "2 answers, 0 without a reward" in out
-    assert f"SmolLM2-135M-Instruct on {PROBLEMS}, the first 2 rows" in out
-    found, problems = read(Path("gsm8k.jsonl")), read(PROBLEMS)[:2]
-    prompts = [HASHES.format(problem["question"]) for problem in problems]
-    wanted = tiny.generate(prompts, temperature=0, max_tokens=24)
-    assert [row["completion"] for row in found] == wanted.completions
-    assert [row["ground_truth"] for row in found] == ["54", "12"]
-    about = json.loads(Path("gsm8k.summary.json").read_text())
-    assert {f"val-aux/openai/gsm8k/{rule}/stderr@1" for rule in RULES} <= about["metrics"].keys()
-    assert (about["answers"], about["limit"], about["data"]) == (2, 2, str(PROBLEMS))
 
 
 # ─── Killed and resumed ───

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import io
 import re
 import runpy
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +22,8 @@ from nbclient import NotebookClient
 
 import inf
 from tests.support.scripts import (
-    GONE_SECONDS,
     START_SECONDS,
-    alive,
     environment,
-    script,
-    until,
 )
 
 EXAMPLES = Path(inf.__file__).parent / "examples"
@@ -63,32 +59,25 @@ TRAINING = ("environment", "grpo", "grpo_async", "tool_calling", "train_agent")
 
 
 @pytest.mark.parametrize("name", [*QUIET, *TRAINING])
-def test_example_stops_at_ctrl_c_without_a_traceback(name, monkeypatch):
-    monkeypatch.setattr(inf, "InferenceEngine", interrupt)
+@pytest.mark.parametrize("started", [False, True])
+def test_example_stops_at_ctrl_c_without_a_traceback(name, started, monkeypatch):
+    """While its engine starts, and at whatever it does with it first."""
+    engine = contextlib.nullcontext(Interrupted())
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: engine if started else interrupt())
+    monkeypatch.setattr(builtins, "input", interrupt)
+    monkeypatch.setattr(sys, "stdin", map(interrupt, "a"))
     monkeypatch.setattr(sys, "argv", [name])
     ends = contextlib.nullcontext() if name in QUIET else pytest.raises(SystemExit, match="130")
     with ends:
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
 
 
-@pytest.mark.slow
-def test_example_that_gets_sigint_ends_its_engine_and_says_nothing(tmp_path):
-    program = (
-        "import os, runpy, sys\n"
-        "sys.stdin = os.fdopen(os.pipe()[0])  # nobody types\n"
-        f"runpy.run_path({str(EXAMPLES / 'chat.py')!r}, run_name='__main__')"
-    )
-    with script(program, tmp_path) as run:
-        assert until(lambda: "You: " in run.out, START_SECONDS)
-        run.meet()
-        run.send_group(signal.SIGINT)
-        assert run.exit_code() == 0
-        assert until(lambda: not alive(run.family), GONE_SECONDS)
-        assert (run.out, run.err) == ("You: ", "")
-
-
 def interrupt(*_: Any, **__: Any) -> NoReturn:
     raise KeyboardInterrupt
+
+
+class Interrupted:
+    __getattr__ = interrupt
 
 
 @pytest.mark.verl

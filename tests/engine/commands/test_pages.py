@@ -1,5 +1,5 @@
 """The Python of the README and of pages of docs/, run as it stands; `test_backends.py` runs that of
-generate.md on every backend."""
+generate.md on a server."""
 
 from __future__ import annotations
 

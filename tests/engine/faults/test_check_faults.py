@@ -63,31 +63,22 @@ def test_two_layers_swapped_point_to_the_weights(tiny, folder):
     assert only(against(tiny, folder), "logprobs_diff_max").startswith("weights or the model's")
 
 
-@pytest.mark.parametrize("scaling", ["linear", "llama3"])
-def test_rope_scaling_left_out_points_to_positions(tiny, folder, scaling):
-    llama3 = {
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 256,
-    }
+def test_rope_scaling_left_out_points_to_positions(tiny, folder):
     config = json.loads((folder / "config.json").read_text())
-    config["rope_scaling"] = {"rope_type": scaling, "factor": 4.0}
-    config["rope_scaling"] |= llama3 if scaling == "llama3" else {}
+    config["rope_scaling"] = {"rope_type": "linear", "factor": 4.0}
     (folder / "config.json").write_text(json.dumps(config))
     assert only(against(tiny, folder), "logprobs_diff_max").startswith("positions or attention")
 
 
 def test_half_precision_beside_float32_points_to_precision(tiny, folder):
-    for dtype in ("bfloat16", "float16"):
-        found = against(tiny, folder, dtype=dtype)
-        assert only(found, "logprobs_diff_max").startswith("precision")
+    found = against(tiny, folder, dtype="bfloat16")
+    assert only(found, "logprobs_diff_max").startswith("precision")
 
 
 @pytest.mark.verl
 @pytest.mark.parametrize("temperature", [0.7, 1.2])
-def test_other_temperature_is_named_with_its_size(tiny, temperature):
-    with started(name="hf") as reference:
-        batch = trainers_batch(tiny, reference, trainers_temperature=temperature)
+def test_other_temperature_is_named_with_its_size(tiny, hf, temperature):
+    batch = trainers_batch(tiny, hf, trainers_temperature=temperature)
     meaning = only(said(inf.check(tiny, against=batch, **FEW)), "logprobs_diff_max")
     assert meaning.startswith("temperature") and f"{temperature:.2f} times" in meaning
 

@@ -8,37 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import socket
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 import pytest
 import torch
 
-from _inf.backends.verl.server_arguments import NEVER, server_arguments
-from _inf.config import load_config
-from inf import ConfigError, InferenceEngine, PromptError
+from _inf.backends.verl.server_arguments import NEVER
+from inf import ConfigError, InferenceEngine
 from tests.support.config_faults import at
 from tests.support.refusals import refused
-from tests.support.tiny import VOCABULARY, tiny_model
+from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.verl
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG = [5 + at % 300 for at in range(100)]  # token ids
-
-
-@pytest.fixture(autouse=True)
-def _h100(monkeypatch):
-    """What the arguments for a GPU depend on, where there is none."""
-    if not torch.cuda.is_available():
-        h100 = SimpleNamespace(total_memory=80 * 2**30)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *args: (9, 0))
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *args: h100)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +62,6 @@ def dummy():
             ROOT / "config.yaml",
             model_path=str(tiny_model()),
             pack_weights=torch.cuda.is_available(),  # false on a CPU, where it has an effect
-            truncate_prompt="left",
             rollout=over,
         )
         yield stack.enter_context(engine)
@@ -85,7 +72,6 @@ def real():
     """A mapping with a flat key and an override over it: real weights, in small chunks."""
     config = {
         "model_path": str(tiny_model()),
-        "truncate_prompt": "right",
         "compiled_kernels": torch.cuda.is_available(),
         "max_prompt_length": 90,  # the older form of rollout.prompt_length
         "rollout": {
@@ -172,50 +158,6 @@ def test_every_key_reaches_the_other_running_engine(real):
     has(real, enable_memory_saver=arguments(real).device == "cuda")
 
 
-def sglang(**arguments: Any) -> dict[str, Any]:
-    return {"engine_kwargs": {"sglang": arguments}}
-
-
-EXPERTS, OVERLAP = "enable_return_routed_experts", "disable_overlap_schedule"
-ARGUMENTS = [
-    ("cpu", {"free_cache_engine": True}, {"enable_memory_saver": False}),
-    ("cuda", {"tensor_model_parallel_size": 2, "expert_parallel_size": 2}, {"ep_size": 2}),
-    ("cuda", {"cudagraph_capture_sizes": [1, 8]}, {"cuda_graph_bs": [1, 8]}),
-    ("cuda", sglang(page_size=16), {"attention_backend": None}),
-    ("cuda", sglang(attention_backend="triton"), {"attention_backend": "triton"}),
-    ("cuda", sglang(enable_torch_compile=True), {"enable_torch_compile": True}),
-    ("cuda", {}, {OVERLAP: False}),
-    ("cpu", {}, {OVERLAP: True}),
-    ("cuda", sglang(disable_overlap_schedule=None), {OVERLAP: False}),
-    ("cuda", sglang(disable_overlap_schedule=True), {OVERLAP: True}),
-    ("cpu", sglang(disable_overlap_schedule=False), {OVERLAP: False}),
-    ("cuda", sglang(enable_return_routed_experts=True), {OVERLAP: True}),
-]
-
-
-def given(device: Literal["cuda", "cpu"], config: dict[str, Any]) -> dict[str, Any]:
-    read = load_config(config, {"model_path": "another"})
-    return server_arguments(read, 1024, device, "warning")
-
-
-def test_keys_become_the_server_arguments_of_their_device(monkeypatch):
-    monkeypatch.setattr("_inf.backends.verl.server_arguments.SERIAL_DEVICES", {"cpu"})
-    for device, rollout, expected in ARGUMENTS:
-        found = given(device, {"rollout": rollout})
-        assert {name: found[name] for name in expected} == expected, rollout
-    null = given("cpu", {"rollout": sglang(attention_backend=None)})
-    assert null["attention_backend"] == given("cpu", {})["attention_backend"]
-    for device, config, key in (
-        ("cuda", {"rollout": sglang(**{EXPERTS: True, OVERLAP: False})}, OVERLAP),
-        ("cpu", {"rollout": sglang(enable_torch_compile=True)}, "enable_torch_compile"),
-        ("cuda", {"pack_weights": False}, "pack_weights"),
-        ("cuda", {"compiled_kernels": False}, "compiled_kernels"),
-    ):
-        path = f"rollout.engine_kwargs.sglang.{key}" if "rollout" in config else key
-        with refused(ConfigError, key=path):
-            given(device, config)  # type: ignore[arg-type]
-
-
 def test_weights_are_packed_and_layers_computed_in_c_unless_the_keys_say_no(dummy, real):
     assert not child_settings(dummy)["pack_weights"] and child_settings(real)["pack_weights"]
     assert child_settings(real)["kernel_library"] is None
@@ -229,15 +171,6 @@ def child_settings(engine: InferenceEngine) -> dict[str, Any]:
 
 
 # ── What the keys do ─────────────────────────────────────────────────────────────────────────────
-
-
-def test_dummy_weights_are_not_the_models(dummy, real):
-    """SGLang draws them within 1e-3, so every token is about as likely as every other."""
-    prompt = {"prompt_token_ids": LONG[:40]}
-    (flat,) = dummy.generate(prompt, max_tokens=8, ignore_eos=True).logprobs
-    assert flat == pytest.approx([-math.log(VOCABULARY)] * 8, abs=0.05)
-    (known, _) = real.generate(prompt, max_tokens=8).logprobs
-    assert min(known) > -4.5
 
 
 def test_answers_do_not_depend_on_chunks_caches_kernels_or_the_loader(tiny, real):
@@ -268,35 +201,6 @@ def test_prefix_cache_serves_a_repeated_prompt_only_where_the_config_lets_it(tin
         assert [about["cached_tokens"] for about in output.metadata] == [0, second]
 
 
-def test_lengths_of_the_config_are_the_limits(dummy):
-    full = {"prompt_token_ids": LONG[:40]}
-    answered = dummy.generate(full, ignore_eos=True)
-    assert len(answered.token_ids[0]) == 24  # response_length
-    assert len(dummy.generate(full, ignore_eos=True, max_tokens=60).token_ids[0]) == 60
-    with refused(PromptError, "limit of 100", index=0):
-        dummy.generate(full, max_tokens=61)
-
-
-def test_sampling_keys_of_the_config_are_the_calls_defaults(real):
-    first, second = real.generate("Hello").token_ids  # n
-    assert first == second and len(first) == 30  # temperature, response_length, ignore_eos
-    chunks = list(real.stream("Hello"))  # one answer, whatever the config's n
-    assert [i for chunk in chunks for i in chunk.token_ids] == first
-
-
-def test_truncation_is_reported_and_keeps_the_asked_side(dummy, real):
-    """The call's own keyword wins."""
-    for engine, side, kept in (
-        (real, None, LONG[:90]),
-        (dummy, None, LONG[-40:]),
-        (dummy, "right", LONG[:40]),
-    ):
-        asked = {"n": 1, "max_tokens": 2, "truncate_prompt": side}
-        [row] = engine.generate({"prompt_token_ids": LONG}, **asked)
-        assert row.metadata["truncated_prompt_tokens"] == len(LONG) - len(kept)
-        assert row.prompt_token_ids == kept
-
-
 # ── What can be known only when the engine starts ────────────────────────────────────────────────
 
 
@@ -310,12 +214,6 @@ def test_config_that_this_engine_cannot_have_is_refused_before_it_starts(tiny):
         with refused(ConfigError, f"^rollout.{key}: .*{says}"):
             InferenceEngine(model_path=str(tiny_model()), **at(f"rollout.{key}", value))
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_cuda_without_a_gpu_is_refused():
-    with refused(ConfigError, key="device"):
-        InferenceEngine(model_path=str(tiny_model()), device="cuda")
 
 
 def test_stats_add_up_what_the_rows_say(tiny):

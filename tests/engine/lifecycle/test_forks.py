@@ -1,4 +1,5 @@
-"""A child of the caller's process: forked, or spawned as a daemon. It is told at once what to do.
+"""A child of the caller's process: forked, or spawned. It is told at once what to do; a daemon too:
+`tests/runtime/test_fork_server.py`.
 
 One script has an engine and forks in all the ways that its users do; another one spawns.
 """
@@ -139,14 +140,7 @@ def test_script_on_stdin_without_shutdown_ends_well_in_silence_and_leaves_nothin
 
 
 SPAWNS = """
-import concurrent.futures, multiprocessing, os, time
-
-def told():
-    start = time.monotonic()
-    try:
-        engine()
-    except Exception as failure:
-        return [type(failure).__name__, str(failure), time.monotonic() - start]
+import concurrent.futures, multiprocessing, os
 
 def ask():
     with engine() as e:
@@ -154,8 +148,6 @@ def ask():
 
 if __name__ == "__main__":
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(1) as pool:
-        say("pool", pool.apply(told))
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as executor:
         say("executor", executor.submit(ask).result())
     say("pid", os.getpid())
@@ -164,16 +156,10 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def spawns(tmp_path_factory):
-    """What the workers of a pool and of an executor, both spawned, got."""
+    """What the worker of an executor, which is spawned, got."""
     with script(SPAWNS, tmp_path_factory.mktemp("spawns")) as run:
-        report = {name: run.hear(name) for name in ("pool", "executor", "pid")}
+        report = {name: run.hear(name) for name in ("executor", "pid")}
         yield report | {"ended": ended(run)}
-
-
-def test_daemonic_worker_gets_an_error_that_says_what_to_use(spawns):
-    kind, message, seconds = spawns["pool"]
-    assert kind == "InferenceError" and seconds < 2
-    assert "ProcessPoolExecutor" in message and "InferenceWorker" in message
 
 
 def test_engine_in_a_worker_of_the_advised_executor_answers(spawns, tiny):
