@@ -50,3 +50,8 @@ def test_config_that_is_given_on_says_which_lengths_were_set():
         assert again == read and lengths(again, 1000) == (900, 100, 1000)
     assert lengths(load_config(read, {"rollout": {"prompt_length": 950}}), 1000)[2] == 1050
     assert lengths(load_config(read.to_dict(), {}), 1000)[2] == 2148  # a mapping sets its keys
+
+
+def test_prompts_are_cut_where_the_config_says_it():
+    for side in ("left", "right", None):
+        assert limits_of(load_config({"truncate_prompt": side}, {}), 100, 1000).truncate == side

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import inf
+from inf import ConfigError
 from tests.support.json_lines import read
 from tests.support.scripts import INF, START_SECONDS, TINY, alive, script, until
 from tests.support.tiny import tiny_model
@@ -65,6 +66,14 @@ def test_evaluation_runs_where_an_event_loop_does(tiny):
 
     report = asyncio.run(cell())
     assert len(report.metrics) > 0
+
+
+def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(tiny):
+    asked = tiny.stats()["requests"]
+    for name, params in (("n: 2 greedy", {"n": 2, "temperature": 0}), ("limit", {"limit": -1})):
+        with pytest.raises(ConfigError, match=f"^{name}"):
+            inf.evaluate(tiny, verl_rows(1), reward=even_length(), **params)
+    assert tiny.stats()["requests"] == asked
 
 
 # ─── Killed and resumed ───

@@ -1,6 +1,6 @@
-"""Calls that end before their answer: Ctrl-C, a timeout, a cancelled task.
+"""Calls that end before their answer: Ctrl-C, `sys.exit`, a timeout beside another call.
 
-The requests end in the engine too, and the next call is answered as ever.
+Other timeouts, and cancelled tasks: `answers/test_stream.py`.
 """
 
 from __future__ import annotations
