@@ -23,7 +23,7 @@ import pytest
 from _inf.apps import configured_code
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.fingerprint import BLOCK, BLOCKS
-from _inf.apps.code_version import CodeVersion, version_of
+from _inf.apps.code_version import CodeVersion, depends_on, version_of
 from _inf.apps.eval.environments import environment_version, factory_of_file
 from _inf.tools.definition import as_tools
 from tests.support.scripts import environment
@@ -114,6 +114,7 @@ def test_value_that_cannot_be_read_is_named_and_never_counts_as_the_same() -> No
     version = version_of(judge)
     assert "lock" in version.unknown[0]
     assert not same(version, version_of(judge))
+    assert depends_on([version]) != depends_on([version])  # each run is another one
     assert not same(version, version_of(functools.partial(judge, k=1)))
 
 

@@ -26,7 +26,13 @@ def slow(local):
 
 def is_idle(engine: InferenceEngine) -> bool:
     """Long before the 12.8 s that the 128 tokens of an answer would take."""
-    return until(lambda: in_flight(engine) == 0 and load(engine) == (0, 0), 6.0)
+
+    def computes() -> bool:
+        if engine.config.rollout.name == "hf":
+            return any(batch.rows for batch in engine._backend.decoder._batches)
+        return load(engine) != (0, 0)
+
+    return until(lambda: in_flight(engine) == 0 and not computes(), 6.0)
 
 
 def leave(chunks: Any) -> None:
