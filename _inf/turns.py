@@ -15,19 +15,18 @@ class TurnOptions:
     `environment_factory`. agent_loop: as the caller named it; None runs none. tools_kwargs: by the
     names of the row's tools; None gives it all tools of the call."""
 
-    agent_loop: Any = None
-    agent_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    agent_loop: object = None
+    agent_kwargs: Mapping[str, object] = field(default_factory=dict)
     environment_factory: Any = None
-    environment_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    environment_kwargs: Mapping[str, object] = field(default_factory=dict)
     max_tokens_per_turn: int | None = None
-    tools_kwargs: Mapping[str, Mapping[str, Any]] | None = None
+    tools_kwargs: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None
     interaction_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
-    def tool_kwargs(self, tool: str, method: str) -> Mapping[str, Any]:
+    def tool_kwargs(self, tool: str, method: str) -> Mapping[str, object]:
         """The keywords for a method (`create`, `execute` ...) of a verl tool."""
         of_tool = (self.tools_kwargs or {}).get(tool, {})
-        kwargs: Mapping[str, Any] | None = of_tool.get(f"{method}_kwargs")
-        return kwargs or {}
+        return of_tool.get(f"{method}_kwargs") or {}
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Transcript:
     limit: str | None = None
     agent_loop: str | None = None
     unsampled: Sequence[int] = ()
-    extra_fields: Mapping[str, Any] = field(default_factory=dict)
+    extra_fields: Mapping[str, object] = field(default_factory=dict)
     environment: Any = None
     prompt_ids: list[int] = field(default_factory=list)
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+    from verl.tools.base_tool import BaseTool
 
+    from _inf.parts.part import Part, Record
     from _inf.turns import Transcript
 
 T = TypeVar("T")
@@ -27,7 +29,7 @@ Report: TypeAlias = "Callable[[int, int], None]"
 # Called on the engine's thread with a streamed row as it has arrived so far.
 Put: TypeAlias = "Callable[[RequestOutput], None]"
 # Answers the rows of a call of conversations, on the loop on which turns may be awaited.
-Rows: TypeAlias = "Callable[[], Coroutine[Any, Any, list[RequestOutput]]]"
+Rows: TypeAlias = "Callable[[], Coroutine[object, None, list[RequestOutput]]]"
 # A backend's `turn`, which answers one request of a conversation.
 Turn: TypeAlias = "Callable[[Request], Awaitable[RequestOutput]]"
 # Token ids, and the position of the first one to score.
@@ -118,8 +120,8 @@ class Tool:
 
     name: str
     schema: dict[str, Any]
-    function: Callable[..., Any] | None = None
-    verl: Any = None
+    function: Callable[..., object] | None = None
+    verl: BaseTool | None = None
     timeout: float | None = None
     of_server: bool = False
 
@@ -166,7 +168,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     seed: int | None = None
-    parts: tuple[Any, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def greedy(self) -> bool:
@@ -235,7 +237,7 @@ class RequestOutput:
     transcript: Transcript | None = None
     text: str | None = None
     error: str | None = None
-    parts: tuple[Any, ...] = ()
+    parts: tuple[Record, ...] = ()
 
     @property
     def about(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class CachedBackend:
         if name not in CHANGES:
             return found
 
-        def change(*args: object, **kwargs: object) -> Any:
+        def change(*args: object, **kwargs: object) -> object:
             try:
                 return found(*args, **kwargs)
             finally:

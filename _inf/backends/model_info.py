@@ -11,11 +11,14 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
 from _inf.types import Limits, ModelInfo, ThoughtMarks, Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PretrainedConfig
 
 FLOAT32 = ("float32", "float")
 ORIGINAL = "original_max_position_embeddings"
@@ -31,7 +34,10 @@ def rope_scaling(text: object) -> tuple[dict[str, Any], str | None]:
 
 def original_context(text: object) -> int | None:
     """The context before scaling, where the config has it: the smaller one if it has two."""
-    named = (rope_scaling(text)[0].get(ORIGINAL), getattr(text, ORIGINAL, None))
+    named = (
+        rope_scaling(text)[0].get(ORIGINAL),
+        getattr(text, "original_max_position_embeddings", None),
+    )
     return min((value for value in named if value), default=None)
 
 
@@ -106,7 +112,7 @@ def with_limits(config: Config, limits: Limits) -> Config:
     return config.model_copy(update={"rollout": rollout.model_copy(update=lengths)})
 
 
-def with_dtype(config: Config, on_cpu: bool, hf_config: Any) -> Config:
+def with_dtype(config: Config, on_cpu: bool, hf_config: PretrainedConfig) -> Config:
     """The config with a dtype in place of `auto`.
 
     On a CPU it is float32, in which alone rows are exact; so it is for the embedded model, whose
@@ -121,7 +127,7 @@ def with_dtype(config: Config, on_cpu: bool, hf_config: Any) -> Config:
     return config.model_copy(update={"rollout": rollout})
 
 
-def _half(hf_config: Any) -> str:
+def _half(hf_config: PretrainedConfig) -> str:
     stored = str(hf_config.get_text_config().dtype or hf_config.dtype).removeprefix("torch.")
     return "float16" if stored == "float16" else "bfloat16"
 
@@ -136,13 +142,15 @@ def file_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def weight_bytes(folder: Path, hf_config: Any, dtype: str) -> int:
+def weight_bytes(folder: Path, hf_config: PretrainedConfig, dtype: str) -> int:
     """Bytes of the model's weights in that dtype."""
     stored = item_bytes(str(getattr(hf_config, "dtype", None)))
     return file_bytes(folder) * item_bytes(dtype) // stored
 
 
-def eos_token_ids(generation_config: Any, tokenizer: Tokenizer) -> frozenset[int]:
+def eos_token_ids(
+    generation_config: GenerationConfig | None, tokenizer: Tokenizer
+) -> frozenset[int]:
     """The ids of the generation config and of the tokenizer; either may lack some of them."""
     named = getattr(generation_config, "eos_token_id", None)
     ids = named if isinstance(named, list) else [named]
@@ -197,7 +205,7 @@ def tokenizer_only(key: str, path: str, config: Config) -> ModelInfo:
     return ModelInfo(tokenizer, eos, limits_of(config, vocabulary))
 
 
-def _tokenizer(path: str, trusted: Mapping[str, Any]) -> Tokenizer:
+def _tokenizer(path: str, trusted: Mapping[str, bool]) -> Tokenizer:
     """The tokenizer. One whose class or model this Transformers does not know is read from its
     tokenizer.json, which has all but its class's own Python code."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -217,7 +225,7 @@ def _tokenizer(path: str, trusted: Mapping[str, Any]) -> Tokenizer:
         raise
 
 
-def _vocabulary(path: str, trusted: Mapping[str, Any]) -> int | None:
+def _vocabulary(path: str, trusted: Mapping[str, bool]) -> int | None:
     """The width of the model's logits, which may be more than the tokenizer's tokens."""
     from transformers import AutoConfig, PretrainedConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from _inf.backends.base import Pausing
 from _inf.runtime.calls import finished
@@ -86,11 +86,11 @@ class PausingRows(Pausing):
         await self.thaw()
         self.host.lock.frozen = False
 
-    def change(self, work: Coroutine[Any, Any, T], *, keep: bool) -> T:
+    def change(self, work: Coroutine[object, None, T], *, keep: bool) -> T:
         """Do `work` while no call runs; keep: while the running rows stand still."""
         return self.host.run_alone(work, self._under_rows if keep else None)
 
-    async def _under_rows(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _under_rows(self, work: Coroutine[object, None, T]) -> T:
         lock = self.host.lock
         try:
             async with lock.changing():

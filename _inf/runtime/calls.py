@@ -91,7 +91,7 @@ class ReadWriteLock:
         self._no_calls.set()
         self._one_writer = asyncio.Lock()
 
-    async def read(self, work: Coroutine[Any, Any, T]) -> T:
+    async def read(self, work: Coroutine[object, None, T]) -> T:
         """Run a call in its own task. A call made inside another call (by a tool) does not wait for
         the lock: it would wait for itself."""
         if current_call.get() in self._calls:
@@ -112,7 +112,7 @@ class ReadWriteLock:
         finally:
             work.close()  # if it never began
 
-    async def write(self, work: Coroutine[Any, Any, T]) -> T:
+    async def write(self, work: Coroutine[object, None, T]) -> T:
         """Run `work` after the running calls have ended and before any other begins."""
         try:
             async with self.changing():
@@ -140,7 +140,7 @@ class ReadWriteLock:
         await self._no_calls.wait()
 
 
-async def finished(work: Coroutine[Any, Any, T]) -> T:
+async def finished(work: Coroutine[object, None, T]) -> T:
     """Once started, `work` is finished even if its caller is gone: a half update is unusable."""
     begun = asyncio.ensure_future(work)
     try:

@@ -157,7 +157,7 @@ class ForkedProcess(WorkerProcess):
         super().__init__(**kwargs)
         self._server = server
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_server"}
 
     def _Popen(self, process: Any) -> Any:  # type: ignore[override]  # noqa: N802

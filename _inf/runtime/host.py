@@ -33,7 +33,7 @@ from _inf.runtime.processes import (
 )
 
 T = TypeVar("T")
-Through: TypeAlias = "Callable[[Coroutine[Any, Any, T]], Coroutine[Any, Any, T]]"
+Through: TypeAlias = "Callable[[Coroutine[object, None, T]], Coroutine[object, None, T]]"
 
 EXIT_SECONDS = 2.0
 
@@ -144,7 +144,7 @@ class Host:
             for close in self.on_stop:
                 close()
 
-    def keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def keep(self, name: str, work: Coroutine[object, None, None]) -> None:
         """Run `work`, which all calls need, until the engine ends; called on its thread. If it ends
         earlier, the engine is dead: calls would wait for it without end."""
 
@@ -158,18 +158,18 @@ class Host:
         self._kept.add(task)  # the event loop would let it be collected
         task.add_done_callback(ended)
 
-    def run(self, work: Coroutine[Any, Any, T], cancel: CancelToken) -> T:
+    def run(self, work: Coroutine[object, None, T], cancel: CancelToken) -> T:
         """Await a call's `work` on the engine's loop from another thread; it is cancelled there on
         Ctrl-C, when a child dies (`EngineDeadError`) or its time is over (`GenerationTimeout`)."""
         return self._wait(self.submit(work, cancel), cancel)
 
-    def run_alone(self, work: Coroutine[Any, Any, T], through: Through[T] | None = None) -> T:
+    def run_alone(self, work: Coroutine[object, None, T], through: Through[T] | None = None) -> T:
         """Like `run`, but `work` runs alone: after the running calls ended, before others begin.
         through: what else runs it, with the lock."""
         cancel = CancelToken()
         return self._wait(self._submit(work, through or self.lock.write, cancel), cancel)
 
-    def run_beside(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_beside(self, work: Coroutine[object, None, T]) -> T:
         """Like `run`, but `work` is no call: it does not wait for a change to end."""
         cancel = CancelToken()
         return self._wait(self._submit(work, lambda itself: itself, cancel), cancel)
@@ -191,14 +191,14 @@ class Host:
             future.cancel()
 
     def submit(
-        self, work: Coroutine[Any, Any, T], cancel: CancelToken
+        self, work: Coroutine[object, None, T], cancel: CancelToken
     ) -> concurrent.futures.Future[T]:
         """Start a call's `work` on the engine's loop; the future fails when the engine dies."""
         return self._submit(work, self.lock.read, cancel)
 
     def _submit(
         self,
-        work: Coroutine[Any, Any, T],
+        work: Coroutine[object, None, T],
         through: Through[T],
         cancel: CancelToken,
     ) -> concurrent.futures.Future[T]:
@@ -215,7 +215,7 @@ class Host:
         cancel.admit(future)
         return future
 
-    async def or_death(self, work: Coroutine[Any, Any, T]) -> T:
+    async def or_death(self, work: Coroutine[object, None, T]) -> T:
         """Await `work` on the engine's loop; raise if the engine dies meanwhile."""
         task, death = asyncio.ensure_future(work), asyncio.ensure_future(self._died.wait())
         try:

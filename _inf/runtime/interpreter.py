@@ -125,11 +125,11 @@ class _Later(types.ModuleType):
         return getattr(_imported(self.__name__), name)
 
 
-def _call(module: str, function: str, *args: Any, **kwargs: Any) -> Any:
+def _call(module: str, function: str, *args: object, **kwargs: object) -> object:
     return getattr(_imported(module), function)(*args, **kwargs)
 
 
-def _imported(name: str) -> Any:
+def _imported(name: str) -> types.ModuleType:
     if isinstance(sys.modules.get(name), _Later):
         del sys.modules[name]
     return importlib.import_module(name)
@@ -163,7 +163,7 @@ def interrupt_kept() -> Iterator[None]:
         yield  # Ctrl-C is ignored, or somebody else's
         return
 
-    def without_a_lost_one(lost: Any) -> None:
+    def without_a_lost_one(lost: sys.UnraisableHookArgs) -> None:
         if not (interrupted and lost.exc_type is KeyboardInterrupt):
             report(lost)
 

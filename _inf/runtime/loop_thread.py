@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class LoopThread:
         """Whether the caller runs on it."""
         return threading.current_thread() is self._thread
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def submit(self, work: Coroutine[object, None, T]) -> concurrent.futures.Future[T]:
         """Run `work` there, in a copy of the caller's context; to cancel the future cancels it."""
         with self._lock:
             if self._loop is None:

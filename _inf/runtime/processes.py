@@ -81,12 +81,12 @@ class Worker:
     A child unpickles it before the function's arguments, whose unpickling may import anything.
     """
 
-    def __init__(self, function: str, log: Path, *, setup: str, **setup_arguments: Any) -> None:
+    def __init__(self, function: str, log: Path, *, setup: str, **setup_arguments: object) -> None:
         self.function, self.log = function, log
         self.setup, self.setup_arguments = setup, setup_arguments
         self.parent = os.getpid()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "environment": dict(os.environ)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ def _main_module_hidden() -> Iterator[None]:
     here = threading.get_ident()
     contexts: Any = multiprocessing.context._default_context
 
-    def without_main(name: str) -> dict[str, Any]:
+    def without_main(name: str) -> dict[str, object]:
         start_method = contexts._actual_context
         data = prepare(name)
         contexts._actual_context = start_method  # which that has set, if the caller had not

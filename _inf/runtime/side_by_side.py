@@ -20,7 +20,7 @@ STARTED_AT_ONCE = 64  # rows; then other calls start theirs: to start a thousand
 
 @overload
 async def run_rows(
-    rows: Iterable[Coroutine[Any, Any, T]],
+    rows: Iterable[Coroutine[object, None, T]],
     report: Report | None = None,
     tokens: Callable[[], int] = lambda: 0,
 ) -> list[T]: ...
@@ -28,7 +28,7 @@ async def run_rows(
 
 @overload
 async def run_rows(
-    rows: Iterable[Coroutine[Any, Any, T]],
+    rows: Iterable[Coroutine[object, None, T]],
     report: Report | None,
     tokens: Callable[[], int],
     *,
@@ -37,7 +37,7 @@ async def run_rows(
 
 
 async def run_rows(
-    rows: Iterable[Coroutine[Any, Any, T]],
+    rows: Iterable[Coroutine[object, None, T]],
     report: Report | None = None,
     tokens: Callable[[], int] = lambda: 0,
     *,

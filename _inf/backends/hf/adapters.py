@@ -110,11 +110,11 @@ class PeftAdapters(LoadedAdapters):
         names = (name for name in state if not _OF_AN_ADAPTER.search(name))
         return {name.replace(".base_layer.", "."): state[name] for name in names}
 
-    def _in_turn(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _in_turn(self, forward: Callable[..., object]) -> Callable[..., object]:
         """The model's forward pass, with the adapter that its thread wants."""
 
         @functools.wraps(forward)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: object, **kwargs: object) -> object:
             with self._one_pass:
                 self._activate(getattr(self._wanted, "key", None))
                 return forward(*args, **kwargs)

@@ -15,7 +15,6 @@ from _inf.parts.found import features
 if TYPE_CHECKING:
     from _inf.config import Config
 
-NEEDED = {"base_url": "the server's address", "model_path": "the model's name at the server"}
 _TEXT = frozenset({"stream", "turn", "json_schema", "seed", "logit_bias"})
 _READS = frozenset({"base_url", "api_key_env", "tokenizer_path", "hang_timeout"})
 TEXT_MODE = Mode("openai", _TEXT, _READS)
@@ -42,8 +41,11 @@ SGLANG_SERVER_MODE = Mode(
 
 
 def _faults(config: Config) -> Faults:
-    for path, what in NEEDED.items():
-        if getattr(config, path) is None:
+    for path, value, what in (
+        ("base_url", config.base_url, "the server's address"),
+        ("model_path", config.model_path, "the model's name at the server"),
+    ):
+        if value is None:
             yield path, f"must be set, because rollout.name is openai: {what}"
 
 

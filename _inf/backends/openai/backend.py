@@ -177,7 +177,7 @@ class PausingServer(VllmServer, Pausing):
                 "them, or end them with pause('abort')."
             )
 
-    def _control(self, path: str, body: Mapping[str, Any] | None) -> Any:
+    def _control(self, path: str, body: Mapping[str, object] | None) -> Any:
         return self.host.run_beside(self.server.control(self.server.root + path, body))
 
 

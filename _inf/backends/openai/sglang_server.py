@@ -28,9 +28,9 @@ class GenerateForm:
     """The form of the route /generate, at `url`, whose log probs are by our definition."""
 
     url: str
-    in_stream: ClassVar[Mapping[str, Any]] = {}
+    in_stream: ClassVar[Mapping[str, object]] = {}
 
-    def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def sent(self, request: Request) -> tuple[str, dict[str, object]]:
         return self.url, {
             "input_ids": request.token_ids,
             "sampling_params": _sampling_params(request.params),
@@ -122,18 +122,18 @@ class WeightsFolder:
         )
 
 
-def weight_version(about: Mapping[str, Any]) -> int:
+def weight_version(about: Mapping[str, object]) -> int:
     """The version of the weights; 0 if the server was given none."""
     said = str(about.get("weight_version"))
     return int(said) if said.isdecimal() else 0
 
 
-def _sampling_params(params: SamplingParams) -> dict[str, Any]:
+def _sampling_params(params: SamplingParams) -> dict[str, object]:
     if params.ignore_eos and params.stop_token_ids:
         raise ConfigError.of(
             "ignore_eos", "SGLang's server then ignores stop_token_ids too; leave one of them out."
         )
-    named: dict[str, Any] = {
+    named: dict[str, object] = {
         "temperature": params.temperature,
         "top_p": params.top_p,
         "top_k": params.top_k,

@@ -23,13 +23,13 @@ Answer: TypeAlias = Callable[[Mapping[str, Any]], RequestOutput]
 class TextForm:
     """The form for a server that takes and gives text. model: its name at the server."""
 
-    in_stream: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
+    in_stream: Mapping[str, object] = {"stream_options": {"include_usage": True}}
 
     def __init__(self, model: str) -> None:
         self._model = model
         self._limit = "max_tokens"
 
-    def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def sent(self, request: Request) -> tuple[str, dict[str, object]]:
         """The path and the body of a request; `in_stream` is added for a stream."""
         body = {"model": self._model, **openai_params(request.params)}
         if request.tools:
@@ -55,10 +55,10 @@ class TextForm:
         return True
 
 
-def openai_params(params: SamplingParams) -> dict[str, Any]:
+def openai_params(params: SamplingParams) -> dict[str, object]:
     """Return OpenAI's parameters, without `max_tokens`; those without effect are left out, because
     some servers refuse the names."""
-    sent: dict[str, Any] = {"temperature": params.temperature}
+    sent: dict[str, object] = {"temperature": params.temperature}
     if params.top_p < 1:
         sent["top_p"] = params.top_p
     if params.stop:

@@ -39,9 +39,9 @@ class TokenForm:
 
     model: str
     logprobs: ServerLogprobs
-    in_stream: ClassVar[Mapping[str, Any]] = TextForm.in_stream
+    in_stream: ClassVar[Mapping[str, object]] = TextForm.in_stream
 
-    def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def sent(self, request: Request) -> tuple[str, dict[str, object]]:
         params, ours = request.params, self.logprobs.are_ours(request.params)
         for part in translations(request):
             part.check(ours=ours)

@@ -40,9 +40,9 @@ def translations(request: Request) -> list[Translation[Any]]:
     return [part.on("openai", Translation)(part, request) for part in request.params.parts]
 
 
-def sent_by_parts(params: SamplingParams) -> dict[str, Any]:
+def sent_by_parts(params: SamplingParams) -> dict[str, object]:
     """The fields of a body that the parts of a row give."""
-    sent: dict[str, Any] = {}
+    sent: dict[str, object] = {}
     for each in translations(Request([], params)):
         sent |= each.sent()
     return sent

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 from _inf.backends import new_weights
 from _inf.backends.base import Scoring, Sleeping, Updating
@@ -99,7 +98,7 @@ class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
                     ranks.agree(failure)
                 raise
 
-    def _checked(self, new: Any) -> new_weights.NamedTensors:
+    def _checked(self, new: object) -> new_weights.NamedTensors:
         self.check_alive()
         return new_weights.checked(new, self.rollout.expected_weights)
 

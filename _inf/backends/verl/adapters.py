@@ -32,6 +32,7 @@ from _inf.errors import ConfigError, InferenceError
 
 if TYPE_CHECKING:
     from peft import LoraConfig
+    from sglang.srt.managers.io_struct import GenerateReqInput, LoRAUpdateOutput
 
 # SGLang computes those of a group in one product.
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -115,13 +116,13 @@ class AdaptingEngine(Engine):
         self._adapters = adapters
         super().__init__(*args, **kwargs)
 
-    async def _before_sending(self, request: Any) -> None:
+    async def _before_sending(self, request: GenerateReqInput) -> None:
         """Name the request's adapter by its key."""
         await super()._before_sending(request)
         if name := request.lora_path:
             request.lora_id, request.lora_path = self._adapters.of(name).key, None
 
-    def _version_of(self, request: Any) -> Callable[[], int]:
+    def _version_of(self, request: GenerateReqInput) -> Callable[[], int]:
         name = request.lora_path
         return (lambda: self._adapters.of(name).version) if name else super()._version_of(request)
 
@@ -199,7 +200,7 @@ def _scaling(config: LoraConfig, module: str, rank: int) -> float:
     return float(alpha / (rank**0.5 if config.use_rslora else rank))
 
 
-async def _answered(engine: Engine, request: Any) -> None:
+async def _answered(engine: Engine, request: object) -> None:
     """Past SGLang's `load_lora_adapter` and `unload_lora_adapter`
     (`managers/tokenizer_communicator_mixin.py`): the latter waits without end if a row of the
     adapter was ever aborted while it waited, and an unloaded adapter is loaded again on demand."""
@@ -214,5 +215,5 @@ async def _answered(engine: Engine, request: Any) -> None:
         raise InferenceError(f"The engine refused the adapter: {answer.error_message}")
 
 
-async def _shielded(work: asyncio.Future[Any]) -> Any:
+async def _shielded(work: asyncio.Future[list[LoRAUpdateOutput]]) -> list[LoRAUpdateOutput]:
     return await asyncio.shield(work)

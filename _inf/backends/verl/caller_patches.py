@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
-from _inf.backends.verl.calls import current_call
+from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.engine import Engine, build_engine
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.runtime.host import current_host
@@ -26,7 +26,7 @@ from _inf.runtime.host import current_host
 class _Module:
     """Takes the place of a module inside one upstream module, with some attributes replaced."""
 
-    def __init__(self, module: Any, **replaced: object) -> None:
+    def __init__(self, module: ModuleType, **replaced: object) -> None:
         self._module = module
         vars(self).update(replaced)
 
@@ -34,26 +34,26 @@ class _Module:
         return getattr(self._module, name)
 
 
-def _engine(**arguments: Any) -> Any:
-    build: Any = build_engine.get(None) or Engine.__base__
+def _engine(**arguments: object) -> object:
+    build = build_engine.get(None) or Engine.__mro__[1]
     return build(**arguments)
 
 
-def _event_loop() -> Any:
+def _event_loop() -> Call | asyncio.AbstractEventLoop:
     return current_call.get(None) or asyncio.get_event_loop()
 
 
-def _barrier(*args: Any, **kwargs: Any) -> Any:
+def _barrier(*args: object, **kwargs: object) -> object:
     ours = current_call.get(None) is not None
     return None if ours else torch.distributed.barrier(*args, **kwargs)
 
 
-def _set_start_method(*args: Any, **kwargs: Any) -> None:
+def _set_start_method(method: str | None, force: bool = False) -> None:
     if current_host.get(None) is None:
-        multiprocessing.set_start_method(*args, **kwargs)
+        multiprocessing.set_start_method(method, force=force)
 
 
-def _process(target: Any, **kwargs: Any) -> Any:
+def _process(target: Any, **kwargs: Any) -> object:
     """A child of the host's, or nothing for the detokenizer: without a tokenizer the scheduler
     answers the parent directly (`scheduler.py`, `init_ipc_channels`), and the detokenizer would
     idle, after 13 CPU seconds of imports and with 700 MB."""
@@ -64,26 +64,27 @@ def _process(target: Any, **kwargs: Any) -> Any:
     return host.process(target, **kwargs)
 
 
-def _temporary_file(**kwargs: Any) -> Any:
+def _temporary_file(**kwargs: Any) -> object:
     host = current_host.get(None)
     return tempfile.NamedTemporaryFile(
         **(kwargs if host is None else {"dir": host.folder} | kwargs)
     )
 
 
-def _keep_logger(configure: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+def _keep_logger(configure: Callable[..., None], *args: object, **kwargs: object) -> None:
     if current_host.get(None) is None:
         configure(*args, **kwargs)
 
 
-def _broadcast(broadcast: Callable[..., Any], data: list[Any], *args: Any, **kwargs: Any) -> Any:
+def _broadcast(
+    broadcast: Callable[..., object], data: list[object], *args: object, **kwargs: object
+) -> object:
     call = current_call.get(None)  # None while an engine starts
     return broadcast(data, *args, **kwargs) if call is None else call.broadcast(data)
 
 
 async def _declare_dead_on_failure(
-    upstream: Callable[..., Coroutine[Any, Any, None]],
-    function: Callable[[], Coroutine[Any, Any, None]],
+    upstream: Callable[..., Awaitable[None]], function: Callable[[], Awaitable[None]]
 ) -> None:
     if (host := current_host.get(None)) is None:
         return await upstream(function)
@@ -93,7 +94,9 @@ async def _declare_dead_on_failure(
         host.declare_dead(f"The engine's request handling failed with {failure!r}")
 
 
-def _modify_within(modify: Callable[..., Any], reduced: Any, index: int, modifier: Any) -> Any:
+def _modify_within(
+    modify: Callable[..., object], reduced: Sequence[object], index: int, modifier: object
+) -> object:
     return modify(reduced, index, modifier) if index < len(reduced) else reduced
 
 
@@ -102,11 +105,11 @@ def _gpu_memory() -> int:
     return int(torch.cuda.get_device_properties(0).total_memory) >> 20
 
 
-def _memory_outside_of_calls(ask: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+def _memory_outside_of_calls(ask: Callable[..., object], *args: object, **kwargs: object) -> object:
     return ask(*args, **kwargs) if current_call.get(None) is None else ("0.00",) * 4
 
 
-def _processor_if_any(load: Callable[..., Any], folder: str, **kwargs: object) -> Any:
+def _processor_if_any(load: Callable[..., object], folder: str, **kwargs: object) -> object:
     return load(folder, **kwargs) if any(Path(folder).glob("*processor_config.json")) else None
 
 

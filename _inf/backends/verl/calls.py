@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from _inf.backends.rows import row_instead
-from _inf.backends.verl.sglang_format import ENDED, output_row
+from _inf.backends.verl.sglang_format import ENDED, Answer, output_row
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import RequestFailure
 from _inf.runtime.calls import CancelToken
@@ -45,7 +45,7 @@ class Call:
         (`Scheduler.abort_request`)."""
         return f"{self.name}-{row}."
 
-    def made_row(self, output: dict[str, Any], params: dict[str, Any], row: int) -> RequestOutput:
+    def made_row(self, output: Answer, params: dict[str, Any], row: int) -> RequestOutput:
         """SGLang's answer to row `row` of the call."""
         if self.requests is None:
             return output_row(output, params, row)
@@ -55,7 +55,7 @@ class Call:
         except RequestFailure as failure:
             return row_instead(request, failure)
 
-    def run_until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run_until_complete(self, work: Coroutine[object, None, object]) -> object:
         """In place of an event loop's: run `work` on the engine's; a failure is kept for
         `broadcast`, where the other ranks wait. Only the first work is run: verl's second is a
         flush of the prefix cache, which `Engine.async_generate` has done (0.6.1,
@@ -68,8 +68,9 @@ class Call:
             return self.host.run(work, self.cancel)
         except BaseException as failure:
             self.failure = failure
+            return None
 
-    def broadcast(self, data: list[Any]) -> list[Any]:
+    def broadcast(self, data: list[object]) -> list[object]:
         answer = (data, self.rows)
         data, self.rows = self.ranks.from_first_rank(self.asked, answer, self.failure)
         return data
@@ -144,7 +145,7 @@ class RunningRows:
         self._failures |= {rid: failure for rid in ended if rid in rows}
         return ended
 
-    def output(self, output: dict[str, Any], rid: str) -> dict[str, Any]:
+    def output(self, output: Answer, rid: str) -> Answer:
         """Complete SGLang's answer, which lacks the counts of a request that was aborted before it
         began. Raises the failure with which it was ended."""
         counts = {"prompt_tokens": self._rows[rid].prompt_tokens, "cached_tokens": 0}
@@ -159,7 +160,7 @@ class RunningRows:
                 meta["finish_reason"] = ENDED
         return output
 
-    def nothing(self, rid: str) -> dict[str, Any]:
+    def nothing(self, rid: str) -> Answer:
         """The answer, in SGLang's form, to a request that was not sent."""
         about = {"finish_reason": ENDED, "output_token_logprobs": [], "output_top_logprobs": []}
         return self.output({"output_ids": [], "meta_info": about}, rid)

@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,6 +24,8 @@ from _inf.errors import ConfigError, EngineRefusal, InferenceError
 from _inf.types import SleepResult
 
 if TYPE_CHECKING:
+    from sglang.srt.managers.io_struct import FlushCacheReqOutput
+
     from _inf.backends.verl.corrected_rollout import CorrectedRollout
     from _inf.backends.verl.engine import Engine
 
@@ -50,7 +52,7 @@ class PrefixCache:
     answer was sent and the scheduler's loop has not come round since, which verl does not read.
     """
 
-    def __init__(self, flush: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    def __init__(self, flush: Callable[[], Awaitable[FlushCacheReqOutput]]) -> None:
         self._flush = flush
         self._one = asyncio.Lock()
 
@@ -72,7 +74,7 @@ class PrefixCache:
             "a request still ran; restart() starts a new engine."
         )
 
-    async def _attempt(self) -> Any:
+    async def _attempt(self) -> FlushCacheReqOutput:
         """One at a time: where one begins just as another ends, SGLang fails a third one that waits
         (`managers/tokenizer_communicator_mixin.py`)."""
         async with self._one:

@@ -16,7 +16,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,16 +130,6 @@ def kernel_library() -> Path | None:
             "slower. Set compiled_kernels: false to do so without this warning."
         )
         return None
-
-
-def functions(
-    library: ctypes.CDLL, arguments: Mapping[str, Sequence[type]]
-) -> dict[str, Callable[..., int]]:
-    """Its C functions, which take these arguments."""
-    found = {name: library[name] for name in arguments}
-    for name, function in found.items():
-        function.argtypes = arguments[name]
-    return {**found}
 
 
 def _compile_kernels(compiler: str, folder: Path) -> None:

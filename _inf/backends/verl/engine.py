@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from _inf.backends.verl.calls import EndedBefore, RunningRows, current_call
 from _inf.backends.verl.sglang_format import (
     KNOWN_TOKENS,
+    Answer,
     output_row,
     request_arguments,
     sglang_params,
@@ -38,6 +39,9 @@ with interpreter_left_alone():
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
 
 if TYPE_CHECKING:
+    from sglang.srt.managers.io_struct import GenerateReqInput
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
     from _inf.backends.verl.changes import PrefixCache
 
 # An answer, for verl's `_post_process_outputs`: it takes longer to pad answers than to decode them.
@@ -51,20 +55,22 @@ build_engine: contextvars.ContextVar[Callable[..., Engine]] = contextvars.Contex
 class Engine(sglang_rollout.AsyncEngine):
     """verl's engine with our server arguments, our processes, and its raw outputs kept."""
 
+    tokenizer_manager: TokenizerManager
+
     def __init__(
         self,
         scheduler: Worker,
-        server_arguments: dict[str, Any],
+        server_arguments: dict[str, object],
         free_cache: bool,
-        **verl_arguments: Any,
+        **verl_arguments: object,
     ) -> None:
         self.free_cache = free_cache
         self.refusal: str | None = None  # the reason, while requests are refused
         self.update_failure: Exception | None = None
         self._abandoned: set[str] = set()  # requests that are being aborted
         self.rows = RunningRows()
-        unset: Any = None
-        self.tokenizer_manager = self.send_to_rpc = unset
+        # Until SGLang sets them; a start that fails closes what is there.
+        self.tokenizer_manager, self.send_to_rpc = None, None
         host = current_host.get()
         self.or_death = host.or_death
         self.run_scheduler_process_func = scheduler
@@ -83,13 +89,13 @@ class Engine(sglang_rollout.AsyncEngine):
 
         return PrefixCache(super().flush_cache)
 
-    def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
+    def _init_tokenizer_manager(self, *args: object, **kwargs: object) -> tuple[object, object]:
         """Keep the manager before the engine is ready, so that a failed start can close it too."""
         self.tokenizer_manager, templates = init_tokenizer_manager(*args, **kwargs)
         self.tokenizer_manager._validate_and_resolve_lora = self._before_sending
         return self.tokenizer_manager, templates
 
-    async def _before_sending(self, request: Any) -> None:
+    async def _before_sending(self, request: GenerateReqInput) -> None:
         """Refuse a request while requests are refused. Those that come under frozen rows, also
         while new weights are sent, have waited until the rows go on."""
         if self.refusal is not None:
@@ -97,7 +103,7 @@ class Engine(sglang_rollout.AsyncEngine):
         if isinstance(request.rid, str):  # else a batch that none of our calls sent
             self.rows.sent(request.rid, self._version_of(request))
 
-    def _version_of(self, request: Any) -> Callable[[], int]:
+    def _version_of(self, request: GenerateReqInput) -> Callable[[], int]:
         """Returns the version of the weights in use that answer a request."""
         return lambda: int(self.tokenizer_manager.server_args.weight_version)
 
@@ -113,8 +119,12 @@ class Engine(sglang_rollout.AsyncEngine):
         """Do nothing: SGLang kills all children of the process here; the `Host` stops its own."""
 
     async def async_generate(
-        self, *args: Any, input_ids: Any = None, sampling_params: Any = None, **kwargs: Any
-    ) -> Any:
+        self,
+        *args: object,
+        input_ids: Any = None,
+        sampling_params: Any = None,
+        **kwargs: object,
+    ) -> object:
         """Send one request per row, so that each row has its own parameters and can be aborted."""
         call = current_call.get(None)
         if call is None:
@@ -124,7 +134,7 @@ class Engine(sglang_rollout.AsyncEngine):
         per_row = call.sampling_params or [sampling_params] * len(input_ids)
         states, tokens = self.tokenizer_manager.rid_to_state, [0] * len(input_ids)
 
-        async def answered(row: int, ids: list[int], params: dict[str, Any]) -> dict[str, Any]:
+        async def answered(row: int, ids: list[int], params: dict[str, Any]) -> Answer:
             output = await self.request(ids, params, call.rid(row))
             tokens[row] = len(output["output_ids"])
             return output
@@ -158,12 +168,13 @@ class Engine(sglang_rollout.AsyncEngine):
 
     async def request(
         self, ids: list[int], params: dict[str, Any], rid: str, *, scored: bool = False
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """Send a request, and return SGLang's answer. scored: nothing is generated."""
         known = params.get("custom_params", {}).get(KNOWN_TOKENS, 0)
         with self._sending(rid, len(ids) - known, scored=scored):
             try:
-                output = dict(await super().async_generate(**request_arguments(ids, params, rid)))
+                arguments = request_arguments(ids, params, rid)
+                output: Answer = (await super().async_generate(**arguments)).copy()
             except EndedBefore:
                 return self.rows.nothing(rid)
             return self.rows.output(output, rid)
@@ -211,7 +222,7 @@ class Engine(sglang_rollout.AsyncEngine):
         manager.asyncio_tasks.add(task)
         task.add_done_callback(manager.asyncio_tasks.discard)
 
-    async def update_weights_from_tensor(self, update_weights_request: Any) -> tuple[bool, str]:
+    async def update_weights_from_tensor(self, update_weights_request: object) -> tuple[bool, str]:
         """Keep SGLang's refusal, which verl ignores, or the failure, for `send_weights`. Raised
         here, it would leave the other ranks of a group waiting for the next part of the weights."""
         if self.update_failure is None:
@@ -236,7 +247,7 @@ class Engine(sglang_rollout.AsyncEngine):
             await self.prefix_cache.empty(others=lambda: bool(states.keys() - self._abandoned))
 
 
-def _last_heartbeat(manager: Any, log: Path) -> object:
+def _last_heartbeat(manager: TokenizerManager, log: Path) -> object:
     """Return None while no answer is expected, else a value that changes with each heartbeat: an
     answer, or `touch_log` in the scheduler's process. SGLang's manager keeps a request in
     `rid_to_state` until its last answer, and has a communicator for each other kind."""

@@ -37,6 +37,7 @@ class Replace:
     """
 
     def __init__(self, target: str, replacement: Any, reason: str) -> None:
+        self.target = target
         module, _, path = target.partition(":")
         parent, _, self.attribute = path.rpartition(".")
         self.owner = pkgutil.resolve_name(f"{module}:{parent}")
@@ -50,10 +51,10 @@ class Wrap(Replace):
     """Replaces an upstream function by one that calls `replacement(original, *args, **kwargs)`."""
 
     def value(self) -> Any:
-        original, replacement = getattr(self.owner, self.attribute), self.replacement
+        original, replacement = pkgutil.resolve_name(self.target), self.replacement
 
         @functools.wraps(original)
-        def patched(*args: object, **kwargs: object) -> Any:
+        def patched(*args: object, **kwargs: object) -> object:
             return replacement(original, *args, **kwargs)
 
         kind = type(inspect.getattr_static(self.owner, self.attribute))

@@ -9,7 +9,6 @@ arguments returned here override that dict (`_inf.backends.verl.engine.Engine`).
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from _inf.backends.model_info import FLOAT32
 from _inf.backends.verl.environment import Device, free_ports
@@ -49,7 +48,7 @@ DEFAULT_RANK, DEFAULT_SLOTS = 16, 8  # vLLM's, SGLang's
 
 def server_arguments(
     config: Config, max_model_len: int, device: Device, log_level: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Keyword arguments of `sglang.srt.server_args.ServerArgs` that replace verl's."""
     arguments = _on_any_device(config, max_model_len, log_level) | _lora(config, device)
     arguments |= _schedule(config, device)
@@ -60,10 +59,10 @@ def server_arguments(
     }
 
 
-def _on_any_device(config: Config, max_model_len: int, log_level: str) -> dict[str, Any]:
+def _on_any_device(config: Config, max_model_len: int, log_level: str) -> dict[str, object]:
     rollout = config.rollout
     port, nccl_port = free_ports(2)  # verl gives every engine of a rank the same ones
-    arguments: dict[str, Any] = {
+    arguments: dict[str, object] = {
         "host": "127.0.0.1",
         "port": port,
         "nccl_port": nccl_port,
@@ -96,7 +95,7 @@ def _on_any_device(config: Config, max_model_len: int, log_level: str) -> dict[s
     return arguments
 
 
-def _on_a_cpu(config: Config, max_model_len: int) -> dict[str, Any]:
+def _on_a_cpu(config: Config, max_model_len: int) -> dict[str, object]:
     asked = config.rollout.engine_kwargs["sglang"]
     if asked.get("enable_torch_compile") and asked.get(ATTENTION) != AMX:
         raise ConfigError.of(  # 0.5.9, `model_executor/cpu_graph_runner.py`
@@ -113,14 +112,15 @@ def _on_a_cpu(config: Config, max_model_len: int) -> dict[str, Any]:
     }
 
 
-def _on_a_gpu(config: Config) -> dict[str, Any]:
+def _on_a_gpu(config: Config) -> dict[str, object]:
     """The arguments for the GPU of this process; `ConfigError` for keys of a CPU, an attention
     backend that does not compute in the config's dtype, or an allocator beside which sleep frees
     nothing."""
     import torch
 
-    for key in ("pack_weights", "compiled_kernels"):
-        if not getattr(config, key):
+    on = {"pack_weights": config.pack_weights, "compiled_kernels": config.compiled_kernels}
+    for key, value in on.items():
+        if not value:
             raise ConfigError.of(key, "it works on a CPU only; leave it out on a GPU")
     rollout = config.rollout
     float32 = rollout.dtype in FLOAT32
@@ -139,7 +139,7 @@ def _on_a_gpu(config: Config) -> dict[str, Any]:
                 f"{name} asks for expandable_segments, whose memory cannot be released; unset it, "
                 "or set free_cache_engine to false.",
             )
-    chosen: dict[str, Any] = {
+    chosen: dict[str, object] = {
         "enable_memory_saver": rollout.free_cache_engine,
         # Otherwise the weights are garbage after a sleep, until all of them are updated.
         "enable_weights_cpu_backup": rollout.free_cache_engine,
@@ -154,7 +154,7 @@ def _on_a_gpu(config: Config) -> dict[str, Any]:
     return chosen | {"cuda_graph_max_bs": min(wanted, fits)}
 
 
-def _schedule(config: Config, device: Device) -> dict[str, Any]:
+def _schedule(config: Config, device: Device) -> dict[str, object]:
     """Which schedule: `child.overlap` makes the overlapped one exact, but for SGLang's record of
     experts."""
     asked = config.rollout.engine_kwargs["sglang"]
@@ -166,7 +166,7 @@ def _schedule(config: Config, device: Device) -> dict[str, Any]:
     return {SERIAL: captures or device in SERIAL_DEVICES}
 
 
-def _lora(config: Config, device: Device) -> dict[str, Any]:
+def _lora(config: Config, device: Device) -> dict[str, object]:
     """SGLang 0.5.9 dies of an adapter that is not one of `TARGETS`, and, if one that waits for the
     rest of its prompt is not among `max_loras_per_batch`, of that; so all that are loaded are."""
     asked = config.rollout.engine_kwargs["sglang"]

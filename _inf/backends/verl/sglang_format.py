@@ -11,13 +11,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from _inf.backends.rows import check_finite
 from _inf.backends.verl.translation import Translation
 from _inf.errors import RequestFailure
 from _inf.parts.part import Part
 from _inf.types import Request, RequestOutput
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
 
 # Of our own code in the scheduler's process, in `custom_params`:
 SEED = "seed"
@@ -30,7 +33,14 @@ NO_TOKENS = RequestOutput()
 ENDED = {"type": "ended"}  # the finish reason of a row that `pause("abort")` ended
 
 
-def custom_rows(reqs: Sequence[Any]) -> list[tuple[int, Any, dict[str, Any]]]:
+class Answer(TypedDict):
+    """SGLang's answer to a row."""
+
+    output_ids: list[int]
+    meta_info: dict[str, Any]
+
+
+def custom_rows(reqs: Sequence[Req]) -> list[tuple[int, Req, dict[str, Any]]]:
     """The rows of a batch with `custom_params`: each one's number, SGLang's record of its request,
     and the params. In most steps there are none, and each step looks for them more than once."""
     return [
@@ -40,7 +50,7 @@ def custom_rows(reqs: Sequence[Any]) -> list[tuple[int, Any, dict[str, Any]]]:
     ]
 
 
-def custom_of(req: Any) -> dict[str, Any]:
+def custom_of(req: Req) -> dict[str, Any]:
     """The `custom_params` of a request."""
     return req.sampling_params.custom_params or {}
 
@@ -80,7 +90,7 @@ def _of_requests() -> frozenset[str]:
     return frozenset(inspect.signature(Engine.async_generate).parameters)
 
 
-def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, object]:
     beside = {name: value for name, value in params.items() if name in _of_requests()}
     likeliest = params.get(TOP_PROMPT_LOGPROBS, 0)
     return {
@@ -99,7 +109,7 @@ def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[
 
 
 def output_row(
-    output: dict[str, Any],
+    output: Answer,
     params: dict[str, Any],
     row: int | None = 0,
     before: RequestOutput = NO_TOKENS,

@@ -7,7 +7,7 @@ source; docs/models.md shows them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.backends.model_info import (
     ORIGINAL,
@@ -69,7 +69,7 @@ SILU = """
     OlmoeForCausalLM StableLmForCausalLM CohereForCausalLM Cohere2ForCausalLM MixtralForCausalLM
     OlmoForCausalLM Olmo2ForCausalLM Olmo3ForCausalLM Qwen2MoeForCausalLM Qwen3MoeForCausalLM
 """
-UNREAD: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
     (SILU, "hidden_act", ("silu",)),
     ("GemmaForCausalLM", "hidden_act", ("gelu", "gelu_pytorch_tanh")),
     ("GPT2LMHeadModel", "activation_function", ("gelu_new", "gelu_pytorch_tanh")),
@@ -111,8 +111,12 @@ def check_support(
             place = "on a CPU" if where else "with SGLang 0.5.9"
             raise ConfigError.of("model_path", f"{name} does not run {place}: {reason}.")
     text = getattr(hf_config, "text_config", hf_config)
-    for key in ("max_position_embeddings", "num_attention_heads"):
-        if not isinstance(getattr(text, key, None), int) or hf_config.is_encoder_decoder:
+    needed = {
+        "max_position_embeddings": getattr(text, "max_position_embeddings", None),
+        "num_attention_heads": getattr(text, "num_attention_heads", None),
+    }
+    for key, value in needed.items():
+        if not isinstance(value, int) or hf_config.is_encoder_decoder:
             raise ConfigError(
                 f"model_path: the config of {name} has no {key}, or it has an encoder; only "
                 "models that decode text by attention, without an encoder, can be served."
@@ -153,7 +157,7 @@ def has_experts(hf_config: PretrainedConfig) -> bool:
     return bool(getattr(text, "num_experts_per_tok", None))
 
 
-def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, Any]) -> None:
+def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, object]) -> None:
     """Raise `ConfigError` if experts are to be returned of a model without them; SGLang's scheduler
     would die of it while it starts."""
     if server_arguments.get(CAPTURE_EXPERTS) and not has_experts(hf_config):
@@ -164,7 +168,7 @@ def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, An
         )
 
 
-def check_lora(hf_config: PretrainedConfig, server_arguments: Mapping[str, Any]) -> None:
+def check_lora(hf_config: PretrainedConfig, server_arguments: Mapping[str, object]) -> None:
     """Raise `ConfigError` if adapters are to be served of a model for which SGLang's were never
     compared; with experts its scheduler would die."""
     name = architecture(hf_config)
@@ -177,14 +181,14 @@ def check_lora(hf_config: PretrainedConfig, server_arguments: Mapping[str, Any])
         )
 
 
-def _state_layers(text: Any) -> str:
+def _state_layers(text: PretrainedConfig) -> str:
     if others := sorted(set(getattr(text, "layer_types", None) or ()) - ATTENTION_LAYERS):
         return f"layers of the kind {', '.join(others)}"
     keys = [key for key in text.to_dict() if key.startswith(STATE_KEYS)]
     return f"layers with a state ({keys[0]})" if keys else ""
 
 
-def _check_values(name: str, text: Any) -> None:
+def _check_values(name: str, text: PretrainedConfig) -> None:
     heads, kept = text.num_attention_heads, getattr(text, "num_key_value_heads", None)
     if name in NO_GROUPED_HEADS and kept not in (None, heads):
         raise ConfigError(
@@ -214,7 +218,7 @@ def _check_values(name: str, text: Any) -> None:
             )
 
 
-def _limits(name: str, text: Any, plain: bool) -> Iterator[tuple[int | None, str]]:
+def _limits(name: str, text: PretrainedConfig, plain: bool) -> Iterator[tuple[int | None, str]]:
     """The lengths up to which SGLang computes a row as Transformers does, each with its reason."""
     window = _window(text)
     if window is not None and (plain or name not in READS_WINDOW):

@@ -23,7 +23,9 @@ T = TypeVar("T")
 class Ranks:
     """The group of this process; without arguments, this process alone."""
 
-    def __init__(self, group: Any = None, ranks: Sequence[int] = (0,), rank: int = 0) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, ranks: Sequence[int] = (0,), rank: int = 0
+    ) -> None:
         self._group, self._ranks, self.rank = group, ranks, rank
         self.size, self.first = len(ranks), rank == ranks[0]
         # Held during a call, because two at once would take each other's answers.
@@ -74,7 +76,7 @@ class Ranks:
 
     def agree(self, failure: BaseException | None) -> None:
         """Raise on every rank if one has failed; its own failure where it has one."""
-        failures: list[Any] = [None] * self.size
+        failures: list[InferenceError | None] = [None] * self.size
         if self.size > 1:
             with _meeting(failure):
                 dist.all_gather_object(failures, _for_others(failure), group=self._group)

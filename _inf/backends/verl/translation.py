@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-from _inf.parts.part import Part
+from _inf.parts.part import Part, Record
 from _inf.types import Request, RequestOutput, SamplingParams
 
 PartT = TypeVar("PartT", bound=Part)
@@ -22,7 +22,9 @@ class Translation(Generic[PartT]):
         `custom_params` are for our own code in the scheduler's process. params: the row's."""
         return self.part.values()
 
-    def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> object:
+    def record(
+        self, meta: Mapping[str, Any], before: RequestOutput, row: int | None
+    ) -> Record | None:
         """The part's record of an answer so far, from SGLang's `meta_info`; None: there is none.
         before: the same answer when it had fewer tokens. row: its number in the call, for an
         error."""

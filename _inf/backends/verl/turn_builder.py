@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING
 
-from _inf.types import Message
+from _inf.types import Message, Tokenizer
+
+if TYPE_CHECKING:
+    from verl.tools.schemas import OpenAIFunctionToolCall
+    from verl.workers.rollout.schemas import AsyncRolloutRequest
 
 
 def builder_name() -> str:
@@ -20,9 +24,9 @@ def builder_name() -> str:
 
 
 def built_ids(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     messages: Sequence[Message],
-    schemas: Sequence[Mapping[str, Any]],
+    schemas: Sequence[Mapping[str, object]],
     answers: Mapping[int, Sequence[int]],
     spoken: Mapping[int, str],
 ) -> list[tuple[str, int, list[int]]]:
@@ -57,8 +61,8 @@ def built_ids(
 
 
 def _request(
-    tokenizer: Any, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]
-) -> Any:
+    tokenizer: Tokenizer, messages: Sequence[Message], schemas: Sequence[Mapping[str, object]]
+) -> AsyncRolloutRequest:
     from verl.tools.schemas import OpenAIFunctionToolSchema
     from verl.workers.rollout.schemas import AsyncRolloutRequest
 
@@ -75,7 +79,7 @@ def _request(
     )
 
 
-def _add(request: Any, tokenizer: Any, messages: Sequence[Message]) -> None:
+def _add(request: AsyncRolloutRequest, tokenizer: Tokenizer, messages: Sequence[Message]) -> None:
     """Add what follows an answer: the tools' results at once, then users' messages."""
     from verl.tools.schemas import ToolResponse
 
@@ -89,7 +93,7 @@ def _add(request: Any, tokenizer: Any, messages: Sequence[Message]) -> None:
         request.add_user_message(tokenizer, message["content"])
 
 
-def _calls(message: Message) -> list[Any]:
+def _calls(message: Message) -> list[OpenAIFunctionToolCall]:
     """The calls as verl's parser gives them; one whose arguments are no object is dropped there."""
     from verl.tools.schemas import OpenAIFunctionToolCall
 

@@ -17,7 +17,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy
 import torch
@@ -31,9 +31,6 @@ from torch.overrides import TorchFunctionMode
 from _inf.backends.verl.child.kernels import DecodingStep, Kernels
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.runtime.free_memory import reserve
-
-if TYPE_CHECKING:
-    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
 # SGLang has rules of its own for this name: no Triton kernels, no CUDA graphs.
 NAME = "torch_native"
@@ -173,9 +170,7 @@ def _attend(
     return torch.softmax(scores if mask is None else scores + mask, dim=-1) @ values
 
 
-def create_lazily(
-    folder: Path, create: Callable[[MHATokenToKVPool], None], pool: MHATokenToKVPool
-) -> None:
+def create_lazily(folder: Path, create: Callable[..., None], pool: object) -> None:
     """Create the KV cache of a CPU in memory that the kernel zeroes page by page, when it is first
     used. folder: the engine's."""
     with _LazyZeros() as lazy:
@@ -194,7 +189,7 @@ class _LazyZeros(TorchFunctionMode):
     def __torch_function__(
         self,
         function: Callable[..., object],
-        types: Sequence[type],
+        types: object,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:

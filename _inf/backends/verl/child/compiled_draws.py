@@ -13,21 +13,21 @@ from pathlib import Path
 import torch
 
 from _inf.backends import draws
-from _inf.backends.verl.compiled_libraries import functions
 
-_ARGUMENTS = {
-    "keep_likely": (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, *(ctypes.c_void_p,) * 4),
-    "draw_by_keys": (ctypes.c_void_p, ctypes.c_long, ctypes.c_long, *(ctypes.c_void_p,) * 2),
-    "apply_bits": (ctypes.c_void_p, *(ctypes.c_long,) * 2, ctypes.c_void_p, ctypes.c_long),
-}
+# The arguments of each function begin with a matrix: its address, rows and columns.
+_MATRIX = (ctypes.c_void_p, ctypes.c_long, ctypes.c_long)
 
 
 class CompiledDraws:
     """What `compiled_libraries.kernel_library` has compiled."""
 
     def __init__(self, path: Path) -> None:
-        in_c = functions(ctypes.CDLL(str(path)), _ARGUMENTS).values()
-        self._keep, self._draw, self._apply_bits = in_c
+        library = ctypes.CDLL(str(path))
+        self._keep, self._draw = library.keep_likely, library.draw_by_keys
+        self._apply_bits = library.apply_bits
+        self._keep.argtypes = (*_MATRIX, *(ctypes.c_void_p,) * 4)
+        self._draw.argtypes = (*_MATRIX, *(ctypes.c_void_p,) * 2)
+        self._apply_bits.argtypes = (*_MATRIX, ctypes.c_void_p, ctypes.c_long)
 
     def filtered(
         self, probs: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor

@@ -22,7 +22,6 @@ from _inf.backends.verl.sglang_format import KEEP_FILTERED, SEED, custom_of
 
 if TYPE_CHECKING:
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
-    from sglang.srt.layers.sampler import Sampler
 
 SMALLEST = torch.finfo(torch.float32).tiny  # of normal numbers, 1.2e-38
 KEPT = "inf_kept"  # on SGLang's record of a batch: rows that ask for it, and what filters left them
@@ -43,7 +42,7 @@ def sample(
 
 def sample_beside_nan(
     sample: Sample,
-    self: Sampler,
+    self: object,
     probs: torch.Tensor,
     info: SamplingBatchInfo,
     positions: torch.Tensor,
@@ -62,7 +61,7 @@ def sample_beside_nan(
 def sample_own_rows(
     compiled: CompiledDraws | None,
     sample: Sample,
-    self: Sampler,
+    self: object,
     probs: torch.Tensor,
     info: SamplingBatchInfo,
     *args: object,
@@ -91,7 +90,7 @@ def sample_own_rows(
     return tokens
 
 
-def raise_zeros(sample: Sample, self: Sampler, probs: torch.Tensor, *args: object) -> torch.Tensor:
+def raise_zeros(sample: Sample, self: object, probs: torch.Tensor, *args: object) -> torch.Tensor:
     """Draw; then, on a CPU, put `SMALLEST` in the place of each probability below it. SGLang takes
     the logarithm of all of them, which takes ten times as long with zeros (MKL's, PyTorch 2.9)."""
     tokens = sample(self, probs, *args)
@@ -102,7 +101,7 @@ def raise_zeros(sample: Sample, self: Sampler, probs: torch.Tensor, *args: objec
 
 def return_zeros(
     attach: Callable[..., None],
-    self: Sampler,
+    self: object,
     output: LogitsProcessorOutput,
     logprobs: torch.Tensor,
     top_logprobs: object,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from sglang.srt.managers.io_struct import (
     AbortReq,
-    GetInternalStateReq,
     GetInternalStateReqOutput,
     PauseGenerationReqInput,
 )
@@ -55,11 +54,7 @@ def wait_while_frozen(receive: Callable[[Scheduler], object], scheduler: Schedul
     return receive(scheduler)
 
 
-def tokens_of_rows(
-    get: Callable[..., GetInternalStateReqOutput],
-    scheduler: Scheduler,
-    request: GetInternalStateReq,
-) -> GetInternalStateReqOutput:
+def tokens_of_rows(get: Callable[..., object], scheduler: Scheduler, request: object) -> object:
     """While rows are frozen the state is how many tokens each of them has, by request id."""
     if not scheduler._engine_paused:
         return get(scheduler, request)
@@ -84,7 +79,7 @@ def empty_for_new_rows(flush: Callable[[Scheduler], bool], scheduler: Scheduler)
         return True
     if not scheduler._engine_paused:
         return False
-    vars(scheduler)[CACHE_NUMBER] = number = _cache_number(scheduler) + 1
+    vars(scheduler)[CACHE_NUMBER] = number = vars(scheduler).get(CACHE_NUMBER, 0) + 1
     _begin_again(scheduler)
     for req in [*scheduler.waiting_queue, *scheduler.grammar_manager.grammar_queue]:
         if not _new_tokens(req):
@@ -92,11 +87,6 @@ def empty_for_new_rows(flush: Callable[[Scheduler], bool], scheduler: Scheduler)
     cache = scheduler.tree_cache
     cache.evict(EvictParams(num_tokens=cache.evictable_size()))
     return True
-
-
-def _cache_number(scheduler: Scheduler) -> int:
-    number: int = vars(scheduler).get(CACHE_NUMBER, 0)
-    return number
 
 
 def _begin_again(scheduler: Scheduler) -> None:
@@ -117,7 +107,7 @@ def _key(number: int, lora_id: str | None) -> str:
 
 def in_newest_cache(init: Callable[..., None], scheduler: Scheduler, req: Req) -> None:
     init(scheduler, req)
-    if number := _cache_number(scheduler):
+    if number := vars(scheduler).get(CACHE_NUMBER):
         req.extra_key = _key(number, req.lora_id)
 
 

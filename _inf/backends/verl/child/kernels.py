@@ -8,6 +8,7 @@ and `recorded_step` makes one of a whole step.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,15 +18,11 @@ from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
-from _inf.backends.verl.compiled_libraries import functions
-
 if TYPE_CHECKING:
     from _inf.backends.verl.child.recording import Recording
 
 # Of a C function: tensors and structures stand for their addresses.
 Argument: TypeAlias = "torch.Tensor | ctypes.Structure | float | None"
-# Of a layer's number: its keys and values.
-Caches: TypeAlias = Callable[[int], tuple[torch.Tensor, torch.Tensor]]
 _LONG, _POINTER, _FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
 
 
@@ -79,18 +76,21 @@ class Kernels:
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
-        self._functions = functions(self._library, _ARGUMENTS)
+        self._functions = {name: self._library[name] for name in _ARGUMENTS}
+        for name, function in self._functions.items():
+            function.argtypes = _ARGUMENTS[name]
         self._library.run.argtypes = ctypes.POINTER(RecordedCall), _LONG, _LONG
         # Of a processor's vector: what the columns of a panel must be a multiple of.
         self.lanes = ctypes.c_int.in_dll(self._library, "lanes").value
         self.recording: Recording | None = None  # gets each call
+        self.step = functools.partial(DecodingStep, self.call)
 
     def call(self, function: str, *arguments: Argument) -> int:
         if self.recording:
             of_each = zip(arguments, _ARGUMENTS[function], strict=True)
             rows = (value for value, kind in of_each if kind is _ROWS and isinstance(value, int))
             self.recording.add(function, arguments, *rows)
-        return self._functions[function](*map(address, arguments))
+        return int(self._functions[function](*map(address, arguments)))
 
     def recorded(
         self,
@@ -156,9 +156,6 @@ class Kernels:
         table = batch.req_to_token_pool.req_to_token
         return self.step(batch.token_to_kv_pool.get_kv_buffer, table, *rows)
 
-    def step(self, caches: Caches, table: torch.Tensor, *of_each_row: torch.Tensor) -> DecodingStep:
-        return DecodingStep(self.call, caches, table, *of_each_row)
-
 
 def decodes_in_float32(batch: ForwardBatch) -> bool:
     """Whether it decodes, and its cache is in float32 and in SGLang's plain form."""
@@ -194,7 +191,7 @@ class DecodingStep:
     def __init__(
         self,
         call: Callable[..., int],
-        caches: Caches,
+        caches: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
         table: torch.Tensor,
         *of_each_row: torch.Tensor,
     ) -> None:

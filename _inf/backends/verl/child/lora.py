@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from sglang.srt.lora.backend.base_backend import BaseLoRABackend
@@ -22,9 +22,6 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from _inf.backends.verl.child.compiled_adapters import CompiledAdapters
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
-if TYPE_CHECKING:
-    from sglang.srt.lora.layers import BaseLayerWithLoRA
-
 NAME = "torch_native"
 MANY = 64  # tokens of one adapter, whose products operators compute faster than the C function
 
@@ -34,10 +31,7 @@ def register_cpu_lora(compiled: CompiledAdapters | None) -> None:
 
 
 def with_its_bias(
-    build: Callable[..., None],
-    self: BaseLayerWithLoRA,
-    base_layer: torch.nn.Module,
-    *args: object,
+    build: Callable[..., None], self: torch.nn.Module, base_layer: torch.nn.Module, *args: object
 ) -> None:
     build(self, base_layer, *args)
     bias = getattr(base_layer, "bias", None)

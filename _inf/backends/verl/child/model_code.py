@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import sglang.srt.models
 import torch
 from sglang.srt.environ import envs
-from sglang.srt.layers.activation import GeluAndMul, SiluAndMul
+from sglang.srt.layers.activation import GeluAndMul
 from sglang.srt.layers.rotary_embedding import RotaryEmbedding
 from sglang.srt.server_args import get_global_server_args
 
@@ -31,7 +31,7 @@ from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 if TYPE_CHECKING:
     from sglang.srt.layers.layernorm import GemmaRMSNorm, RMSNorm
-    from sglang.srt.layers.logits_processor import InputLogprobsResult, LogitsProcessor
+    from sglang.srt.layers.logits_processor import InputLogprobsResult
     from sglang.srt.models.commandr import CohereAttention
     from sglang.srt.models.gemma import GemmaForCausalLM
     from transformers import PretrainedConfig
@@ -85,8 +85,8 @@ def entry_classes(file: str) -> list[str]:
 
 def add_head_bias(
     compute: Callable[..., torch.Tensor],
-    self: LogitsProcessor,
-    hidden_states: torch.Tensor,
+    self: object,
+    hidden_states: object,
     lm_head: torch.nn.Module,
     *args: object,
 ) -> torch.Tensor:
@@ -97,20 +97,15 @@ def add_head_bias(
 
 def list_each_row_once(
     compute: Callable[..., tuple[InputLogprobsResult, torch.Tensor]],
-    self: LogitsProcessor,
+    self: object,
     *args: Any,
 ) -> tuple[InputLogprobsResult, torch.Tensor]:
     result, sampled_logits = compute(self, *args)
     tokens_of_rows = args[-1].extend_logprob_pruned_lens_cpu
-
-    def once(listed: list[object] | None) -> list[object] | None:
-        if listed is None:
-            return None
-        with_tokens = filter(None, listed)
-        return [next(with_tokens) if n > 0 else [] for n in tokens_of_rows]
-
-    result.input_top_logprobs_val = once(result.input_top_logprobs_val)
-    result.input_top_logprobs_idx = once(result.input_top_logprobs_idx)
+    for listed in (result.input_top_logprobs_val, result.input_top_logprobs_idx):
+        if listed is not None:
+            with_tokens = filter(None, listed)
+            listed[:] = [next(with_tokens) if n > 0 else [] for n in tokens_of_rows]
     return result, sampled_logits
 
 
@@ -204,7 +199,7 @@ def rotate(
 
 
 def silu_and_mul(
-    kernels: Kernels, forward: Callable[..., torch.Tensor], self: SiluAndMul, x: torch.Tensor
+    kernels: Kernels, forward: Callable[..., torch.Tensor], self: object, x: torch.Tensor
 ) -> torch.Tensor:
     if _is_plain(x) and x.is_contiguous():
         return kernels.silu_and_mul(x)

@@ -18,7 +18,6 @@ from _inf.backends.verl.patch_table import Process, Replace, Wrap
 from _inf.backends.verl.sglang_format import BY_HISTORY, custom_rows
 
 if TYPE_CHECKING:
-    from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
 
@@ -41,7 +40,7 @@ def read_before_penalties(prepare: Callable[[Scheduler], object], scheduler: Sch
 
 
 def skip_what_was_read(
-    process: Callable[..., None], scheduler: Scheduler, batch: ScheduleBatch, result: object
+    process: Callable[..., None], scheduler: object, batch: object, result: object
 ) -> None:
     if result is not None:
         process(scheduler, batch, result)

@@ -32,7 +32,6 @@ from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 if TYPE_CHECKING:
     from sglang.srt.layers.logits_processor import LogitsProcessor
-    from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 _onednn = torch.ops.mkldnn
@@ -55,7 +54,7 @@ class PackedWeight:
 def packed_linear(
     kernels: Kernels | None,
     apply: Callable[..., torch.Tensor],
-    self: UnquantizedLinearMethod,
+    self: object,
     layer: torch.nn.Module,
     x: torch.Tensor,
     bias: torch.Tensor | None = None,

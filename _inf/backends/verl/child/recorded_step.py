@@ -27,7 +27,14 @@ from _inf.backends.verl.child.kernels import (
     address,
     decodes_in_float32,
 )
-from _inf.backends.verl.child.recording import INPUTS, CannotRecord, Head, Recording, storage
+from _inf.backends.verl.child.recording import (
+    INPUTS,
+    CannotRecord,
+    Head,
+    Recording,
+    inputs_of,
+    storage,
+)
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 if TYPE_CHECKING:
@@ -47,10 +54,10 @@ class RecordedStep:
     """
 
     def __init__(
-        self, kernels: Kernels, recording: Recording, inputs: dict[str, torch.Tensor], rows: int
+        self, kernels: Kernels, recording: Recording, inputs: list[torch.Tensor], rows: int
     ) -> None:
         self._kernels, self._inputs, self._head = kernels, inputs, _head_of(recording)
-        self.capacity = len(inputs["input_ids"])
+        self.capacity = len(inputs[0])
         self._kept_alive = recording.calls  # their weights and caches
         places = _places(recording, self._head.hidden)
         sizes: dict[int, int] = {}  # of a place: bytes for a row
@@ -79,8 +86,8 @@ class RecordedStep:
     def repeat(self, batch: ForwardBatch) -> torch.Tensor:
         """Return the last layer's hidden states of each row."""
         rows = len(batch.input_ids)
-        for name, column in self._inputs.items():
-            column[:rows] = getattr(batch, name)
+        for column, given in zip(self._inputs, inputs_of(batch), strict=True):
+            column[:rows] = given
         for step in self._attention.values():
             step.rows = rows
         self._kernels.run(self._calls, rows)
@@ -171,12 +178,12 @@ class RecordedSteps:
         not known of one alone."""
         rows = max(2, len(batch.input_ids))
         capacity = max(_FEWEST, 1 << (rows - 1).bit_length())
-        inputs = {name: torch.zeros(capacity, dtype=torch.int64) for name in INPUTS}
+        inputs = [torch.zeros(capacity, dtype=torch.int64) for _ in INPUTS]
         recorded = copy.copy(batch)
-        for name, column in inputs.items():
-            column[:rows] = getattr(batch, name)
+        for name, column, given in zip(INPUTS, inputs, inputs_of(batch), strict=True):
+            column[:rows] = given
             setattr(recorded, name, column[:rows])
-        own = set(map(storage, inputs.values()))
+        own = set(map(storage, inputs))
         others = (value for value in vars(recorded).values() if isinstance(value, torch.Tensor))
         recording = Recording(rows, (value for value in others if storage(value) not in own))
         self._kernels.recording = recording

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,11 +13,17 @@ from _inf.backends.verl.child.kernels import Argument
 
 if TYPE_CHECKING:
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from torch._ops import OpOverload
 
 _aten = torch.ops.aten
 _ALLOCATIONS = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty)
 INPUTS = "input_ids", "positions", "seq_lens", "req_pool_indices", "out_cache_loc"  # of a row
+
+
+def inputs_of(batch: ForwardBatch) -> tuple[torch.Tensor, ...]:
+    rows = batch.input_ids, batch.positions, batch.seq_lens
+    return *rows, batch.req_pool_indices, batch.out_cache_loc
 
 
 class CannotRecord(Exception):
@@ -65,7 +71,7 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         function: OpOverload,
-        types: Sequence[type],
+        types: object,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
@@ -104,7 +110,7 @@ def _is_plain(table: torch.Tensor, numbers: torch.Tensor) -> bool:
     return types and table.is_contiguous() and numbers.dim() == 1 and numbers.is_contiguous()
 
 
-def _is_view(args: Sequence[object], result: object) -> bool:
+def _is_view(args: Iterable[object], result: object) -> bool:
     """Whether each tensor of the result is one of the arguments', or a view of it."""
     results = result if isinstance(result, (tuple, list)) else (result,)
     given = {storage(arg) for arg in args if isinstance(arg, torch.Tensor)}

@@ -24,8 +24,6 @@ from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
     from sglang.srt.constrained.grammar_manager import GrammarManager
-    from sglang.srt.managers.io_struct import AbortReq
-    from sglang.srt.managers.schedule_policy import SchedulePolicy
     from sglang.srt.managers.scheduler import Scheduler
 
 IDLE_SECONDS = 0.9  # SGLang's poll ends after a second
@@ -78,7 +76,7 @@ def sleep_without_work(sleep: Callable[[Scheduler], None], scheduler: Scheduler)
 
 def send_only_answers(
     send: Callable[..., None],
-    scheduler: Scheduler,
+    scheduler: object,
     reqs: list[Req],
     *args: object,
     **kwargs: object,
@@ -172,7 +170,7 @@ def check_what_it_asks_for(
 
 
 def check_what_is_aborted(
-    abort: Callable[..., None], scheduler: Scheduler, request: AbortReq
+    abort: Callable[..., None], scheduler: Scheduler, request: object
 ) -> None:
     abort(scheduler, request)
     for batch in (scheduler.running_batch, scheduler.cur_batch):
@@ -183,7 +181,7 @@ def check_what_is_aborted(
 
 def take_turns(
     order: Callable[..., bool],
-    policy: SchedulePolicy,
+    policy: object,
     waiting: list[Req],
     running: ScheduleBatch | None = None,
 ) -> bool:
