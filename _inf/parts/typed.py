@@ -146,7 +146,7 @@ class GenerateParams(TypedDict, total=False):
     tools: Sequence[object] | None
     n: int | None
     chat_template: str | None
-    chat_template_kwargs: Mapping[str, Any] | None
+    chat_template_kwargs: Mapping[str, object] | None
     continue_final_message: bool | None
     truncate_prompt: Literal["left", "right"] | None
     skip_special_tokens: bool | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from _inf.config import RolloutConfig
 from _inf.parts.part import values_of
@@ -21,7 +20,7 @@ ALWAYS_SHOWN = (
 )
 
 
-def greedy_unless_asked(params: dict[str, Any]) -> None:
+def greedy_unless_asked(params: dict[str, object]) -> None:
     """Make a measurement greedy unless its keywords ask for sampling."""
     if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
         params["temperature"] = 0.0
@@ -32,7 +31,7 @@ def check_params(params: Mapping[str, object], config: RolloutConfig) -> None:
     resolve(params, config, range(0), ANY_MODEL, config.agent.keywords)
 
 
-def effective_params(params: Mapping[str, object], rollout: RolloutConfig) -> dict[str, Any]:
+def effective_params(params: Mapping[str, object], rollout: RolloutConfig) -> dict[str, object]:
     """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
     [resolved] = resolve(params, rollout, range(1), ANY_MODEL).params
     neutral = {name: KEYWORDS[name].neutral for name in ALWAYS_SHOWN}

@@ -7,12 +7,11 @@ message counts as left out only if another text in its place changes nothing in 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 from _inf.errors import PromptError
+from _inf.request.message_forms import Message
 
-Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message]], str]
 
 

@@ -47,14 +47,14 @@ class Keyword:
     why, or "" where the caller of `refuse` says it.
     """
 
-    check: Callable[..., Any]
+    check: Callable[..., object]
     help: str
     kind: Any = None
     default: str | None = None
     feature: str = ""
     typed: str = ""
     per_prompt: bool = True
-    neutral: Any = None
+    neutral: object = None
     of_tokens: bool = False
     filters: bool = False
     in_body: bool = True

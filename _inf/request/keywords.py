@@ -19,7 +19,7 @@ from _inf.request.seeds import MAX_SEED
 from _inf.request.turn_keywords import TURN_KEYWORDS
 from _inf.types import Side
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Callable[..., object])
 
 MORE = "more_sampling"  # the feature of parameters that OpenAI's API lacks
 _fraction = partial(values.number, most=1.0)
@@ -161,7 +161,7 @@ _CALLS: Mapping[str, Keyword] = {
     "chat_template_kwargs": Keyword(
         values.template_kwargs,
         'Variables for the chat template, such as `{"enable_thinking": False}`.',
-        dict[str, Any],
+        dict[str, object],
         "",
         "token_ids",
         per_prompt=False,

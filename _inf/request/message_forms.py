@@ -58,7 +58,7 @@ def _with_text(message: Message) -> Message:
     return {**message, "tool_calls": [_text_arguments(call) for call in message["tool_calls"]]}
 
 
-def _text_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+def _text_arguments(call: Mapping[str, Any]) -> dict[str, object]:
     function, arguments = call["function"], call["function"]["arguments"]
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
@@ -76,7 +76,7 @@ def _with_text_alone(message: Message) -> Message:
 
 
 def call_and_result(
-    turn: int, result: str, *, name: str = "f", arguments: Mapping[str, Any] | None = None
+    turn: int, result: str, *, name: str = "f", arguments: Mapping[str, object] | None = None
 ) -> list[Message]:
     """A call and its result; Mistral's template requires ids of nine characters."""
     call_id = f"call{turn:05}"

@@ -44,7 +44,7 @@ def is_object(value: object) -> bool:
     return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
 
 
-def _fields(message: object) -> Mapping[Any, Any] | None:
+def _fields(message: object) -> Mapping[str, object] | None:
     """Return the fields of a message, a mapping or an object; None for anything else."""
     if isinstance(message, Mapping):
         return message
@@ -82,7 +82,7 @@ def message_of(message: object, index: int, position: int) -> Message:
     return {**kept, **thought, **({"tool_calls": calls} if calls else {})}
 
 
-def _reasoning(fields: dict[str, Any], where: str) -> dict[str, str]:
+def _reasoning(fields: dict[str, object], where: str) -> dict[str, str]:
     """Take a message's thought out of its fields; return it under the templates' name."""
     found = {name: fields.pop(name) for name in REASONING if name in fields}
     for name, thought in found.items():
@@ -94,7 +94,9 @@ def _reasoning(fields: dict[str, Any], where: str) -> dict[str, str]:
     return {REASONING[0]: str.__str__(next(iter(thoughts), ""))} if found else {}
 
 
-def _known_fields(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> dict[str, Any]:
+def _known_fields(
+    fields: Mapping[str, object], known: Sequence[str], where: str
+) -> dict[str, object]:
     """Return the fields without `CACHE` and empty ones, which `model_dump()` and tables contain."""
     kept = {
         key: value
@@ -127,22 +129,24 @@ def _text(content: object, where: str) -> str:
     return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(parts))
 
 
-def _part(part: Any, where: str) -> str:
-    form = part.get("type") if isinstance(part, Mapping) else None
+def _part(part: object, where: str) -> str:
+    fields: Mapping[str, object] = part if isinstance(part, Mapping) else {}
+    form = fields.get("type")
     if not isinstance(form, str) or form != "text":
         what = kind(part) if form is None else f"a part of type {shown(form)}"
         raise PromptError(
             f'{where} is {what}; only text is supported: {{"type": "text", "text": "..."}}.'
         )
-    text = _known_fields(part, PART_KEYS, where).get("text")
+    text = _known_fields(fields, PART_KEYS, where).get("text")
     if not isinstance(text, str):
         raise PromptError(f"{where}: text is {kind(text)}; it must be a str.")
     return str.__str__(text)
 
 
-def _call(call: Any, where: str) -> dict[str, Any]:
+def _call(call: object, where: str) -> dict[str, object]:
     """Return a call in OpenAI's form, with parsed arguments: templates encode them again."""
-    function = call.get("function") if isinstance(call, Mapping) else None
+    fields: Mapping[str, object] = call if isinstance(call, Mapping) else {}
+    function = fields.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise PromptError(
             f'{where}: {shown(call)} is not {{"type": "function", "function": '
@@ -162,7 +166,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         arguments = python_value(arguments)
     except RecursionError:
         raise PromptError(f"{where}: the arguments are nested too deeply.") from None
-    kept = {key: value for key, value in call.items() if value is not None}
+    kept = {key: value for key, value in fields.items() if value is not None}
     return {"type": "function", **kept, "function": {**function, "arguments": arguments}}
 
 

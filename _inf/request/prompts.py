@@ -38,7 +38,7 @@ def listed_prompts(prompts: object) -> Sequence[object]:
     return [prompts] if listed is None or (listed and all(map(_is_message, listed))) else listed
 
 
-def object_array(values: Sequence[Any]) -> Any:
+def object_array(values: Sequence[object]) -> object:
     """Return a one-dimensional numpy array of Python objects of any lengths, as verl's batches
     hold them."""
     import numpy as np

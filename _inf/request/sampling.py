@@ -40,7 +40,7 @@ class Sampling:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     chat_template: str | None = None  # None: the model's
-    chat_template_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    chat_template_kwargs: dict[str, object] = dataclasses.field(default_factory=dict)
     continue_final_message: bool = False
     timeout: float | None = None
     progress: bool | None = None
@@ -70,7 +70,7 @@ class Sampling:
         )
 
     @property
-    def template_kwargs(self) -> dict[str, Any]:
+    def template_kwargs(self) -> dict[str, object]:
         """What `apply_chat_template` gets besides messages and tools."""
         kwargs = dict(self.chat_template_kwargs)
         if self.chat_template is not None:
@@ -189,7 +189,7 @@ def _fields_of(kind: type, values: Mapping[str, object]) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
-def _given(params: Mapping[str, object]) -> dict[str, Any]:
+def _given(params: Mapping[str, object]) -> dict[str, object]:
     """The keywords that have a value, with lists in place of arrays."""
     given = {}
     for name, value in params.items():

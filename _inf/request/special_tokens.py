@@ -13,7 +13,7 @@ def escaped_json(value: object, tokenizer: Tokenizer) -> Any:
     """A JSON value with the special tokens in its texts broken, keys too."""
     markup = special_tokens(tokenizer)
 
-    def escaped(value: object) -> Any:
+    def escaped(value: object) -> object:
         if isinstance(value, str):
             return broken(value, markup)
         if isinstance(value, list):

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from _inf.errors import PromptError, check_unicode
 from _inf.request.message_forms import (
@@ -36,7 +35,7 @@ class Template:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: Mapping[str, object] | None = None,
         *,
         eos_token_ids: Collection[int] = (),
     ) -> None:
@@ -95,7 +94,7 @@ class Template:
     def _markup(self) -> re.Pattern[str]:
         return special_tokens(self._tokenizer)
 
-    def given(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, Any]]:
+    def given(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, object]]:
         """Return the messages and the further keywords that the template gets."""
         messages = self._by_developers(messages)
         if any(message.get("tool_calls") for message in messages):
@@ -116,10 +115,10 @@ class Template:
     @functools.cached_property
     def _form_of_calls(self) -> Callable[[Message], Message]:
         more = {**self._shown_tools, CONTINUED: False}
-        return form_of_calls(functools.partial(self._render, **more))
+        return form_of_calls(lambda messages: self._render(messages, **more))
 
     @property
-    def _shown_tools(self) -> Mapping[str, Any]:
+    def _shown_tools(self) -> Mapping[str, object]:
         """The keyword `tools` that it gets."""
         return {}
 
@@ -127,9 +126,9 @@ class Template:
         given, more = self.given(messages)
         return self._render(given, **more)
 
-    def _render(self, messages: Sequence[Message], **more: Any) -> str:
-        more = {"add_generation_prompt": True, **self._kwargs, **more}
-        return str(self._tokenizer.apply_chat_template(list(messages), tokenize=False, **more))
+    def _render(self, messages: Sequence[Message], **more: object) -> str:
+        keywords = {"add_generation_prompt": True, **self._kwargs, **more}
+        return str(self._tokenizer.apply_chat_template(list(messages), tokenize=False, **keywords))
 
     def _ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         check_unicode(text, "it", ValueError)
@@ -154,7 +153,7 @@ def _refusal(message: str) -> Iterator[None]:
         raise PromptError(f"{message}: {type(failure).__name__}: {failure}") from failure
 
 
-def template_of(model: ModelInfo, kwargs: Mapping[str, Any]) -> Template | None:
+def template_of(model: ModelInfo, kwargs: Mapping[str, object]) -> Template | None:
     """The template of a call. kwargs: of `apply_chat_template`."""
     if model.tokenizer is None:  # the server renders
         return None

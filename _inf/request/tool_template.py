@@ -7,13 +7,13 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from _inf.errors import ToolError, error_text
 from _inf.request.message_forms import DEVELOPER, QUESTION, Message, call_and_result, placeholder
 from _inf.request.special_tokens import any_of
 from _inf.request.template import Template
+from _inf.types import Tokenizer
 
 
 class ToolTemplate(Template):
@@ -25,12 +25,14 @@ class ToolTemplate(Template):
 
     def __init__(
         self,
-        *args: Any,
-        schemas: Sequence[Mapping[str, Any]] = (),
+        tokenizer: Tokenizer,
+        kwargs: Mapping[str, object] | None = None,
+        *,
+        eos_token_ids: Collection[int] = (),
+        schemas: Sequence[Mapping[str, object]] = (),
         instructions: str = "",
-        **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(tokenizer, kwargs, eos_token_ids=eos_token_ids)
         self._schemas = list(schemas)
         self._instructions = instructions
         self._instructed_role = ""  # the role whose message gets the instructions
@@ -148,7 +150,7 @@ class ToolTemplate(Template):
             return [*rest[:first], {**rest[first], "content": content}, *rest[first + 1 :]]
         return [{"role": role, "content": self._instructions}, *rest]
 
-    def given(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, Any]]:
+    def given(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, object]]:
         """The tools too, or messages that explain them if the template does not show tools."""
         if self._instructed_role:
             return self._instructed(self._by_developers(messages), self._instructed_role), {}
@@ -156,7 +158,7 @@ class ToolTemplate(Template):
         return given, {**more, **self._shown_tools}
 
     @functools.cached_property
-    def _shown_tools(self) -> dict[str, Any]:
+    def _shown_tools(self) -> dict[str, object]:
         return {"tools": self._schemas} if self._schemas else {}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
-from typing import Any
 
 from _inf.errors import ConfigError, shown
 from _inf.request import values
@@ -17,20 +16,20 @@ _NO_ENVIRONMENT = "a chat has no environments; leave it out"
 _ENDED = "its state ended with the row; send the row's prompt again"
 
 
-def _agent_loop(name: str, value: object) -> Any:
+def _agent_loop(name: str, value: object) -> object:
     if isinstance(value, Mapping) and isinstance(value.get("_target_"), str):
         return dict(value)
     return values.typed(name, value, (str, type), "a name, a class, or a mapping with a _target_")
 
 
-def _agent_kwargs(name: str, value: object) -> dict[str, Any]:
+def _agent_kwargs(name: str, value: object) -> dict[str, object]:
     columns = values.mapping(name, value)
     if "raw_prompt" in columns:
         raise ConfigError.of(f"{name}.raw_prompt", "the prompt has the messages; leave it out.")
     return columns
 
 
-def _factories(name: str, value: object) -> Any:
+def _factories(name: str, value: object) -> object:
     if isinstance(value, Mapping):
         if not value:
             raise ConfigError.of(name, "{} has no factory.")
@@ -42,7 +41,7 @@ def _factories(name: str, value: object) -> Any:
     return value
 
 
-def _as_tools(_: str, value: object) -> Any:
+def _as_tools(_: str, value: object) -> object:
     return pkgutil.resolve_name("_inf.tools.definition:as_tools")(value)
 
 
@@ -125,7 +124,7 @@ TURN_KEYWORDS: Mapping[str, Keyword] = {
         _as_tools,
         "Python functions, verl tools or schemas. The rollout runs functions and verl tools, and "
         "a call of a schema ends the row. Default the config's; [] means none (docs/tools.md).",
-        list[dict[str, Any]],
+        list[dict[str, object]],
         feature="turn",
         typed="Sequence[object]",
         per_prompt=False,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from _inf.errors import ConfigError, check_unicode, did_you_mean, shown
 from _inf.types import python_value
 
+T = TypeVar("T")
 MAX_INT32 = 2**31 - 1
 ENGINES_OWN = "the engine sets it itself."
 # Variables of a chat template that are set otherwise.
@@ -23,7 +24,7 @@ TEMPLATE_OWN = {
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 
 
-def typed(name: str, value: Any, kind: type | tuple[type, ...], what: str) -> Any:
+def typed(name: str, value: object, kind: type[T] | tuple[type[T], ...], what: str) -> T:
     """Return the value if it is of a kind, which a message calls `what`."""
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise ConfigError.of(name, f"{shown(value)} is not {what}.")
@@ -32,7 +33,7 @@ def typed(name: str, value: Any, kind: type | tuple[type, ...], what: str) -> An
 
 def number(
     name: str,
-    value: Any,
+    value: object,
     *,
     least: float = -math.inf,
     above: float = -math.inf,
@@ -51,12 +52,17 @@ def number(
     return real
 
 
-def integer(name: str, value: Any) -> int:
+def integer(name: str, value: object) -> int:
     return int(typed(name, value, numbers.Integral, "an int"))
 
 
 def count(
-    name: str, value: Any, *, least: int = 1, most: int = MAX_INT32, vocabulary: int | None = None
+    name: str,
+    value: object,
+    *,
+    least: int = 1,
+    most: int = MAX_INT32,
+    vocabulary: int | None = None,
 ) -> int:
     whole, most = integer(name, value), vocabulary or most
     if not least <= whole <= most:
@@ -66,28 +72,28 @@ def count(
     return whole
 
 
-def top_k(name: str, value: Any) -> int:
+def top_k(name: str, value: object) -> int:
     if (whole := count(name, value, least=-1)) == 0:
         raise ConfigError.of(name, "0 is out of range; -1 means all tokens.")
     return whole
 
 
-def text(name: str, value: Any) -> str:
-    if not typed(name, value, str, "a name; give it as text"):
+def text(name: str, value: object) -> str:
+    if not (given := typed(name, value, str, "a name; give it as text")):
         raise ConfigError.of(name, "an empty text is not a name.")
-    return check_unicode(value, f"{name}: {shown(value)}", key=name)
+    return check_unicode(given, f"{name}: {shown(value)}", key=name)
 
 
-def flag(name: str, value: Any) -> bool:
+def flag(name: str, value: object) -> bool:
     return bool(typed(name, value, bool, "a bool; use True or False"))
 
 
-def likeliest(name: str, value: Any, *, vocabulary: int) -> int:
+def likeliest(name: str, value: object, *, vocabulary: int) -> int:
     whole = count(name, value, least=-1, vocabulary=vocabulary)
     return vocabulary if whole == -1 else whole
 
 
-def one_of(name: str, value: Any, known: Sequence[str]) -> str:
+def one_of(name: str, value: object, known: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in known:
         hint = did_you_mean(shown(value), known) or "."
         words = ", ".join(map(repr, known))
@@ -95,19 +101,19 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     return value
 
 
-def mapping(name: str, value: Any) -> dict[str, Any]:
+def mapping(name: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ConfigError.of(name, f"{shown(value)} is not a mapping of names to values.")
     return dict(value)
 
 
-def template(name: str, value: Any) -> str:
+def template(name: str, value: object) -> str:
     if not typed(name, value, str, "the text of a Jinja template").strip():
         raise ConfigError.of(name, "a blank text is not a template.")
     return str(value)
 
 
-def template_kwargs(name: str, value: Any) -> dict[str, Any]:
+def template_kwargs(name: str, value: object) -> dict[str, object]:
     kwargs = {key: python_value(item) for key, item in mapping(name, value).items()}
     for key, why in TEMPLATE_OWN.items():
         if key in kwargs:
@@ -115,7 +121,7 @@ def template_kwargs(name: str, value: Any) -> dict[str, Any]:
     return kwargs
 
 
-def tools_kwargs(name: str, value: Any) -> dict[str, Any]:
+def tools_kwargs(name: str, value: object) -> dict[str, object]:
     tools = mapping(name, value)
     for tool, kwargs in tools.items():
         for key in mapping(f"{name}.{tool}", kwargs):
@@ -123,13 +129,13 @@ def tools_kwargs(name: str, value: Any) -> dict[str, Any]:
     return tools
 
 
-def stop_strings(name: str, value: Any) -> list[str]:
+def stop_strings(name: str, value: object) -> list[str]:
     if "" in (found := strings(name, value)):
         raise ConfigError.of(name, "an empty string stops everything; leave it out.")
     return found
 
 
-def strings(name: str, value: Any) -> list[str]:
+def strings(name: str, value: object) -> list[str]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
         raise ConfigError.of(name, f"{shown(value)} is neither a string nor a list of strings.")
@@ -137,15 +143,16 @@ def strings(name: str, value: Any) -> list[str]:
 
 
 def token_ids(
-    name: str, value: Any, *, vocabulary: int, least: int = 0, most: int = MAX_INT32
+    name: str, value: object, *, vocabulary: int, least: int = 0, most: int = MAX_INT32
 ) -> list[int]:
-    if not least <= len(typed(name, value, (list, tuple), "a list of token ids")) <= most:
-        reason = f"{len(value)} ids are too many; at most {most} can be given."
-        raise ConfigError.of(name, reason if value else "an empty list has no token; leave it out.")
-    return [token_id(f"{name}[{index}]", token, vocabulary) for index, token in enumerate(value)]
+    ids = typed(name, value, (list, tuple), "a list of token ids")
+    if not least <= len(ids) <= most:
+        reason = f"{len(ids)} ids are too many; at most {most} can be given."
+        raise ConfigError.of(name, reason if ids else "an empty list has no token; leave it out.")
+    return [token_id(f"{name}[{index}]", token, vocabulary) for index, token in enumerate(ids)]
 
 
-def token_id(name: str, value: Any, vocabulary: int) -> int:
+def token_id(name: str, value: object, vocabulary: int) -> int:
     token = integer(name, value)
     if not 0 <= token < vocabulary:
         raise ConfigError.of(

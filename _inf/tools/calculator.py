@@ -9,12 +9,13 @@ import operator
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from pydantic import RootModel
 
 from _inf.types import JSON
 
+Number: TypeAlias = int | float
 MAX_CHARACTERS = 1000
 MAX_DIGITS = 1000
 _MOST_BITS = int(MAX_DIGITS * math.log2(10))
@@ -50,26 +51,28 @@ class Calculator:
     """`calculate` with the methods of verl's `BaseTool`; it keeps no state. tool_schema: verl's
     object, whose name is the tool's; None for `SCHEMA`."""
 
-    def __init__(self, config: Any = None, tool_schema: Any = None) -> None:
+    def __init__(self, config: object = None, tool_schema: RootModel[JSON] | None = None) -> None:
         self.config = config
         self.tool_schema = RootModel[JSON](SCHEMA) if tool_schema is None else tool_schema
         self.name: str = self.tool_schema.model_dump()["function"]["name"]
 
-    def get_openai_tool_schema(self) -> Any:
+    def get_openai_tool_schema(self) -> RootModel[JSON]:
         return self.tool_schema
 
-    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[Any, Response]:
+    async def create(
+        self, instance_id: str | None = None, **kwargs: object
+    ) -> tuple[str, Response]:
         return instance_id or uuid.uuid4().hex, Response()
 
     async def execute(
-        self, instance_id: str, parameters: JSON, **kwargs: Any
+        self, instance_id: str, parameters: JSON, **kwargs: object
     ) -> tuple[Response, float, JSON]:
         return Response(calculate(str(parameters["expression"]))), 0.0, {}
 
-    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
+    async def calc_reward(self, instance_id: str, **kwargs: object) -> float:
         return 0.0
 
-    async def release(self, instance_id: str, **kwargs: Any) -> None:
+    async def release(self, instance_id: str, **kwargs: object) -> None:
         return None
 
 
@@ -93,7 +96,7 @@ def calculate(expression: str) -> str:
     return str(value)
 
 
-def _value(node: ast.expr) -> Any:
+def _value(node: ast.expr) -> Number:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return number
@@ -104,33 +107,35 @@ def _value(node: ast.expr) -> Any:
     raise ValueError(f"{ast.unparse(node)[:80]!r} is not arithmetic; {_ALLOWED}")
 
 
-def _bounded(value: Any) -> int | float:
+def _bounded(value: Number) -> Number:
     if isinstance(value, float) and not math.isfinite(value):
         raise OverflowError
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         raise ValueError(f"a number has more than {MAX_DIGITS} digits")
-    number: int | float = value
-    return number
+    return value
 
 
-def _divide(left: Any, right: Any) -> Any:
+def _divide(left: Number, right: Number) -> Number:
     """Divide; two integers that divide evenly give an integer, since a float would round it."""
     exact = isinstance(left, int) and isinstance(right, int) and left % right == 0
     return left // right if exact else left / right
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: Number, exponent: Number) -> Number:
     """Compute a power, or raise if an integer result would have too many digits to compute."""
-    integers = isinstance(base, int) and isinstance(exponent, int)
-    if integers and base.bit_length() * exponent > _MOST_BITS:
+    if (
+        isinstance(base, int)
+        and isinstance(exponent, int)
+        and base.bit_length() * exponent > _MOST_BITS
+    ):
         raise ValueError(f"the power has more than {MAX_DIGITS} digits")
     if isinstance(power := base**exponent, complex):
         raise ValueError("the result is not a real number")
     return power
 
 
-_SIGNS: dict[type, Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+_SIGNS: dict[type, Callable[[Number], Number]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_OPERATORS: dict[type, Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

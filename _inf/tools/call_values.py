@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from _inf.errors import ToolError, shown
 from _inf.tools.argument_types import ArgumentTypes
@@ -68,7 +68,7 @@ def typed_values(values: Iterable[tuple[str, str]], name: str, tools: Sequence[T
         raise Unreadable(f"the schema of {name} cannot be applied: {failure}") from None
 
 
-def _typed(key: str, text: str, types: ArgumentTypes) -> Any:
+def _typed(key: str, text: str, types: ArgumentTypes) -> object:
     """Convert a value: null where the schema takes null, a string where it takes text, otherwise
     JSON, or what Qwen3.5's template writes."""
     if text in PYTHON:
@@ -82,7 +82,7 @@ def _typed(key: str, text: str, types: ArgumentTypes) -> Any:
     return bounded(types.chosen(key, text, value))
 
 
-def json_or_text(text: str) -> Any:
+def json_or_text(text: str) -> object:
     """Return the JSON value that a text is; the text if it is none."""
     try:
         return json.loads(text, parse_constant=_no_json)

@@ -55,7 +55,7 @@ def shown_tools(schemas: Sequence[Mapping[str, object]]) -> list[Tool]:
 
 
 def listed_tools(
-    items: Sequence[object], where: str, make: Callable[[Any, str], Sequence[Tool]]
+    items: Sequence[object], where: str, make: Callable[[object, str], Sequence[Tool]]
 ) -> list[Tool]:
     """Make the tools of each item of the list `where`; two with one name are refused."""
     tools: dict[str, Tool] = {}
@@ -103,7 +103,7 @@ def is_verls(tool: object) -> bool:
     return all(callable(getattr(tool, name, None)) for name in VERLS_METHODS)
 
 
-def _function_schema(function: Callable[..., Any], where: str) -> JSON:
+def _function_schema(function: Callable[..., object], where: str) -> JSON:
     """Make a schema of type hints, and of the descriptions that a docstring in Google style has."""
     from transformers.utils import get_json_schema
 
@@ -120,7 +120,7 @@ def _function_schema(function: Callable[..., Any], where: str) -> JSON:
     return schema
 
 
-def _described(function: Callable[..., Any]) -> Callable[..., Any]:
+def _described(function: Callable[..., object]) -> Callable[..., object]:
     """Return a function whose docstring has a description of each parameter, which Transformers
     wants; `UNDESCRIBED` where there is none."""
     from transformers.utils.chat_template_utils import parse_google_format_docstring
@@ -141,7 +141,7 @@ def _described(function: Callable[..., Any]) -> Callable[..., Any]:
     return described
 
 
-def _plain_json(value: object) -> Any:
+def _plain_json(value: object) -> object:
     try:
         return json.loads(json.dumps(python_value(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -172,9 +172,9 @@ class _Function(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
     description: str = ""
-    parameters: Annotated[Any, BeforeValidator(_plain_json)] = None
+    parameters: Annotated[object, BeforeValidator(_plain_json)] = None
     strict: bool | None = None
-    returns: Annotated[Any, BeforeValidator(_plain_json)] = Field(default=None, alias="return")
+    returns: Annotated[object, BeforeValidator(_plain_json)] = Field(default=None, alias="return")
 
 
 class _Shell(BaseModel):
@@ -185,7 +185,7 @@ class _Shell(BaseModel):
 
 
 def checked_schema(
-    schema: Mapping[str, object], where: str, fault: Callable[[Any], str] = _parameters_fault
+    schema: Mapping[str, object], where: str, fault: Callable[[object], str] = _parameters_fault
 ) -> JSON:
     """Return a checked copy in OpenAI's form, with `type` and `function` added if missing. fault:
     what is wrong with its parameters."""

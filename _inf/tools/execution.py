@@ -39,16 +39,16 @@ class Executed:
     seconds: float = 0.0
     error: str | None = None
     reward: float | None = None
-    metrics: Any = None
+    metrics: object = None
     truncated: bool = False
 
 
 async def execute(
     tool: Tool,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
     *,
     instance_id: str,
-    execute_kwargs: Mapping[str, Any],
+    execute_kwargs: Mapping[str, object],
     timeout: float,
     max_length: int,
     side: Side,
@@ -112,11 +112,14 @@ def _cut(text: str, limit: int, side: Side) -> str:
 
 
 async def _run(
-    tool: Tool, arguments: Mapping[str, Any], instance_id: str, execute_kwargs: Mapping[str, Any]
+    tool: Tool,
+    arguments: Mapping[str, object],
+    instance_id: str,
+    execute_kwargs: Mapping[str, object],
 ) -> Executed:
     try:
         arguments = copy.deepcopy(dict(arguments))  # a tool may change them
-        call: functools.partial[Any]
+        call: functools.partial[object]
         if tool.verl is not None:
             call = functools.partial(tool.verl.execute, instance_id, arguments, **execute_kwargs)
         elif tool.function is not None:
@@ -128,19 +131,19 @@ async def _run(
         return Executed(error=error_text(failure))
 
 
-async def call_user_code(call: Callable[[], Any], thread: CallThread | None = None) -> Any:
+async def call_user_code(call: Callable[[], object], thread: CallThread | None = None) -> object:
     """Call an `async` function here, and any other one on `thread`, or on a thread of its own."""
     function = call.func if isinstance(call, functools.partial) else call
     value = call() if _is_async(function) else await _on_thread(call, thread)
     return await value if inspect.isawaitable(value) else value
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def _is_async(function: Callable[..., object]) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004  to inspect the method
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-async def _on_thread(call: Callable[[], Any], thread: CallThread | None) -> Any:
+async def _on_thread(call: Callable[[], object], thread: CallThread | None) -> object:
     if thread is not None:
         return await thread.run(call)
     alone = CallThread()
@@ -160,12 +163,12 @@ class CallThread:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._begun = False
 
-    async def run(self, call: Callable[[], Any]) -> Any:
+    async def run(self, call: Callable[[], object]) -> object:
         return await asyncio.wrap_future(self.submit(call))
 
-    def submit(self, call: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+    def submit(self, call: Callable[[], object]) -> concurrent.futures.Future[object]:
         """Make a call, after those before it; one that is cancelled while it waits is not made."""
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future: concurrent.futures.Future[object] = concurrent.futures.Future()
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():

@@ -11,10 +11,13 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING
 
 from _inf.errors import ToolError, did_you_mean, shown
-from _inf.types import Tool
+from _inf.types import JSON, Tool
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
 
 JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 MAX_FAULTS = 3
@@ -32,7 +35,7 @@ CHECKED = {*REFERENCES, *NULLABLE, "additionalProperties"}
 UNCHECKED = ("patternProperties", "unevaluatedItems", "unevaluatedProperties")
 
 
-def schema_fault(schema: Any) -> str:
+def schema_fault(schema: Mapping[str, object]) -> str:
     """`.path: what is wrong there` with a JSON schema, in jsonschema's words where they say it; ""
     if nothing is."""
     from jsonschema import Draft202012Validator, SchemaError
@@ -46,7 +49,7 @@ def schema_fault(schema: Any) -> str:
     return ""
 
 
-def _type_fault(type_: Any) -> str:
+def _type_fault(type_: object) -> str:
     named = type_ if isinstance(type_, list) else [type_]
     for name in named:
         if name not in JSON_TYPES:
@@ -57,11 +60,11 @@ def _type_fault(type_: Any) -> str:
     return f"{shown(named)} must name one JSON type or more, each once"
 
 
-def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+def argument_fault(tool: Tool, arguments: JSON) -> str | None:
     """Describe what in `arguments` breaks the tool's schema, for the model, in bounded time; None
     if nothing does."""
     try:
-        found = validator(validator_class(), tool.parameters).iter_errors(dict(arguments))
+        found = validator(validator_class(), tool.parameters).iter_errors(arguments)
         errors = sorted(found, key=lambda error: error.json_path)
     except Exception as failure:
         return f"the schema of {tool.name} cannot be applied: {failure}"
@@ -82,7 +85,7 @@ def count_step() -> None:
         raise ToolError(f"over {MAX_REFERENCES} references to follow")
 
 
-def validator(of: Any, parameters: Mapping[str, Any]) -> Any:
+def validator(of: type[Validator], parameters: Mapping[str, object]) -> Validator:
     """Return a validator of one check. With an empty registry, a "$ref" to a URL is an error and
     not a download."""
     from referencing import Registry
@@ -92,12 +95,12 @@ def validator(of: Any, parameters: Mapping[str, Any]) -> Any:
     return of(parameters, registry=Registry())
 
 
-def _nothing(*_: Any) -> Any:
+def _nothing(*_: object) -> tuple[()]:
     return ()
 
 
 @functools.cache
-def validator_class() -> Any:
+def validator_class() -> type[Validator]:
     """JSON Schema with `nullable`, which Transformers writes for `int | None`, and with patterns of
     the package `regex`, whose time can be limited: `re` would hold the whole process, for hours.
     What names match a pattern is not checked, nor what else there may be then."""
@@ -106,11 +109,15 @@ def validator_class() -> Any:
 
     known = Draft202012Validator.VALIDATORS
 
-    def pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Any:
+    def pattern(
+        _: object, pattern: str, instance: object, schema: object
+    ) -> Iterator[ValidationError]:
         if isinstance(instance, str) and not _matches(pattern, instance):
             yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
-    def checked(keyword: str, validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+    def checked(
+        keyword: str, validator: Validator, value: object, instance: object, schema: JSON
+    ) -> Iterator[ValidationError]:
         if keyword in REFERENCES:
             count_step()
         null = keyword in NULLABLE and instance is None and schema.get("nullable") is True
@@ -119,7 +126,8 @@ def validator_class() -> Any:
 
     own = {word: functools.partial(checked, word) for word in CHECKED}
     unchecked = dict.fromkeys(UNCHECKED, _nothing)
-    return extend(Draft202012Validator, {**own, **unchecked, "pattern": pattern})  # type: ignore[no-untyped-call]
+    kind: type[Validator] = extend(Draft202012Validator, {**own, **unchecked, "pattern": pattern})  # type: ignore[no-untyped-call]
+    return kind
 
 
 def _matches(pattern: str, text: str) -> bool:

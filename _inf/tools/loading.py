@@ -61,12 +61,12 @@ def load_tools(path: str | Path) -> list[Tool]:
 
 def close_tools(tools: Sequence[Tool]) -> None:
     """End the MCP servers of tools; a call of one that follows starts its server again."""
-    functions: list[Any] = [tool.function for tool in tools]
+    functions: list[object] = [tool.function for tool in tools]
     for server in {each.server for each in functions if hasattr(each, "server")}:
         server.close()
 
 
-def _entries(path: Path) -> list[Any]:
+def _entries(path: Path) -> list[object]:
     with refused(f"{path}: it cannot be read as YAML"):
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     under_tools = isinstance(content, Mapping) and [*content] == ["tools"]
@@ -114,7 +114,7 @@ def _of_class(file: str | Path, entry: Mapping[str, object], where: str) -> Tool
     return Tool(schema["function"]["name"], schema, verl=tool)
 
 
-def _verls_schema(schema: JSON, where: str) -> Any:
+def _verls_schema(schema: JSON, where: str) -> object:
     """verl's object, which requires more fields than we do; without verl, one with the same
     `model_dump`."""
     if not installed("verl"):

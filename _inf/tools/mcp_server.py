@@ -16,11 +16,12 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 import anyio
 from mcp import Client, MCPError
-from mcp_types import CONNECTION_CLOSED
+from mcp_types import CONNECTION_CLOSED, CallToolResult
+from mcp_types import Tool as McpTool
 
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.loop_thread import LoopThread
@@ -40,8 +41,8 @@ class Session:
     def __init__(self, thread: LoopThread, address: Address, interval: float) -> None:
         self._thread, self._address, self._name = thread, address, f"the MCP server {address.name}"
         self._interval, self._last_call, self._turn = interval, -math.inf, asyncio.Lock()
-        self._client: Any = None  # the package's, while it is open
-        self._tools: list[Any] = []
+        self._client: Client | None = None  # the package's, while it is open
+        self._tools: list[McpTool] = []
         self._failure: BaseException | None = None
         self._last_line = ""  # of the server's stderr, once it has ended
         self._opened, self._closing = asyncio.Event(), asyncio.Event()
@@ -51,14 +52,14 @@ class Session:
     def lost(self) -> bool:
         return self._owner.done() or (self._client is not None and self._transport.lost())
 
-    def tools(self, where: str) -> list[Any]:
-        """The server's list of `mcp_types.Tool`. Raises `ToolError` if it cannot be used."""
+    def tools(self, where: str) -> list[McpTool]:
+        """The server's list. Raises `ToolError` if it cannot be used."""
         self._thread.submit(self._opened.wait()).result()
         if self._client is None:
             raise ToolError(f"{where}: {self._name} cannot be used: {self._why()}.")
         return self._tools
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Executed:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> Executed:
         """Call a tool from any event loop; cancelling this cancels it at the server."""
         return await asyncio.wrap_future(self._thread.submit(self._call(name, dict(arguments))))
 
@@ -157,8 +158,8 @@ class McpServer:
         thread.stop()
 
 
-async def _all_tools(client: Any) -> list[Any]:
-    tools: list[Any] = []
+async def _all_tools(client: Client) -> list[McpTool]:
+    tools: list[McpTool] = []
     cursor = None
     while True:
         page = await client.list_tools(cursor=cursor)
@@ -173,8 +174,8 @@ def _last_line(log: IO[bytes]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")[:LINE_CHARACTERS]
 
 
-def _executed(result: Any) -> Executed:
-    """Convert an `mcp_types.CallToolResult`; its texts are joined by a space, as verl does."""
+def _executed(result: CallToolResult) -> Executed:
+    """Convert a result of a call; its texts are joined by a space, as verl does."""
     others = sorted({part.type for part in result.content} - {"text"})
     if others:
         kinds = " and ".join(others)
@@ -194,7 +195,7 @@ class McpCall:
     server: McpServer
     name: str
 
-    async def __call__(self, /, **arguments: Any) -> Executed:
+    async def __call__(self, /, **arguments: object) -> Executed:
         return await self.server.session().call(self.name, arguments)
 
 

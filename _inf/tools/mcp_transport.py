@@ -33,7 +33,7 @@ class Transport:
         self.lost: Callable[[], bool] = lambda: False
 
     @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[Any]:
+    async def open(self) -> AsyncIterator[object]:
         address = self._address
         if address.command is None:
             async with HttpClient(address) as http:
