@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.config import Config
 from _inf.runtime import quiet
@@ -20,7 +20,7 @@ class Configured:
 
     def __init__(self, config: Config) -> None:
         self.tools: Sequence[Tool] = []
-        self.interactions: Mapping[str, Any] = {}
+        self.interactions: Mapping[str, object] = {}
         self.keywords = config.rollout.agent.keywords  # of calls without `tools`
         self._agent_loops: AgentLoops | None = None
         self._format = config.rollout.multi_turn.format

@@ -14,7 +14,6 @@ import inspect
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from _inf.conversation.episode import PAUSED, Episode
 from _inf.conversation.hooks import Hook
@@ -33,7 +32,7 @@ class EnvironmentKind:
     """A factory, and the tools of what it makes, which a row binds to its own object. routed:
     whether the factory was chosen by a column, which `reset` does not get then."""
 
-    factory: Callable[[], Any]
+    factory: Callable[[], object]
     tools: Sequence[Tool]
     routed: bool
 
@@ -68,7 +67,7 @@ def environment_kinds(turns: Sequence[TurnOptions], timeout: float) -> list[Envi
     return kinds
 
 
-def _kind(timeout: float, factory: Callable[[], Any], where: str) -> EnvironmentKind:
+def _kind(timeout: float, factory: Callable[[], object], where: str) -> EnvironmentKind:
     thread = CallThread()  # one that hangs is abandoned
     try:
         making = thread.submit(factory)
@@ -90,7 +89,7 @@ def _kind(timeout: float, factory: Callable[[], Any], where: str) -> Environment
     return EnvironmentKind(factory, tools, routed=where != KEYWORD)
 
 
-def _methods(environment: object) -> dict[str, Callable[..., Any]]:
+def _methods(environment: object) -> dict[str, Callable[..., object]]:
     """Its public methods. The class is searched, as in TRL 1.16: a look at an object's property
     would run it."""
     names = [name for name, _ in inspect.getmembers(type(environment), _is_method)]
@@ -105,7 +104,7 @@ class Kept:
     """The environment of a row that `pause` has ended, until a row that continues it takes it. A
     copy of the row, as in another process, has none."""
 
-    def __init__(self, methods: Mapping[str, Callable[..., Any]], thread: CallThread) -> None:
+    def __init__(self, methods: Mapping[str, Callable[..., object]], thread: CallThread) -> None:
         self._methods, self._thread = dict(methods), thread
         self._forgotten = weakref.finalize(self, thread.end)
 
@@ -113,13 +112,13 @@ class Kept:
     def taken(self) -> bool:
         return not self._forgotten.alive
 
-    def take(self) -> tuple[dict[str, Callable[..., Any]], CallThread]:
+    def take(self) -> tuple[dict[str, Callable[..., object]], CallThread]:
         """Its methods and its thread; raises `ToolError` if another row has taken them."""
         if self._forgotten.detach() is None:
             raise ToolError("the row's environment has already continued in another row.")
         return self._methods, self._thread
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()
 
 
@@ -131,10 +130,12 @@ class Environment(Hook):
 
     one_call_at_a_time = True
 
-    def __init__(self, episode: Episode, kind: EnvironmentKind, columns: Mapping[str, Any]) -> None:
+    def __init__(
+        self, episode: Episode, kind: EnvironmentKind, columns: Mapping[str, object]
+    ) -> None:
         super().__init__(episode)
         self._kind, self._columns = kind, dict(columns)
-        self._methods: dict[str, Callable[..., Any]] = {}
+        self._methods: dict[str, Callable[..., object]] = {}
         self._thread = CallThread()
 
     async def start(self) -> None:
@@ -165,12 +166,12 @@ class Environment(Hook):
             raise ToolError(f"{RESET}() returned {shown(observation)}; it must be a str or None.")
         return observation or ""
 
-    async def _run_tool(self, name: str, /, **arguments: Any) -> Any:
+    async def _run_tool(self, name: str, /, **arguments: object) -> object:
         """Run a method; the caller limits its time."""
         call = functools.partial(self._methods[name], **arguments)
         return await call_user_code(call, self._thread)
 
-    async def rewards(self) -> dict[str, Any]:
+    async def rewards(self) -> dict[str, object]:
         """What `get_reward` returns; none without one, or of a row that did not begin, or that may
         be continued."""
         if REWARD not in self._methods or self.episode.limit == PAUSED:

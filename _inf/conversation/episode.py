@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules, answered_calls
@@ -23,6 +23,9 @@ from _inf.tools.execution import Executed
 from _inf.tools.parsing import Parsed
 from _inf.turns import Transcript, TurnOptions
 from _inf.types import Message, Prompt, Request, RequestOutput, SamplingParams, Tool, ToolCall
+
+if TYPE_CHECKING:
+    from _inf.conversation.environments import Kept
 
 PAUSED = "pause"  # the limit of a row that `pause("abort")` ended
 
@@ -53,9 +56,11 @@ class Episode:
         self._given = len(self.messages)
         self._stale = False  # whether the prompt's messages have changed since they were rendered
         self._pending: list[ToolCall] = []
-        self.records: list[dict[str, Any]] = []  # of the calls that were run
+        self.records: list[dict[str, object]] = []  # of the calls that were run
         self.unfinished: RequestOutput | None = None  # an answer that the next request continues
-        self.environment: Any = None  # of a row that `pause` ended, for the one that continues it
+        self.environment: Kept | None = (
+            None  # of a row that `pause` ended, for the one that continues it
+        )
         self._params = without_first_part(params)  # of each turn
         self._limit = "max_tokens"  # the one that bounds the request under way
 
@@ -173,7 +178,7 @@ class Episode:
             message["tool_calls"] = [self._openai_call(*each) for each in enumerate(parsed.calls)]
         self.messages.append(message)
 
-    def _openai_call(self, index: int, call: ToolCall) -> dict[str, Any]:
+    def _openai_call(self, index: int, call: ToolCall) -> dict[str, object]:
         arguments = call.raw_text if call.error else call.arguments
         function = {"name": call.name, "arguments": arguments}
         return {"id": self._call_id(index), "type": "function", "function": function}
@@ -256,7 +261,7 @@ class Episode:
         if not self.over:
             self.limit = "max_assistant_turns" if self._at_last_turn() else "max_user_turns"
 
-    def output(self, reward_scores: dict[str, Any]) -> RequestOutput:
+    def output(self, reward_scores: dict[str, object]) -> RequestOutput:
         """Return the finished row."""
         last = next(reversed(self.recorder.answers), RequestOutput())
         ended = dataclasses.replace(last, finish_reason=self.finish_reason, error=self.error)
@@ -288,8 +293,13 @@ class Episode:
 
     def _transcript(self, **others: Any) -> Transcript:
         fields = {"limit": self.limit, "num_turns": self._turns, **others}
-        about = {"calls": self.records, "environment": self.environment}
-        return Transcript(self.messages, pending=self._pending, **about, **fields)
+        return Transcript(
+            self.messages,
+            pending=self._pending,
+            calls=self.records,
+            environment=self.environment,
+            **fields,
+        )
 
 
 def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:

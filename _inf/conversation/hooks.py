@@ -12,13 +12,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from _inf.errors import error_text
 from _inf.tools.execution import CallThread, call_user_code, with_timeout
 
 if TYPE_CHECKING:
     from _inf.conversation.episode import Episode
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +48,14 @@ class Hook:
         """The user's next message, after an answer without tool calls."""
         raise NotImplementedError
 
-    async def rewards(self) -> dict[str, Any]:
+    async def rewards(self) -> dict[str, object]:
         """The rewards of a row that has ended by itself, by name."""
         return {}
 
     async def end(self) -> None:
         """Called at the end of each row, whatever ended it."""
 
-    async def call(self, call: Callable[[], Any], thread: CallThread | None = None) -> Any:
+    async def call(self, call: Callable[[], object], thread: CallThread | None = None) -> Any:
         """Make a call of the user's code within the time limit of tools. One that is not `async`
         may block, and runs on `thread`, or on a thread of its own."""
         timeout = self.episode.rules.config.tool_timeout
@@ -66,7 +68,7 @@ class Hook:
         bound = getattr(part, method)
         return await self.call(functools.partial(bound, self.episode.name, *args, **kwargs))
 
-    async def attempt(self, name: str, work: Awaitable[Any]) -> Any:
+    async def attempt(self, name: str, work: Awaitable[T]) -> T | None:
         """Await a call; if it fails, set the row's `error`, which begins with `name`, and return
         None."""
         try:

@@ -3,8 +3,6 @@ row's conversation."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import yaml
 
 from _inf.conversation.episode import Episode
@@ -17,7 +15,7 @@ from _inf.tools.loading import import_beside
 PATH_KEY = "rollout.multi_turn.interaction_config_path"
 
 
-def load_interactions(path: str) -> dict[str, Any]:
+def load_interactions(path: str) -> dict[str, object]:
     """Load verl's `BaseInteraction`s by name. Their modules may be in the file's folder; verl
     itself uses only modules already imported (`interactions/utils/interaction_registry.py`)."""
     from verl.interactions.utils.interaction_registry import initialize_interactions_from_config

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.config import Config
 from _inf.parts.reasoning import said
 from _inf.request.special_tokens import escaped_json
 from _inf.request.tool_template import ToolTemplate
 from _inf.response.decode import answer_text, decoded_text
-from _inf.types import ModelInfo, RequestOutput, Tool
+from _inf.types import JSON, ModelInfo, RequestOutput, Tool
 
 if TYPE_CHECKING:
     from _inf.response.thoughts import Thoughts
@@ -64,13 +64,21 @@ def rules_for(
     """Return the rules of a call with these tools. kwargs: of `apply_chat_template`."""
     template = None
     if model.tokenizer is not None:
-        shown = _shown_to_the_model(tools, config, model) if tools else {}
-        template = ToolTemplate(model.tokenizer, kwargs, eos_token_ids=model.eos_token_ids, **shown)
+        schemas, instructions = _shown_to_the_model(tools, config, model) if tools else ((), "")
+        template = ToolTemplate(
+            model.tokenizer,
+            kwargs,
+            eos_token_ids=model.eos_token_ids,
+            schemas=schemas,
+            instructions=instructions,
+        )
     return Rules({tool.name: tool for tool in tools}, template, config, model)
 
 
-def _shown_to_the_model(tools: Sequence[Tool], config: Config, model: ModelInfo) -> dict[str, Any]:
-    """Return the `schemas` and `instructions` of a template that shows these tools."""
+def _shown_to_the_model(
+    tools: Sequence[Tool], config: Config, model: ModelInfo
+) -> tuple[Sequence[JSON], str]:
+    """Return the schemas and instructions of a template that shows these tools."""
     from _inf.tools.parsing import tool_instructions
 
     shown = [
@@ -80,7 +88,7 @@ def _shown_to_the_model(tools: Sequence[Tool], config: Config, model: ModelInfo)
         for tool in tools
     ]
     instructions = tool_instructions(shown, config.rollout.multi_turn.format)
-    return {"schemas": [tool.schema for tool in shown], "instructions": instructions}
+    return [tool.schema for tool in shown], instructions
 
 
 def answered_calls(

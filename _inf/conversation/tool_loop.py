@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.conversation.episode import Episode
 from _inf.conversation.recorder import Recorder
@@ -84,7 +84,7 @@ class ToolRow:
         return self.episode.aborted(limit, error)
 
     async def run(self) -> RequestOutput:
-        episode, rewards, failed = self.episode, dict[str, Any](), ""
+        episode, rewards, failed = self.episode, dict[str, object](), ""
         try:
             kwargs = copied(episode.turns.tools_kwargs)
             episode.turns = dataclasses.replace(episode.turns, tools_kwargs=kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.row import Loop, answered_rows, unsampled
@@ -70,7 +70,7 @@ class TurnCall(PreparedCall):
                     "tools", f"{reason} {prompt.index}; send the row's prompt again."
                 )
 
-    def schemas(self, place: int) -> Sequence[Mapping[str, Any]]:
+    def schemas(self, place: int) -> Sequence[Mapping[str, object]]:
         return self.plan.of_prompts[place].schemas
 
     def answers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.config import Config
 from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, rules_for
@@ -82,7 +82,7 @@ def prompt_rules(
     that has `tools_kwargs` has the tools that these name, in their order. Those of its environment
     are beside them.
     """
-    made: dict[Any, Rules] = {(None, None): rules}
+    made: dict[object, Rules] = {(None, None): rules}
     listed = []
     for index, turns in enumerate(sampling.turns):
         kind = kinds[index] if kinds else None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.conversation.episode import Episode
 from _inf.conversation.hooks import Hook
 from _inf.errors import ToolError, error_text
 from _inf.tools.execution import executed, shown_part
+
+if TYPE_CHECKING:
+    from verl.tools.base_tool import BaseTool
 
 
 class VerlTools(Hook):
@@ -17,7 +20,7 @@ class VerlTools(Hook):
     def __init__(self, episode: Episode) -> None:
         super().__init__(episode)
         self._tools = [tool.verl for tool in episode.rules.tools.values() if tool.verl]
-        self._created: list[Any] = []
+        self._created: list[BaseTool] = []
 
     async def start(self) -> None:
         """Create all tools; raise the first failure once the others are created too, so that they
@@ -31,7 +34,7 @@ class VerlTools(Hook):
                 texts[tool.name] = text
         self.episode.add_opening_texts(texts)
 
-    async def _create(self, tool: Any) -> str:
+    async def _create(self, tool: BaseTool) -> str:
         self._created.append(tool)
         try:
             _, response = await self._call(tool, "create")
@@ -44,7 +47,7 @@ class VerlTools(Hook):
         most, side = multi_turn.max_tool_response_length, multi_turn.tool_response_truncate_side
         return shown_part(done, most, side).text
 
-    async def rewards(self) -> dict[str, Any]:
+    async def rewards(self) -> dict[str, object]:
         rewards = await asyncio.gather(*(self._try(tool, "calc_reward") for tool in self._tools))
         return {tool.name: reward for tool, reward in zip(self._tools, rewards, strict=True)}
 
@@ -52,9 +55,9 @@ class VerlTools(Hook):
         """Release the tools that were created."""
         await asyncio.gather(*(self._try(tool, "release") for tool in self._created))
 
-    async def _try(self, tool: Any, method: str) -> Any:
+    async def _try(self, tool: BaseTool, method: str) -> object:
         return await self.attempt(tool.name, self._call(tool, method))
 
-    async def _call(self, tool: Any, method: str) -> Any:
+    async def _call(self, tool: BaseTool, method: str) -> Any:
         kwargs = self.episode.turns.tool_kwargs(tool.name, method)
         return await self.call_method(tool, method, **kwargs)

@@ -95,10 +95,10 @@ class Part:
         own = {name: values[name] for name, row in cls.keywords.items() if name in values}
         return cls(**own) if any(cls.keywords[name].asks(own[name]) for name in own) else None
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         """Its keywords that ask for something, with their values."""
-        found = {name: getattr(self, name) for name in self.keywords}
-        return {name: value for name, value in found.items() if self.keywords[name].asks(value)}
+        own = vars(self)
+        return {name: own[name] for name, row in self.keywords.items() if row.asks(own[name])}
 
     def contradictions(self, params: SamplingParams, model: ModelInfo) -> Iterable[tuple[str, str]]:
         """What cannot be combined with a row's other parameters: a keyword, and why."""
@@ -160,6 +160,6 @@ class Part:
         return found
 
 
-def values_of(parts: Iterable[Part]) -> dict[str, Any]:
+def values_of(parts: Iterable[Part]) -> dict[str, object]:
     """The keywords of a row's parts, with their values."""
     return {name: value for part in parts for name, value in part.values().items()}

@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
@@ -125,7 +124,7 @@ def _only_wraps(tokenizer: Tokenizer) -> bool:
     wrapping (4.57.1) takes as long again, and decodes one row after the other, on one core."""
     from transformers import PreTrainedTokenizerFast as Fast
 
-    kind: Any = type(tokenizer)
+    kind = type(tokenizer)
     return issubclass(kind, Fast) and (kind.decode, kind._decode) == (Fast.decode, Fast._decode)
 
 

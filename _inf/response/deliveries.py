@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from _inf.types import RequestOutput
 
@@ -48,7 +48,7 @@ class Deliveries:
     since: a step has a row for each stream, and each wake-up of the loop takes the interpreter from
     the engine's thread."""
 
-    _of_loops: ClassVar[weakref.WeakKeyDictionary[Any, Deliveries]] = weakref.WeakKeyDictionary()
+    _of_loops: ClassVar[weakref.WeakKeyDictionary[object, Deliveries]] = weakref.WeakKeyDictionary()
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod

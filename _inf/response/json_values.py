@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from _inf.errors import shown
 
@@ -15,7 +14,7 @@ DEEPEST = 100  # nested values; `json` itself fails at several hundred
 MOST_BITS = 14_000  # of an int; Python converts none of over 4,300 digits to text
 
 
-def json_value(value: object, inside: tuple[int, ...] = ()) -> Any:
+def json_value(value: object, inside: tuple[int, ...] = ()) -> object:
     """Return `value` as a JSON value; never raises.
 
     NaN and infinite numbers become None, keys become text, and values of numpy and torch become
@@ -47,7 +46,7 @@ def _key(key: object) -> str:
     return key if isinstance(key, str) else _text(key)
 
 
-def _of_object(value: object, inside: tuple[int, ...]) -> Any:
+def _of_object(value: object, inside: tuple[int, ...]) -> object:
     if hasattr(value, "tolist"):
         try:
             return json_value(value.tolist(), (*inside, id(value)))

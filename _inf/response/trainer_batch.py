@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, PromptError, shown
 from _inf.request.prompts import object_array
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
 from _inf.types import Prompt, as_list
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from verl import DataProto
 
 OTHER_LOGPROBS = (
     "with these parameters the server computes its log probs from other logits; use temperature 1 "
@@ -43,7 +49,7 @@ def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: 
             )
 
 
-def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
+def given_columns(uid: object, extra: object, prompts: int) -> dict[str, NDArray[np.generic]]:
     """Check the caller's columns; return them as numpy arrays by name, one value per prompt.
 
     uid: None gives each prompt a new id. An array keeps its dtype, because verl's `union` compares
@@ -70,7 +76,7 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
     return columns
 
 
-def _given(values: Any, where: str, prompts: int) -> Any:
+def _given(values: Any, where: str, prompts: int) -> NDArray[np.generic]:
     import numpy as np
 
     array = isinstance(values, np.ndarray) and values.ndim > 0
@@ -79,12 +85,16 @@ def _given(values: Any, where: str, prompts: int) -> Any:
         raise ConfigError.of(where, f"{shown(values)} is not a list of values, one per prompt.")
     if len(listed) != prompts:
         raise ConfigError.of(where, f"{len(listed)} values for {prompts} prompts; give one each.")
-    return values if array else object_array(listed)
+    column: NDArray[np.generic] = values if array else object_array(listed)
+    return column
 
 
 def trainer_batch(
-    output: GenerationOutput, pad: int, widths: tuple[int, int], given: Mapping[str, Any]
-) -> Any:
+    output: GenerationOutput,
+    pad: int,
+    widths: tuple[int, int],
+    given: Mapping[str, NDArray[np.generic]],
+) -> DataProto:
     """Build the batch. widths: of prompts and responses, in tokens. given: columns with a value per
     prompt, which is repeated for its rows."""
     if None in output.logprobs:
@@ -93,7 +103,7 @@ def trainer_batch(
         why = unsampled if loop else OTHER_LOGPROBS
         raise ConfigError(f"rollout_batch(): {why}")
     rows, n = output.rows, len(output) // len(given["uid"])
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, Sequence[object]] = {
         "completions": output.completions,
         "prompt_index": [row.prompt_index for row in rows],
         "finish_reason": [row.finish_reason for row in rows],
@@ -109,7 +119,7 @@ def trainer_batch(
         columns["__num_turns__"] = [transcript.num_turns for transcript in transcripts]
     repeated = {name: values.repeat(n, axis=0) for name, values in given.items()}
     prompts = [row.prompt_token_ids or [] for row in rows]
-    return data_proto(prompts, [row.response for row in rows], pad, widths, repeated | columns)
+    return data_proto(prompts, [row.response for row in rows], pad, widths, {**repeated, **columns})
 
 
 def data_proto(
@@ -117,16 +127,16 @@ def data_proto(
     responses: Sequence[tuple[list[int], list[int], list[float] | None]],
     pad: int,
     widths: tuple[int, int],
-    columns: Mapping[str, Any],
-) -> Any:
+    columns: Mapping[str, object],
+) -> DataProto:
     """Build a batch. responses: the ids after each prompt, their mask and log probs; without log
     probs for all rows, the batch has none. columns: arrays, or lists, which become arrays."""
     import torch
     from verl import DataProto
     from verl.utils.model import compute_position_id_with_mask
 
-    def padded(rows: Iterable[list[Any]], value: float) -> Any:
-        return torch.tensor([row + [value] * (widths[1] - len(row)) for row in rows])
+    def padded(rows: Iterable[Sequence[float]], value: float) -> torch.Tensor:
+        return torch.tensor([[*row, *[value] * (widths[1] - len(row))] for row in rows])
 
     before = torch.tensor([[pad] * (widths[0] - len(ids)) + ids for ids in prompts])
     after = padded((ids for ids, _, _ in responses), pad)

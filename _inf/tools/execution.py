@@ -131,7 +131,7 @@ async def _run(
         return Executed(error=error_text(failure))
 
 
-async def call_user_code(call: Callable[[], object], thread: CallThread | None = None) -> object:
+async def call_user_code(call: Callable[[], object], thread: CallThread | None = None) -> Any:
     """Call an `async` function here, and any other one on `thread`, or on a thread of its own."""
     function = call.func if isinstance(call, functools.partial) else call
     value = call() if _is_async(function) else await _on_thread(call, thread)

@@ -11,6 +11,7 @@ import functools
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -92,12 +93,13 @@ class KnownLoops:
 
 
 @functools.cache
-def verl_module() -> Any:
+def verl_module() -> ModuleType:
     """verl's module of agent loops; its import, which imports Ray, takes some seconds."""
     with quiet.third_party(), quick_imports(), interpreter_left_alone():
         from verl.experimental.agent_loop import agent_loop
 
-    return agent_loop
+    module: ModuleType = agent_loop
+    return module
 
 
 def _file_entries(path: str) -> dict[str, DictConfig]:
@@ -156,7 +158,7 @@ def _loop(entry: DictConfig, name: str | None, key: str, file: str | None) -> Ag
     return AgentLoop(str(name or entry.get(NAME) or class_name), _checked(kind, key), kwargs, file)
 
 
-def _checked(kind: Any, key: str) -> type:
+def _checked(kind: object, key: str) -> type:
     if not isinstance(kind, type) or not issubclass(kind, verl_module().AgentLoopBase):
         raise ConfigError.of(
             key,

@@ -8,7 +8,7 @@ import importlib.resources
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,6 +17,9 @@ from _inf.conversation.agent_loops.loading import TARGET, AgentLoop, verl_module
 from _inf.errors import ConfigError, error_text
 from _inf.runtime.quiet import stdout_to
 from _inf.types import ModelInfo
+
+if TYPE_CHECKING:
+    from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
 
 class LoopObjects:
@@ -32,7 +35,9 @@ class LoopObjects:
         self._classes: dict[tuple[type, str, str], type] = {}
         self._trainer_configs: dict[str, DictConfig] = {}
 
-    def make(self, loop: AgentLoop, template: Mapping[str, object], server_manager: object) -> Any:
+    def make(
+        self, loop: AgentLoop, template: Mapping[str, object], server_manager: object
+    ) -> AgentLoopBase:
         """Return an object for one row. template: `chat_template_kwargs`.
 
         Raises `ConfigError` with what the constructor raises.
@@ -61,7 +66,7 @@ class LoopObjects:
                 "agent_loop", f"{loop.name} cannot be made: {error_text(failure)}."
             ) from failure
 
-    def _class_of(self, loop: AgentLoop, given: str) -> Any:
+    def _class_of(self, loop: AgentLoop, given: str) -> type[AgentLoopBase]:
         """Return a subclass for this engine, these keywords and this template: verl's
         `ToolAgentLoop` keeps tools, limits and tokenizer in its class, for the whole process
         (`tool_agent_loop.py`, `init_class`)."""

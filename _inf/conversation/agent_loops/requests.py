@@ -32,18 +32,18 @@ class Requests:
         # Set if no row can be answered. The loop gets the exception too, and may catch it.
         self.fatal: asyncio.Future[Exception] = self._engine.create_future()
         self._asked, self._ended = 0, False
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Task[object]] = set()
 
     async def generate(
         self,
         request_id: str,
         *,
-        prompt_ids: Any,
-        sampling_params: Mapping[str, Any],
-        image_data: Any = None,
-        video_data: Any = None,
-        **others: Any,
-    ) -> Any:
+        prompt_ids: object,
+        sampling_params: Mapping[str, object],
+        image_data: object = None,
+        video_data: object = None,
+        **others: object,
+    ) -> object:
         """Answer `prompt_ids`; returns verl's `TokenOutput`.
 
         sampling_params: those that `run` got, or others under the names of `InferenceEngine.

@@ -52,7 +52,11 @@ def answered_row(
 
 
 def _check_lengths(
-    prompt: list[int], ids: list[int], mask: list[int], logprobs: Any, widths: tuple[int, int]
+    prompt: list[int],
+    ids: list[int],
+    mask: list[int],
+    logprobs: list[float] | None,
+    widths: tuple[int, int],
 ) -> None:
     for name, values, most, key in (
         ("prompt_ids", prompt, widths[0], "rollout.prompt_length"),
@@ -63,9 +67,9 @@ def _check_lengths(
                 f"{name}: {len(values)} ids are above {most}, the width of a batch; cut them in "
                 f"run(), as verl's own loops do, or raise {key}."
             )
-    for name, values in (("response_mask", mask), ("response_logprobs", logprobs)):
-        if values is not None and len(values) != len(ids):
-            raise RequestFailure(f"{name}: {len(values)} values for {len(ids)} response_ids.")
+    for name, given in (("response_mask", mask), ("response_logprobs", logprobs)):
+        if given is not None and len(given) != len(ids):
+            raise RequestFailure(f"{name}: {len(given)} values for {len(ids)} response_ids.")
     if set(mask) - {0, 1}:
         raise RequestFailure("response_mask: its values must be 0 and 1.")
 

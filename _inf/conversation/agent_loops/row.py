@@ -12,7 +12,7 @@ import dataclasses
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from _inf.conversation.agent_loops.loading import AgentLoop
 from _inf.conversation.agent_loops.objects import LoopObjects
@@ -26,6 +26,9 @@ from _inf.tools.execution import copied
 from _inf.turns import Transcript
 from _inf.types import Prompt, RequestOutput, SamplingParams
 
+if TYPE_CHECKING:
+    from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+
 
 @dataclasses.dataclass(frozen=True)
 class AskedLoop:
@@ -33,8 +36,8 @@ class AskedLoop:
     template: `chat_template_kwargs`. thread: where all loops of an engine run."""
 
     loop: AgentLoop
-    kwargs: Mapping[str, Any]
-    template: Mapping[str, Any]
+    kwargs: Mapping[str, object]
+    template: Mapping[str, object]
     objects: LoopObjects
     thread: LoopThread
     renders, adds = True, "agent loops render"
@@ -52,14 +55,14 @@ class AgentRow:
         self.recorder = recorder
         self._asked, self._loop, self._thread = asked, asked.loop, asked.thread
         self._prompt, self._params = prompt, params
-        self._object: Any = None
+        self._object: AgentLoopBase = None
 
     async def prepare(self) -> None:
         """Make the loop's object; raises `ConfigError`."""
         objects = self._asked.objects
         requests = server_manager_class()(self._params, objects.model, self.recorder)
 
-        async def make() -> Any:
+        async def make() -> AgentLoopBase:
             return objects.make(self._loop, self._asked.template, requests)
 
         self._requests = requests
@@ -79,8 +82,8 @@ class AgentRow:
             answer.cancel()
             await requests.end()
 
-    async def _answered(self) -> Any:
-        """verl's `AgentLoopOutput`; on the loops' thread."""
+    async def _answered(self) -> AgentLoopOutput:
+        """What the loop returns; on the loops' thread."""
         params, messages = loop_params(self._params), copy.deepcopy(self._prompt.messages)
         kwargs = copied(dict(self._asked.kwargs))
         try:
@@ -88,7 +91,7 @@ class AgentRow:
         except (SystemExit, KeyboardInterrupt) as end:  # would end the thread's event loop
             raise RequestFailure(error_text(end)) from end
 
-    def _ended(self, answer: asyncio.Future[Any]) -> RequestOutput:
+    def _ended(self, answer: asyncio.Future[AgentLoopOutput]) -> RequestOutput:
         try:
             returned = answer.result()
             objects = self._asked.objects

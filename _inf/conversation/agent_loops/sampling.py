@@ -30,7 +30,7 @@ TAKEN = [
 ]
 
 
-def loop_params(params: SamplingParams) -> dict[str, Any]:
+def loop_params(params: SamplingParams) -> dict[str, object]:
     """Return the `sampling_params` of `AgentLoopBase.run`."""
     own = vars(params) | values_of(params.parts)
     return {name: own.get(name, KEYWORDS[name].neutral) for name in GIVEN} | {"logprobs": True}

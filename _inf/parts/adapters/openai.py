@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from _inf.backends.openai import translation
 from _inf.parts.adapters import Adapter
 
 
 class Translation(translation.Translation[Adapter]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self) -> dict[str, object]:
         return {"model": self.part.adapter}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from _inf.backends.verl import translation
 from _inf.parts.adapters import Adapter
 from _inf.types import SamplingParams
@@ -12,5 +10,5 @@ KEY = "lora_path"
 
 
 class Translation(translation.Translation[Adapter]):
-    def sent(self, params: SamplingParams) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, object]:
         return {KEY: self.part.adapter}

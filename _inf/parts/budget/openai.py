@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from _inf.backends.openai import translation
 from _inf.parts.budget import Budget, Forced
@@ -13,7 +12,7 @@ from _inf.types import RequestOutput
 
 
 class Translation(translation.Translation[Budget]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self) -> dict[str, object]:
         return {"thinking_token_budget": self.part.thinking_token_budget}
 
     def corrected(self, row: RequestOutput) -> RequestOutput:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends.verl.patch_table import Process, Wrap
 from _inf.backends.verl.sglang_format import custom_rows
@@ -17,7 +19,9 @@ from _inf.types import ThoughtMarks
 KEPT = "inf_thinking_budget"  # on SGLang's record of a request
 
 
-def force_the_end(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
+def force_the_end(
+    apply: Callable[..., None], info: SamplingBatchInfo, logits: torch.Tensor
+) -> None:
     apply(info, logits)
     for row, req, custom in custom_rows(info.penalizer_orchestrator.reqs()):
         budget = _budget(req, *custom[KEY]) if KEY in custom else None
@@ -26,7 +30,7 @@ def force_the_end(apply: Callable[..., None], info: Any, logits: torch.Tensor) -
             logits[row, token] = 0.0
 
 
-def _budget(req: Any, most: int, marks: dict[str, Any]) -> ThinkingBudget:
+def _budget(req: Req, most: int, marks: dict[str, Any]) -> ThinkingBudget:
     if KEPT not in vars(req):
         vars(req)[KEPT] = ThinkingBudget(req.origin_input_ids, most, ThoughtMarks(**marks))
     budget: ThinkingBudget = vars(req)[KEPT]

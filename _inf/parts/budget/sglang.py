@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import BY_HISTORY
@@ -15,7 +14,7 @@ KEY = "thinking_token_budget"
 
 
 class Translation(translation.Translation[Budget]):
-    def sent(self, params: SamplingParams) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, object]:
         """The arguments of a `ThinkingBudget` after the prompt."""
         if (marks := self.part.marks) is None:
             return {}

@@ -4,13 +4,14 @@ tokens of their answers."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+from sglang.srt.managers.schedule_batch import Req
 
 from _inf.backends.verl.patch_table import Process, Wrap
 from _inf.backends.verl.sglang_format import KNOWN_TOKENS, custom_of
 
 
-def begin_with_tokens(init: Callable[..., None], scheduler: Any, req: Any) -> None:
+def begin_with_tokens(init: Callable[..., None], scheduler: object, req: Req) -> None:
     """Make the last ids of a prompt the first of its answer. Places of seeds, penalties and stop
     strings then count from there."""
     if count := custom_of(req).get(KNOWN_TOKENS, 0):

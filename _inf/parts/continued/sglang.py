@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import KNOWN_TOKENS
@@ -12,7 +11,7 @@ from _inf.types import Request, RequestOutput, SamplingParams, joined_versions
 
 
 class Translation(translation.Translation[Continued]):
-    def sent(self, params: SamplingParams) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, object]:
         """The limits are those of the new tokens."""
         if not (known := len(self.part.so_far.token_ids)):
             return {}

@@ -37,7 +37,7 @@ class Failures(Part):
     }
     on_error: str = dataclasses.field(default="raise", repr=False, compare=False)
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         """None: it is no parameter of an engine."""
         return {}
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from _inf.types import ModelInfo, SamplingParams
 
 
-def _check(function: str) -> Callable[[str, Any], Any]:
+def _check(function: str) -> Callable[[str, object], object]:
     """A check of `schemas.py`, whose libraries only a call with a grammar imports."""
     return lambda _, value: pkgutil.resolve_name(f"{__name__}.schemas:{function}")(value)
 
@@ -28,7 +28,7 @@ class Grammar(Part):
         "json_schema": Keyword(
             _check("json_schema_text"),
             "The JSON schema of the answer. A dict or JSON text (docs/grammars.md).",
-            dict[str, Any] | str,
+            dict[str, object] | str,
             "",
             "json_schema",
             typed="Mapping[str, object] | str",

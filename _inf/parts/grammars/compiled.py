@@ -29,7 +29,7 @@ class _Matcher:
     the futures of those that wait for one."""
 
     compiled: Future[Any]
-    users: WeakSet[Any] = dataclasses.field(default_factory=WeakSet)
+    users: WeakSet[object] = dataclasses.field(default_factory=WeakSet)
 
 
 class CompiledGrammars:
@@ -46,16 +46,16 @@ class CompiledGrammars:
     def __init__(
         self,
         executor: Executor,
-        compile: Callable[[Key], Any],
-        row_of: Callable[[LLMatcher, int], Any],
-        invalid: Any,
+        compile: Callable[[Key], object],
+        row_of: Callable[[LLMatcher, int], object],
+        invalid: object,
         most: int,
     ) -> None:
         self._executor, self._compile, self._most = executor, compile, most
         self._row_of, self._invalid = row_of, invalid
         self._matchers: OrderedDict[tuple[Key, int], _Matcher] = OrderedDict()
 
-    def row(self, key: Key) -> tuple[Any, bool]:
+    def row(self, key: Key) -> tuple[object, bool]:
         """Return a row of the grammar and True, or a future of one and False. Each request has a
         future of its own, because SGLang cancels that of a request which is aborted."""
         place = min(((key, number) for number in range(self._most)), key=self._users)
@@ -65,10 +65,10 @@ class CompiledGrammars:
         self._leave_out_oldest()
         if matcher.compiled.done():
             return self._row(matcher, place[1]), True
-        future: Future[Any] = Future()
+        future: Future[object] = Future()
         matcher.users.add(future)
 
-        def give(_: Future[Any]) -> None:
+        def give(_: Future[object]) -> None:
             if future.set_running_or_notify_cancel():
                 future.set_result(self._row(matcher, place[1]))
 
@@ -88,7 +88,7 @@ class CompiledGrammars:
         matcher = self._matchers.get(place)
         return len(matcher.users) if matcher else 0
 
-    def _row(self, matcher: _Matcher, number: int) -> Any:
+    def _row(self, matcher: _Matcher, number: int) -> object:
         if (compiled := matcher.compiled.result()) is self._invalid:
             return compiled
         row = self._row_of(compiled.deep_copy(), number)
@@ -103,7 +103,7 @@ class CompiledGrammars:
             ((_, text), _), _ = self._matchers.popitem(last=False)
             characters -= len(text)
 
-    def _compiled(self, key: Key) -> Any:
+    def _compiled(self, key: Key) -> object:
         try:
             return self._compile(key)
         except Exception as failure:  # an exception of a future would end the scheduler

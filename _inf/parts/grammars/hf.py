@@ -7,7 +7,7 @@ import functools
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -18,14 +18,14 @@ from llguidance.hf import from_tokenizer
 from _inf.backends.hf import translation
 from _inf.errors import InferenceError, RequestFailure, error_text
 from _inf.parts.grammars import Grammar
-from _inf.types import ModelInfo, Request
+from _inf.types import ModelInfo, Request, Tokenizer
 
 
 class Grammars:
     """Compiles grammars for a model; each text once. Reads the tokenizer, which takes a second, at
     the first one."""
 
-    of_tokenizers: ClassVar[WeakKeyDictionary[Any, Grammars]] = WeakKeyDictionary()
+    of_tokenizers: ClassVar[WeakKeyDictionary[Tokenizer, Grammars]] = WeakKeyDictionary()
 
     @classmethod
     def of(cls, model: ModelInfo) -> Grammars:
@@ -46,7 +46,7 @@ class Grammars:
 
     @functools.cached_property
     def _vocabulary(self) -> LLTokenizer:
-        tokenizer: Any = self._tokenizer()
+        tokenizer: Tokenizer = self._tokenizer()
         try:
             return from_tokenizer(tokenizer, max(self._vocabulary_size, len(tokenizer)))
         except Exception as failure:

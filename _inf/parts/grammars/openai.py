@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from _inf.backends.openai import translation
 from _inf.parts.grammars import Grammar
 
 
 class Translation(translation.Translation[Grammar]):
-    def sent(self) -> dict[str, Any]:
+    def sent(self) -> dict[str, object]:
         if self.part.json_schema is None:
             return {"structured_outputs": {"regex": self.part.regex}}
         schema = json.loads(self.part.json_schema)

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +27,10 @@ from sglang.srt.constrained.base_grammar_backend import (
     BaseGrammarObject,
 )
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend
-from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
 from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from sglang.srt.server_args import ServerArgs
 from sglang.srt.utils import is_cuda
 from xgrammar import apply_token_bitmask_inplace
 
@@ -115,7 +115,7 @@ class _Grammar(BaseGrammarObject):
 class _Backend(GuidanceBackend):
     def __init__(
         self,
-        server_args: Any,
+        server_args: ServerArgs,
         tokenizer: Tokenizer,
         vocab_size: int,
         eos_token_ids: set[int] | None,
@@ -141,7 +141,7 @@ class _Backend(GuidanceBackend):
             min(self.threads, MOST_MATCHERS),
         )
 
-    def get_cached_or_future_value(self, key: Key, require_reasoning: bool) -> tuple[Any, bool]:
+    def get_cached_or_future_value(self, key: Key, require_reasoning: bool) -> tuple[object, bool]:
         return self._grammars.row(key)
 
     def set_cache(self, key: Key, value: BaseGrammarObject) -> None:
@@ -152,11 +152,17 @@ class _Backend(GuidanceBackend):
     def reset(self) -> None:
         self._grammars.clear()
 
-    def _compiled(self, key: Key) -> Any:
+    def _compiled(self, key: Key) -> object:
         kind, text = key
-        return getattr(self, f"dispatch_{kind}")(text)
+        compile_of = {
+            "json": self.dispatch_json,
+            "regex": self.dispatch_regex,
+            "ebnf": self.dispatch_ebnf,
+            "structural_tag": self.dispatch_structural_tag,
+        }
+        return compile_of[kind](text)
 
-    def _from_serialized(self, serialized_grammar: str) -> Any:
+    def _from_serialized(self, serialized_grammar: str) -> object:
         """Raises for a tokenizer that llguidance cannot read."""
         return LLMatcher(self._known().tokenizer, serialized_grammar, log_level=0)
 
@@ -168,7 +174,7 @@ class _Backend(GuidanceBackend):
             return self._vocabulary
 
 
-def end_with_its_grammar(check: Callable[..., None], req: Any, *args: object) -> None:
+def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
     """Check whether a row ends; it ends when its grammar ends or cannot continue. The token that
     ends a grammar is no text, in which SGLang would look for stop strings."""
     grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
@@ -181,7 +187,7 @@ def end_with_its_grammar(check: Callable[..., None], req: Any, *args: object) ->
     check(req, *args)
 
 
-def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> None:
+def leave_a_token(update: Callable[[object], None], info: SamplingBatchInfo) -> None:
     """Ignore `min_new_tokens` if it rules out every token that a row's grammar allows."""
     update(info)
     lengths = info.penalizer_orchestrator.penalizers.get(BatchedMinNewTokensPenalizer)

@@ -140,7 +140,7 @@ def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any] | boo
     yield path, schema
     for word, value in () if isinstance(schema, bool) else schema.items():
         here = f"{path}.{word}"
-        inner: Iterable[tuple[str, Any]] = ()
+        inner: Iterable[tuple[str, object]] = ()
         if word in SCHEMAS_BY_NAME:
             inner = ((f"{here}.{name}", item) for name, item in value.items())
         elif word in SCHEMAS_IN_LIST:
@@ -151,7 +151,7 @@ def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any] | boo
             yield from _schemas(item, where)
 
 
-def embedded(schema: dict[str, Any], place: str) -> dict[str, Any]:
+def embedded(schema: dict[str, object], place: str) -> dict[str, object]:
     """Return a copy of a schema that `json_schema_text` takes, which can stand at a place in
     another one, such as `/properties/a`: its references lead to its own parts there."""
     copy: dict[str, Any] = json.loads(json.dumps(schema))
@@ -255,7 +255,8 @@ def _check_grammar(where: str, kind: str, source: Any) -> None:
     llguidance's limits."""
     from llguidance import LLMatcher
 
-    tokenizer, compiled = _bytes_as_tokens(), getattr(LLMatcher, f"grammar_from_{kind}")(source)
+    of = LLMatcher.grammar_from_regex if kind == "regex" else LLMatcher.grammar_from_json_schema
+    tokenizer, compiled = _bytes_as_tokens(), of(source)
     matcher = LLMatcher(tokenizer, compiled, log_level=0)
     if not matcher.is_error():
         allowed = int.from_bytes(matcher.compute_bitmask(), "little")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends.verl.patch_table import Process, Wrap
 from _inf.backends.verl.sglang_format import custom_rows
@@ -19,7 +19,9 @@ from _inf.parts.masks import completing, rule_out
 from _inf.parts.masks.sglang import ALLOWED, LONG_WORDS, SHORT_WORDS
 
 
-def bias_against(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
+def bias_against(
+    build: Callable[..., SamplingBatchInfo], batch: ScheduleBatch, vocab_size: int
+) -> SamplingBatchInfo:
     info = build(batch, vocab_size)
     for row, _, custom in custom_rows(batch.reqs):
         if ALLOWED in custom or SHORT_WORDS in custom:
@@ -30,7 +32,9 @@ def bias_against(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: in
     return info
 
 
-def complete_no_word(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
+def complete_no_word(
+    apply: Callable[..., None], info: SamplingBatchInfo, logits: torch.Tensor
+) -> None:
     apply(info, logits)
     found = [
         (row, token)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import BY_HISTORY
 from _inf.parts.masks import Masks
@@ -13,7 +11,7 @@ ALLOWED, SHORT_WORDS, LONG_WORDS = "allowed_token_ids", "short_bad_words", "long
 
 
 class Translation(translation.Translation[Masks]):
-    def sent(self, params: SamplingParams) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, object]:
         words = self.part.word_ids
         custom = {
             ALLOWED: self.part.allowed_token_ids,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
+from sglang.srt.sampling.penaltylib import (
+    BatchedFrequencyPenalizer,
+    BatchedPresencePenalizer,
+)
 
 from _inf.backends.verl.patch_table import Process, Wrap
 
@@ -15,7 +18,7 @@ AGAIN = (
 )
 
 
-def count_known(prepare: Callable[[Any], None], penalizer: Any) -> None:
+def count_known(prepare: Callable[[object], None], penalizer: BatchedFrequencyPenalizer) -> None:
     prepare(penalizer)
     for row, generated in _known(penalizer):
         counts = torch.bincount(generated, minlength=penalizer.orchestrator.vocab_size)
@@ -24,13 +27,15 @@ def count_known(prepare: Callable[[Any], None], penalizer: Any) -> None:
         )
 
 
-def note_known(prepare: Callable[[Any], None], penalizer: Any) -> None:
+def note_known(prepare: Callable[[object], None], penalizer: BatchedPresencePenalizer) -> None:
     prepare(penalizer)
     for row, generated in _known(penalizer):
         penalizer.cumulated_presence_penalties[row, generated] = penalizer.presence_penalties[row]
 
 
-def _known(penalizer: Any) -> Iterator[tuple[int, torch.Tensor]]:
+def _known(
+    penalizer: BatchedFrequencyPenalizer | BatchedPresencePenalizer,
+) -> Iterator[tuple[int, torch.Tensor]]:
     for row, req in enumerate(penalizer.orchestrator.reqs()):
         if req.output_ids:
             yield row, torch.tensor(req.output_ids, dtype=torch.long)

@@ -90,7 +90,7 @@ class PromptLogprobs(Part):
         whole = output.finish_reason != "abort"
         if found is None or not (whole or len(found.logprobs) == len(prompt.token_ids)):
             return NOTHING
-        fields: dict[str, Any] = {"prompt_logprobs": found.logprobs}
+        fields: dict[str, object] = {"prompt_logprobs": found.logprobs}
         if self.tops:
             likeliest = found.of_tokens(prompt.token_ids[1:])[1]
             fields["top_prompt_logprobs"] = [None, *likeliest]
@@ -99,5 +99,5 @@ class PromptLogprobs(Part):
     def listed(self, params: SamplingParams, prompt_tokens: int) -> dict[str, tuple[int, int]]:
         return {"prompt_logprobs": (self.tops, prompt_tokens)}
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         return {"prompt_logprobs": self.tops or True}

@@ -17,7 +17,7 @@ class Translation(translation.Translation[PromptLogprobs]):
         super().__init__(part, request)
         self._entries: Sequence[Mapping[str, Any] | None] = ()
 
-    def sent(self) -> dict[str, Any]:
+    def sent(self) -> dict[str, object]:
         return {"prompt_logprobs": self.part.tops}
 
     def take(self, choice: Mapping[str, Any], new: Sequence[int]) -> None:

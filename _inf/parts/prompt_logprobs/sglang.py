@@ -13,7 +13,7 @@ from _inf.types import RequestOutput, SamplingParams
 
 
 class Translation(translation.Translation[PromptLogprobs]):
-    def sent(self, params: SamplingParams) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, object]:
         tops = {TOP_PROMPT_LOGPROBS: self.part.tops} if self.part.tops else {}
         return {LOGPROB_START: 0, **tops}
 
@@ -34,8 +34,8 @@ class Translation(translation.Translation[PromptLogprobs]):
         )
 
 
-def score_params(start: int, likeliest: int, adapter: str | None) -> dict[str, Any]:
+def score_params(start: int, likeliest: int, adapter: str | None) -> dict[str, object]:
     """Parameters of a prefill that returns the log probs of the prompt's tokens from `start` on."""
-    params = {"max_new_tokens": 0, "temperature": 1.0, LOGPROB_START: start - 1}
-    of_adapter = {} if adapter is None else {"lora_path": adapter}
+    params: dict[str, object] = {"max_new_tokens": 0, "temperature": 1.0, LOGPROB_START: start - 1}
+    of_adapter: dict[str, object] = {} if adapter is None else {"lora_path": adapter}
     return params | {TOP_PROMPT_LOGPROBS: likeliest} | of_adapter

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from sglang.srt.managers.schedule_batch import BaseFinishReason
+from sglang.srt.managers.schedule_batch import BaseFinishReason, Req
 
 from _inf.backends.verl.child.scheduler import CheckedReq
 from _inf.backends.verl.patch_table import Process, Wrap
@@ -15,11 +14,11 @@ from _inf.parts.repetition.sglang import KEY
 
 
 class FinishRepetition(BaseFinishReason):
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"type": REPETITION}
 
 
-def end_a_repetition(check: Callable[..., None], req: Any, *args: Any) -> None:
+def end_a_repetition(check: Callable[..., None], req: Req, *args: object) -> None:
     check(req, *args)
     detection = custom_of(req).get(KEY)
     if detection and not (req.early or req.finished()) and repeats(req.output_ids, detection):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from _inf.backends.verl import translation
 from _inf.parts.repetition import Repetition
 from _inf.types import SamplingParams
@@ -12,5 +10,5 @@ KEY = "repetition_detection"
 
 
 class Translation(translation.Translation[Repetition]):
-    def sent(self, params: SamplingParams) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, object]:
         return {"custom_params": {KEY: self.part.repetition_detection}}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from sglang.srt.sampling.penaltylib import BatchedPresencePenalizer
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends.verl.patch_table import Process, Wrap
 from _inf.backends.verl.sglang_format import custom_of
@@ -53,12 +53,14 @@ def add_penalizers(
     orchestrator: object,
     vocab_size: int,
     batch: object,
-    penalizers: set[Any],
+    penalizers: set[object],
 ) -> None:
     init(orchestrator, vocab_size, batch, {*penalizers, RepetitionPenalizer})
 
 
-def penalize_last(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
+def penalize_last(
+    apply: Callable[..., None], info: SamplingBatchInfo, logits: torch.Tensor
+) -> None:
     apply(info, logits)
     penalizer = info.penalizer_orchestrator.penalizers[RepetitionPenalizer]
     if penalizer.is_prepared():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import KEEP_FILTERED, TOP_LOGPROBS
@@ -13,8 +12,8 @@ from _inf.types import RequestOutput, SamplingParams
 
 
 class Translation(translation.Translation[SamplingMask]):
-    def sent(self, params: SamplingParams) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, object]:
         return {TOP_LOGPROBS: 1, "custom_params": {KEEP_FILTERED: True}}
 
-    def record(self, meta: Mapping[str, Any], before: RequestOutput, row: int | None) -> Kept:
+    def record(self, meta: Mapping[str, object], before: RequestOutput, row: int | None) -> Kept:
         return Kept(possible(meta, 0, None))

@@ -73,7 +73,7 @@ class TopLogprobs(Part):
         found = output.of(Tops)
         return NOTHING if found is None else Added({"top_logprobs": found.tops})
 
-    def in_chunk(self, output: RequestOutput, new: slice) -> dict[str, Any]:
+    def in_chunk(self, output: RequestOutput, new: slice) -> dict[str, object]:
         found = output.of(Tops)
         return {} if found is None else {"top_logprobs": found.tops[new]}
 

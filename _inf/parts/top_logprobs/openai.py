@@ -27,7 +27,7 @@ class Translation(translation.Translation[TopLogprobs]):
                 "(docs/backends.md); leave it out, or the parameters that change the logits.",
             )
 
-    def sent(self) -> dict[str, Any]:
+    def sent(self) -> dict[str, object]:
         named = list(self.part.logprob_token_ids or ())
         return {
             "logprobs": len(named) or self.part.logprobs,

@@ -14,7 +14,7 @@ from _inf.parts.top_logprobs.sglang import IDS
 
 
 def return_named(
-    attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
+    attach: Callable[..., None], self: object, output: object, logprobs: torch.Tensor, *args: Any
 ) -> None:
     attach(self, output, logprobs, *args)
     rows = custom_rows(args[2].penalizer_orchestrator.reqs())

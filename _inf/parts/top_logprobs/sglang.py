@@ -17,7 +17,7 @@ RULED_OUT = -3.3e38
 
 
 class Translation(translation.Translation[TopLogprobs]):
-    def sent(self, params: SamplingParams) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, object]:
         if named := self.part.logprob_token_ids:
             return {TOP_LOGPROBS: 1, "custom_params": {IDS: list(named)}}
         return {TOP_LOGPROBS: self.part.logprobs}
