@@ -235,7 +235,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         # A text may be one object or several equal ones, which a pickle tells apart.
         return value.encode(errors="surrogatepass") if type(value) is str else None
 
-    def reducer_override(self, value: object) -> Any:
+    def reducer_override(self, value: object) -> object:
         """Called for all but simple values and containers."""
         reduced = super().reducer_override(value)
         if isinstance(value, types.CodeType):

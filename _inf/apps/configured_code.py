@@ -7,7 +7,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
@@ -97,7 +96,7 @@ def _texts(values: object) -> Iterator[str]:
             yield from _texts(value)
 
 
-def _values(path: Path) -> Any:
+def _values(path: Path) -> object:
     values = None
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
         values = yaml.safe_load(path.read_text(encoding="utf-8"))

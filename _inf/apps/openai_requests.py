@@ -4,7 +4,7 @@ field is a `ConfigError` with its `key`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import Annotated, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -29,7 +29,7 @@ class UnknownKeyError(ConfigError):
     """A key that a request does not have; `key` is its whole path."""
 
 
-def _end_at_first_fault(schema: Any) -> None:
+def _end_at_first_fault(schema: object) -> None:
     """Set `fail_fast` in each list and dict of a pydantic schema."""
     if isinstance(schema, dict):
         if schema.get("type") in ("list", "dict"):
@@ -52,7 +52,7 @@ class RequestBody(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(
-        cls, source: Any, handler: GetCoreSchemaHandler
+        cls, source: object, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
         schema = handler(source)
         _end_at_first_fault(schema)
@@ -60,7 +60,7 @@ class RequestBody(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_nulls(cls, value: object) -> Any:
+    def _drop_nulls(cls, value: object) -> object:
         """Without what has no effect, and without unknown keys after the first."""
         if not isinstance(value, dict):
             return value
@@ -172,7 +172,7 @@ class ChatRequest(Keywords):
     messages: list[JSON]
     without_effect = ABOUT_THE_CLIENT
     temperature: Annotated[float, Field(le=2)] | None = None  # OpenAI's bound
-    model: Any = None  # it has no effect
+    model: object = None  # it has no effect
 
     @property
     def likeliest(self) -> int | None:

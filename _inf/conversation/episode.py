@@ -58,9 +58,7 @@ class Episode:
         self._pending: list[ToolCall] = []
         self.records: list[dict[str, object]] = []  # of the calls that were run
         self.unfinished: RequestOutput | None = None  # an answer that the next request continues
-        self.environment: Kept | None = (
-            None  # of a row that `pause` ended, for the one that continues it
-        )
+        self.environment: Kept | None = None  # of a paused row, for the one that continues it
         self._params = without_first_part(params)  # of each turn
         self._limit = "max_tokens"  # the one that bounds the request under way
 
@@ -292,14 +290,9 @@ class Episode:
         return dataclasses.replace(row, text="" if self.rules.template is None else None)
 
     def _transcript(self, **others: Any) -> Transcript:
-        fields = {"limit": self.limit, "num_turns": self._turns, **others}
-        return Transcript(
-            self.messages,
-            pending=self._pending,
-            calls=self.records,
-            environment=self.environment,
-            **fields,
-        )
+        fields: dict[str, Any] = {"limit": self.limit, "num_turns": self._turns, **others}
+        fields |= {"calls": self.records, "environment": self.environment}
+        return Transcript(self.messages, pending=self._pending, **fields)
 
 
 def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:

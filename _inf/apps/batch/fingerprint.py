@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 from _inf.apps import configured_code
 from _inf.apps.code_version import depends_on
@@ -31,7 +30,7 @@ BLOCK, BLOCKS = 1 << 18, 64
 FORMAT = 5
 
 
-def of_config(config: Config) -> dict[str, Any]:
+def of_config(config: Config) -> dict[str, object]:
     """Describe what the answers of an engine with this config depend on."""
     settings = config.to_dict()
     turns = settings["rollout"]["multi_turn"]

@@ -33,7 +33,7 @@ class Job:
 
     line: int
     prompt: object
-    row: Callable[[GenerationOutput], dict[str, Any]]
+    row: Callable[[GenerationOutput], dict[str, object]]
     params: Mapping[str, object] = dataclasses.field(default_factory=dict)
     copied: Mapping[str, object] = dataclasses.field(default_factory=dict)
     tool_choice: str | NamedTool | None = None
@@ -48,7 +48,7 @@ class BadLine:
     copied: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
-def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, Any]:
+def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, object]:
     """Return the row of a line without an answer, for every form: OpenAI's batch output line."""
     copied = {"id": f"batch-{job.line}", "custom_id": None, **job.copied}
     return {**copied, "response": None, "error": {"code": code, "message": reason}}
@@ -59,8 +59,8 @@ class Answering:
     """What a row of the output needs in addition to the answer: its line and the model."""
 
     line: int
-    value: dict[str, Any]
-    copied: dict[str, Any]
+    value: dict[str, object]
+    copied: dict[str, object]
     model: str
     tokenizer: Tokenizer
 
@@ -82,18 +82,18 @@ class _OneAnswer(_Line, Keywords):
 class PromptLine(_OneAnswer):
     prompt: str
 
-    def row(self, source: Answering, output: GenerationOutput) -> dict[str, Any]:
+    def row(self, source: Answering, output: GenerationOutput) -> dict[str, object]:
         [answer] = output
         also = {name: value for name, value in message(answer).items() if name in ALSO}
         return {**source.value, "completion": answer.completion, **also, **_metadata(answer)}
 
 
 class ConversationLine(_OneAnswer):
-    messages: list[dict[str, Any]]
-    metadata: dict[str, Any] | None = None
+    messages: list[dict[str, object]]
+    metadata: dict[str, object] | None = None
     conversation_id: object = None
 
-    def row(self, source: Answering, output: GenerationOutput) -> dict[str, Any]:
+    def row(self, source: Answering, output: GenerationOutput) -> dict[str, object]:
         [answer] = output
         chat = answer.messages or [*self.messages, message(answer)]
         metadata = {**(self.metadata or {}), **_metadata(answer)}
@@ -106,7 +106,7 @@ class OpenAILine(_Line):
     url: Literal["/v1/chat/completions"] | None = None
     body: ChatRequest
 
-    def row(self, source: Answering, output: GenerationOutput) -> dict[str, Any]:
+    def row(self, source: Answering, output: GenerationOutput) -> dict[str, object]:
         likeliest = self.body.likeliest
         pairs = zip(choices(output, source.tokenizer, likeliest=likeliest), output, strict=True)
         content = {
@@ -121,7 +121,7 @@ class OpenAILine(_Line):
         return {"id": f"batch-{source.line}", **source.copied, "response": response, "error": None}
 
 
-def message(row: GenerationRow) -> dict[str, Any]:
+def message(row: GenerationRow) -> dict[str, object]:
     """Return a row's message, with the tool calls that the caller must run."""
     calls = row.tool_calls or []
     content = row.messages[-1]["content"] if calls and row.messages else row.completion
@@ -131,7 +131,7 @@ def message(row: GenerationRow) -> dict[str, Any]:
 
 def choices(
     output: GenerationOutput, tokenizer: Tokenizer, *, likeliest: int | None
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return one choice per row; `likeliest` as in `ChatRequest`."""
     return [
         {
@@ -144,11 +144,11 @@ def choices(
     ]
 
 
-def _metadata(row: GenerationRow) -> dict[str, Any]:
+def _metadata(row: GenerationRow) -> dict[str, object]:
     return {"finish_reason": row.finish_reason, "usage": usage([row], 1), **_of_loop(row)}
 
 
-def _of_loop(row: GenerationRow) -> dict[str, Any]:
+def _of_loop(row: GenerationRow) -> dict[str, object]:
     """What an agent loop says of its answer."""
     if row.transcript is None or row.transcript.agent_loop is None:
         return {}
@@ -190,7 +190,7 @@ def parse(
 ) -> Job | BadLine:
     """Parse one line. `model`: the model's name for OpenAI's form. `tokenizer`: the engine's. Both
     are needed only to write an answer. `rollouts`: write it in the form of docs/rollouts.md."""
-    copied: dict[str, Any] = {}
+    copied: dict[str, object] = {}
     try:
         value = json_object(text.removeprefix(codecs.BOM_UTF8))
         copied = {name: value[name] for name in COPIED_KEYS if name in value}

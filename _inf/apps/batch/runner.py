@@ -38,7 +38,7 @@ Keep = Callable[
     [int, Mapping[str, object], int], None
 ]  # called with a line, its row and its tokens
 OnError = Callable[[int, str], None]  # called with a line and the reason
-Answer = tuple[dict[str, Any], int]  # a job's row and its tokens
+Answer = tuple[dict[str, object], int]  # a job's row and its tokens
 
 
 def unanswered(source: Path, out: OutputFile) -> Iterator[tuple[int, bytes]]:
@@ -56,7 +56,7 @@ def lines_at_once(config: Config, on_cpu: bool) -> int:
 
 
 async def answer_each(
-    engine: InferenceEngine, jobs: Iterable[Job | BadLine], params: Mapping[str, Any], keep: Keep
+    engine: InferenceEngine, jobs: Iterable[Job | BadLine], params: Mapping[str, object], keep: Keep
 ) -> None:
     """Answer jobs, and call `keep` for each when it is finished.
 
@@ -95,7 +95,9 @@ def keep_in(out: OutputFile, tally: Tally, on_error: OnError) -> Keep:
     return keep
 
 
-async def answer(engine: InferenceEngine, job: Job | BadLine, params: Mapping[str, Any]) -> Answer:
+async def answer(
+    engine: InferenceEngine, job: Job | BadLine, params: Mapping[str, object]
+) -> Answer:
     """Answer a job; return its row, maybe of an error, and its tokens. Raises errors that would end
     every other job too."""
     if isinstance(job, BadLine):

@@ -53,7 +53,7 @@ class Measured:
 
 
 def sample_rows(
-    engine: InferenceEngine, prompts: Sequence[Any], n: int, max_tokens: int
+    engine: InferenceEngine, prompts: Sequence[object], n: int, max_tokens: int
 ) -> list[TokenRow]:
     """Sample `n` rows of each prompt in one call."""
     output = engine.generate(prompts, n=n, seed=SEED, max_tokens=max_tokens, **PLAIN)

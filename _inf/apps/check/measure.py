@@ -111,7 +111,7 @@ def _measured(
 
 
 def _check_call(
-    engine: InferenceEngine, against: Any, max_tokens: int, batch: int, threshold: float | None
+    engine: InferenceEngine, against: object, max_tokens: int, batch: int, threshold: float | None
 ) -> None:
     if threshold is not None and not threshold >= 0:
         raise ConfigError.of("threshold", f"expected a number from 0 on, got {threshold}")
@@ -143,7 +143,7 @@ def _worst(engine: InferenceEngine, pairs: Pairs) -> WorstToken:
     )
 
 
-def _name(against: Any) -> str:
+def _name(against: object) -> str:
     if against is None:
         return "Transformers"
     if _is_engine(against):

@@ -25,6 +25,7 @@ from _inf.request.keywords import refuse
 from _inf.runtime.files import check_output, write_text
 
 if TYPE_CHECKING:
+    from _inf.types import Message
     from inf import InferenceEngine
 
 # Where the user sets none: a conversation needs more tokens than a question.
@@ -73,7 +74,7 @@ class Chat:
     """One conversation. `failed`: whether a message could not be answered."""
 
     def __init__(
-        self, engine: InferenceEngine, params: dict[str, Any], system: str | None, as_json: bool
+        self, engine: InferenceEngine, params: dict[str, object], system: str | None, as_json: bool
     ) -> None:
         self.engine, self.params, self.as_json = engine, params, as_json
         self.failed = False
@@ -82,7 +83,7 @@ class Chat:
         self._begin(system)
 
     def _begin(self, system: str | None) -> None:
-        self._messages: list[Any] = [{"role": "system", "content": system}] if system else []
+        self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
 
     def run(self) -> None:
         if self._watched:
@@ -129,7 +130,7 @@ class Chat:
         if self.as_json:
             typer.echo(json.dumps({"error": str(failure)}))
 
-    def _streamed(self, asked: list[Any], params: GenerateParams) -> list[Any]:
+    def _streamed(self, asked: list[Message], params: GenerateParams) -> list[Message]:
         """Show an answer while it is generated; Ctrl-C keeps what is there."""
         chunks, before = self.engine.stream(asked, **params), self.engine.stats()
         thought, answer, tokens, end, start = "", "", 0, "", time.monotonic()
@@ -159,7 +160,7 @@ class Chat:
         said = thought or answer
         return [*asked, assistant(answer, [], [], thought)] if said else self._messages
 
-    def _whole(self, asked: list[Any], params: GenerateParams) -> list[Any]:
+    def _whole(self, asked: list[Message], params: GenerateParams) -> list[Message]:
         row = self.engine.generate(asked, **params)[0]
         for call in row.transcript.calls if row.transcript else ():
             _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")

@@ -4,7 +4,7 @@ conversation by three paths. The exit code is 1 if they differ."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,7 +18,7 @@ from _inf.apps.cli.options import DefaultCommand, Options, takes_options
 class CheckCommands(DefaultCommand):
     default_command = "rollout"
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: object, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or [self.default_command])
 
 

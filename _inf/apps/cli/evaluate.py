@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -72,9 +72,9 @@ class EvalOptions:
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
 
-    def params(self) -> dict[str, Any]:
+    def params(self) -> dict[str, object]:
         """Return the keywords of `generate` for an agent loop or environments."""
-        params: dict[str, Any] = {}
+        params: dict[str, object] = {}
         if self.agent_loop is not None:
             params["agent_loop"] = self.agent_loop
         if self.environment is not None:

@@ -26,9 +26,9 @@ class AgentRows:
     loops, by their names.
     """
 
-    default: Any
+    default: object
     default_name: str | None
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, object]
     versions: Mapping[str, CodeVersion]
 
     @classmethod
@@ -80,11 +80,11 @@ class AgentRows:
                     "leave one of the two out.",
                 )
 
-    def of_row(self, example: Example) -> Any:
+    def of_row(self, example: Example) -> object:
         """Return the loop of a row, as it was asked for; None: none."""
         return self.default if example.agent_name is None else example.agent_name
 
-    def params(self, example: Example) -> dict[str, Any]:
+    def params(self, example: Example) -> dict[str, object]:
         """The keywords of `generate` for a row that a loop answers."""
         return {KEYWORD: self.of_row(example), KWARGS: {**self.kwargs, **example.agent_kwargs}}
 

@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -129,7 +129,7 @@ def data_of(source: str, options: BenchmarkOptions, reward: str | None) -> EvalD
     return EvalData(preset_rows(source, options.data), name, Path(source), reward)
 
 
-def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:
+def preset_rows(name: str, file: Path | None) -> list[dict[str, object]]:
     """Return the rows of a file, or of the Hub's data set, in verl's form."""
     preset = PRESETS[name]
     rows = benchmark_rows(file, preset.hub, preset.file)
@@ -137,7 +137,7 @@ def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:
     return [_row(preset, row, f"{where} {i}", i) for i, row in enumerate(rows)]
 
 
-def _row(preset: Preset, row: object, where: str, index: int) -> dict[str, Any]:
+def _row(preset: Preset, row: object, where: str, index: int) -> dict[str, object]:
     found = row if isinstance(row, dict) else {}
     question, answer = found.get(preset.question), found.get("answer")
     if not (isinstance(question, str) and isinstance(answer, str | int)):

@@ -8,7 +8,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from _inf.apps.code_version import UNSURE, digest_of
 from _inf.apps.configured_code import LOOP
@@ -202,7 +202,7 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def _check_row(row: Any, place: str) -> None:
+def _check_row(row: object, place: str) -> None:
     if not isinstance(row, dict) or not isinstance(row.get("number"), int) or "reward" not in row:
         raise ConfigError(
             f"{place}: a row of `inf eval` has number and reward; this is {shown(row)}."

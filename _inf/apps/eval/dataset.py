@@ -38,7 +38,7 @@ class EvalData:
     names of the files that are written. reward: a function, "FILE.py:NAME", or None for verl's.
     """
 
-    rows: Any
+    rows: object
     name: str
     stem: Path
     reward: RewardFunction | str | None = None
@@ -54,17 +54,17 @@ class Example:
     """
 
     number: int
-    prompt: Any
+    prompt: object
     data_source: str
-    ground_truth: Any
-    extra_info: dict[str, Any]
+    ground_truth: object
+    extra_info: dict[str, object]
     agent_name: str | None = None
-    columns: dict[str, Any] = dataclasses.field(default_factory=dict)
+    columns: dict[str, object] = dataclasses.field(default_factory=dict)
 
-    def params(self, *, tools: bool, interactions: bool) -> dict[str, Any]:
+    def params(self, *, tools: bool, interactions: bool) -> dict[str, object]:
         """Return the row's keywords for `generate`. Like verl's rollout, it leaves out keywords of
         tools or interactions that the call does not have."""
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         named, interaction = (
             self.extra_info.get(k) for k in ("tools_kwargs", "interaction_kwargs")
         )
@@ -78,7 +78,7 @@ class Example:
         return found
 
     @property
-    def agent_kwargs(self) -> dict[str, Any]:
+    def agent_kwargs(self) -> dict[str, object]:
         """Return what verl 0.6.1 passes to an agent loop's `run` in addition to the messages: all
         columns, and the ones that its data set (`utils/dataset/rl_dataset.py`, `__getitem__`) and
         its trainer (`trainer/ppo/ray_trainer.py`, `_validate`) make. `uid`, which is random there,
@@ -95,7 +95,7 @@ class Example:
 
 
 def read_examples(
-    data: Any, *, prompt_key: str = "prompt", shuffle_seed: int | None = None
+    data: object, *, prompt_key: str = "prompt", shuffle_seed: int | None = None
 ) -> list[Example]:
     """Read a path, a `datasets.Dataset`, a pandas table or a list of rows.
 
@@ -123,7 +123,7 @@ def _rows(data: Any, where: str) -> Iterable[Any]:
     raise ConfigError(f"{where}: it must be a path, a table or a list of rows, not {shown(data)}.")
 
 
-def file_rows(path: Path) -> list[Any]:
+def file_rows(path: Path) -> list[object]:
     """Return the rows of a file: .parquet, .jsonl, or .json with a list."""
     if path.suffix == ".jsonl":
         return [row for _, row in json_lines(path)]
@@ -140,7 +140,7 @@ def file_rows(path: Path) -> list[Any]:
     return rows
 
 
-def _parquet_rows(path: Path) -> list[Any]:
+def _parquet_rows(path: Path) -> list[object]:
     """The rows as they are: in a pandas table a column of whole numbers where one is missing has
     floats. The index of a table that pandas wrote is no column."""
     import pyarrow.parquet
@@ -151,7 +151,7 @@ def _parquet_rows(path: Path) -> list[Any]:
     return list(table.select(columns).to_pylist())
 
 
-def benchmark_rows(path: Path | None, repository: str, name: str) -> list[Any]:
+def benchmark_rows(path: Path | None, repository: str, name: str) -> list[object]:
     """Return the rows of a file, or of one of the Hub's data set, which is downloaded once."""
     if path is not None:
         return file_rows(path)
@@ -176,7 +176,7 @@ def benchmark_rows(path: Path | None, repository: str, name: str) -> list[Any]:
 
 
 def verl_row(
-    data_source: str, question: str, truth: str | None, extra_info: Mapping[Any, Any]
+    data_source: str, question: str, truth: str | None, extra_info: Mapping[str, object]
 ) -> dict[str, Any]:
     return {
         "data_source": data_source,
@@ -187,7 +187,7 @@ def verl_row(
     }
 
 
-def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
+def _example(row: object, number: int, prompt_key: str, where: str) -> Example:
     place = f"{where}, row {number}"
     if not isinstance(row, Mapping):
         raise ConfigError(f"{place}: it must be an object with named values, not {shown(row)}.")

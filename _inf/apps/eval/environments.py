@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from _inf.apps.code_version import CodeVersion, version_of
 from _inf.apps.eval.reward_process import check_file, from_file
@@ -29,7 +28,7 @@ def environment_version(params: Mapping[str, object]) -> CodeVersion | None:
     return CodeVersion.of_all(f"{ENVIRONMENT} {names}", versions, *map(str, kinds))
 
 
-def factory_of_file(named: str) -> Any:
+def factory_of_file(named: str) -> object:
     """Return the factory, or the dict of factories, that "FILE.py:NAME" names."""
     check_file(named, "--environment", "a factory, FILE.py:NAME")
     try:

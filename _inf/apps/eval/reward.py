@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 from _inf.errors import InferenceError, shown
 from _inf.response.json_values import DEEPEST, json_value
@@ -27,7 +26,7 @@ class Reward:
     `RewardError` for one of these that JSON cannot hold, or that no metric can be made of."""
 
     value: float
-    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    extra: dict[str, object] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in self.extra.items():

@@ -112,7 +112,7 @@ class RewardPool:
         for worker in self._workers:
             worker.stop()
 
-    async def score(self, arguments: dict[str, Any]) -> Reward:
+    async def score(self, arguments: dict[str, object]) -> Reward:
         """Score one answer. arguments: by the names of `ARGUMENTS`. Raises `RewardError`, and
         `ConfigError` for a data_source that verl's function does not know."""
         worker = await self._places.get()
@@ -186,7 +186,7 @@ class RewardWorker:
                 start_new_session=True,  # a group of its own, which `stop` kills whole
             )
 
-    async def call(self, arguments: dict[str, Any], seconds: float) -> Any:
+    async def call(self, arguments: dict[str, object], seconds: float) -> object:
         """Return what the function returns. Raises `RewardError`."""
         await self.start()
         number = next(self._numbers)
@@ -219,7 +219,7 @@ class RewardWorker:
             raise RewardError(f"the reward function raised {text}", name)
         return value
 
-    def _late(self, answer: asyncio.Future[tuple[str, Any]], late: str) -> None:
+    def _late(self, answer: asyncio.Future[tuple[str, object]], late: str) -> None:
         if not answer.done():
             answer.set_exception(RewardError(late))
             self.close(f"another call was under way there, and {late}")

@@ -94,7 +94,7 @@ def answer_calls(
     files: of a process; a thread cannot tell which files are its own.
     """
 
-    def send(number: int, kind: str, value: Any) -> None:
+    def send(number: int, kind: str, value: object) -> None:
         if files is not None and (new := files.new()):
             connection.write(framed((LOADED, FILES, new)))
         connection.write(framed((number, kind, value)))
@@ -107,7 +107,7 @@ def answer_calls(
             kind, value = _raised(failure)
         send(number, kind, value)
 
-    def ended(number: int, task: Future[Any]) -> None:
+    def ended(number: int, task: Future[object]) -> None:
         answer(number, task.result)
 
     with contextlib.suppress(OSError), end, end.makefile("rwb") as connection:
@@ -130,16 +130,16 @@ def answer_calls(
 
 def _now(
     portal: BlockingPortal, function: RewardFunction, arguments: dict[str, Any], seconds: float
-) -> tuple[str, Any]:
+) -> tuple[str, object]:
     result = function(**arguments)  # in this thread: it may run an event loop of its own
     if inspect.isawaitable(result):
-        return portal.call(_awaited, lambda: result, {}, seconds)  # type: ignore[no-any-return]
+        return portal.call(_awaited, lambda: result, {}, seconds)
     return "returned", _json(result)
 
 
 async def _awaited(
-    function: RewardFunction, arguments: dict[str, Any], seconds: float
-) -> tuple[str, Any]:
+    function: RewardFunction, arguments: dict[str, object], seconds: float
+) -> tuple[str, object]:
     with anyio.move_on_after(seconds):
         return "returned", _json(await function(**arguments))
     return "late", None
@@ -158,7 +158,7 @@ def load_function(function: RewardFunction | str | None) -> RewardFunction:
         what = "no function" if found is None else "something other than a function"
         name = function.rpartition(":")[2]
         raise AttributeError(f"the file has {what} named {name!r}{did_you_mean(name, functions)}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def check_file(named: str, option: str, form: str) -> None:
@@ -171,7 +171,7 @@ def check_file(named: str, option: str, form: str) -> None:
         raise ConfigError(f"{option} {named!r}: there is no file {file}.")
 
 
-def from_file(named: str) -> tuple[Any, list[str]]:
+def from_file(named: str) -> tuple[object, list[str]]:
     """Return what "FILE.py:NAME" names, or None, and the names of the file's functions."""
     path, _, name = named.rpartition(":")
     if (folder := str(Path(path).resolve().parent)) not in sys.path:
@@ -198,7 +198,7 @@ def _check_keywords(function: RewardFunction) -> None:
         ) from None
 
 
-def _raised(failure: Exception) -> tuple[str, Any]:
+def _raised(failure: Exception) -> tuple[str, object]:
     """Return what is sent for an exception: its class, and its text with the place."""
     frames = traceback.extract_tb(failure.__traceback__)
     where = [frame for frame in frames if "importlib" not in frame.filename]
@@ -209,10 +209,10 @@ def _raised(failure: Exception) -> tuple[str, Any]:
     return "raised", (kind, f"{kind}: {failure}{place}")
 
 
-def _json(result: object) -> Any:
+def _json(result: object) -> object:
     """Return a result as a row has it, numpy's and torch's values as Python's."""
 
-    def plain(value: object) -> Any:
+    def plain(value: object) -> object:
         if hasattr(value, "tolist"):
             return value.tolist()
         raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")

@@ -86,7 +86,7 @@ class EvalRun:
         data: EvalData,
         settings: EvalSettings,
         config: Config,
-        params: Mapping[str, Any],
+        params: Mapping[str, object],
         adapter_folder: Path | None = None,
     ) -> None:
         self.data, self.settings, self.config = data, settings, config
@@ -115,7 +115,7 @@ class EvalRun:
         self._inputs = [Path(data.name)]  # or what a benchmark is called
         self._used = self._checked()
 
-    def _checked(self) -> dict[str, Any]:
+    def _checked(self) -> dict[str, object]:
         """Refuse what cannot be asked, scored or written; return the parameters with the config's
         values."""
         for path in (self.rows, self.summary):
@@ -193,10 +193,10 @@ class EvalRun:
             portal.call(answer_and_score, file, self._judges, *todo)
 
     @property
-    def _schemas(self) -> list[dict[str, Any]] | None:
+    def _schemas(self) -> list[dict[str, object]] | None:
         return None if self._tools is None else [tool.schema for tool in self._tools]
 
-    def _answers_depend_on(self) -> dict[str, Any]:
+    def _answers_depend_on(self) -> dict[str, object]:
         """Return what the answers depend on. What scored an answer is in its row."""
         params = {**self.params, "timeout": None, "tools": self._schemas, **self._agents.about}
         params.pop(FACTORY, None)  # it is known by its version
@@ -265,8 +265,8 @@ class EvalRun:
 
 
 def _row(
-    copied: Mapping[str, Any], tokenizer: Tokenizer, output: GenerationOutput
-) -> dict[str, Any]:
+    copied: Mapping[str, object], tokenizer: Tokenizer, output: GenerationOutput
+) -> dict[str, object]:
     [answer] = output
     counts = {name: getattr(answer, name) for name in ("prompt_tokens", "completion_tokens")}
     row = {**copied, **counts, **answer_fields(answer, tokenizer)}

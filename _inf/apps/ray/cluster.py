@@ -37,7 +37,7 @@ def cluster() -> Iterator[Any]:
     import ray
     from ray._private import ray_constants
 
-    how: dict[str, Any] = {"log_to_driver": False, "logging_level": level}
+    how: dict[str, object] = {"log_to_driver": False, "logging_level": level}
     with contextlib.ExitStack() as ended:
         if address := os.environ.get("RAY_ADDRESS"):
             _join(ray, address, how)

@@ -38,7 +38,7 @@ class InferenceWorker:
     def __init__(
         self,
         config: Any = None,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, object] | None = None,
         model: str | None = None,
         rollouts: bool = False,
     ) -> None:
@@ -47,7 +47,7 @@ class InferenceWorker:
         self._engine: InferenceEngine | None = None
         self._starting = threading.Lock()
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, batch: Mapping[str, object]) -> dict[str, object]:
         try:
             rows = self._rows(self._running(), batch)
         except EngineDeadError:

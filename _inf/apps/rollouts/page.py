@@ -149,7 +149,7 @@ def _fork(extra: Mapping[str, object]) -> str | None:
 def _messages(rollout: Rollout) -> list[dict[str, Any]]:
     """The conversation; of a plain answer its prompt, where the row has that, and the answer. An
     agent loop does not say its turns."""
-    messages: list[Any] = list(rollout.messages or [])
+    messages: list[object] = list(rollout.messages or [])
     if not messages:
         prompt = rollout.extra.get("prompt")
         messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]

@@ -31,7 +31,7 @@ OF_TURNS = (
 SCORES = ("token_level_scores", "rm_scores")  # verl's names for a reward at each token
 
 
-def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
+def as_rollouts(rows: object, tokenizer: Tokenizer = None) -> list[Rollout]:
     """Return the rows as `Rollout`s.
 
     rows: a `GenerationOutput`, one of its rows, a `DataProto` with `rollout_batch`'s columns, or a
@@ -53,7 +53,7 @@ def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
     return [_one(row, f"rows[{place}]", place, tokenizer) for place, row in enumerate(rows)]
 
 
-def save_rollouts(rows: Any, path: str | os.PathLike[str], tokenizer: Tokenizer = None) -> None:
+def save_rollouts(rows: object, path: str | os.PathLike[str], tokenizer: Tokenizer = None) -> None:
     """Write `as_rollouts(rows, tokenizer)` as JSON lines; an existing file is replaced once the new
     one is complete.
 
@@ -93,7 +93,7 @@ def _line(rollout: Rollout, where: str) -> str:
     return f"{{{', '.join(texts)}}}\n"
 
 
-def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
+def _one(row: object, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
     if isinstance(row, Rollout):
         row = row.row()
     elif isinstance(row, GenerationRow):
@@ -111,9 +111,9 @@ def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
     return Rollout.of(row, where, str(place))
 
 
-def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]:
+def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, object]:
     """The form's keys that an answer of `generate` has: ids, mask, log probs, texts, turns."""
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "completion": answer.completion,
         "reasoning": answer.reasoning,
         "finish_reason": answer.finish_reason,

@@ -15,7 +15,7 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 
@@ -26,6 +26,9 @@ from _inf.response.decode import decoded_text
 from _inf.response.trainer_batch import OTHER_LOGPROBS
 from _inf.runtime.files import check_output, opened
 from _inf.types import Message, Tokenizer, python_value
+
+if TYPE_CHECKING:
+    from verl import DataProto
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +115,7 @@ def load_traces(path: str | os.PathLike[str]) -> list[Trace]:
     If a killed server left a half-written last line, it is skipped. Raises `ConfigError` with the
     line that is not a trace.
     """
-    traces: dict[str, dict[str, Any]] = {}
+    traces: dict[str, dict[str, object]] = {}
     for number, row in json_lines(path, cut=True):
         where = f"{path}, line {number}"
         if not isinstance(row, dict) or not isinstance(row.get("id"), str):
@@ -169,7 +172,7 @@ def traces_to_data_proto(
     uid: Sequence[object] | None,
     tokenizer: Tokenizer,
     widths: tuple[int, int],
-) -> Any:
+) -> DataProto:
     """Return the `DataProto` of a served engine's traces, `widths` wide.
 
     rewards: one per trace; None takes each trace's `reward`, or its rollout's. uid: one per trace;
@@ -249,7 +252,7 @@ def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
     return decoded_text(trace.token_ids[begin:], tokenizer, skip_special_tokens=True)
 
 
-def row_of_trace(trace: Trace) -> dict[str, Any]:
+def row_of_trace(trace: Trace) -> dict[str, object]:
     """A trace in the form of a rollout's row."""
     row = dataclasses.asdict(trace)
     if any(map(math.isnan, trace.logprobs)):  # the engine's server gave none, or of another kind

@@ -234,7 +234,7 @@ class TranslatedChat(Translated, ChatBody):
 
 
 def as_function(
-    name: str, parameters: Mapping[str, Any], description: str | None, strict: bool | None
+    name: str, parameters: Mapping[str, object], description: str | None, strict: bool | None
 ) -> JSON:
     """A tool in the form of chats."""
     given = {"name": name, "description": description or None, "strict": strict}
@@ -242,7 +242,7 @@ def as_function(
     return {"type": "function", "function": {**function, "parameters": parameters}}
 
 
-def template_kwargs(template: str, **wanted: Any) -> JSON:
+def template_kwargs(template: str, **wanted: object) -> JSON:
     """Those of the keywords that a model's chat template reads; clients send them to any model."""
     return {name: value for name, value in wanted.items() if value is not None and name in template}
 

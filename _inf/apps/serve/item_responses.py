@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
 
 from _inf.apps.serve.bodies import TranslatedChat
 from _inf.apps.serve.calls import ServedCall
@@ -108,7 +107,7 @@ class ItemsResponses(TranslatedResponses):
 
     # ─── Streams ───
 
-    def _sent(self, name: str, /, **fields: Any) -> str:
+    def _sent(self, name: str, /, **fields: object) -> str:
         self._events += 1
         about = {"type": name, "sequence_number": self._events - 1}
         return event_text(json.dumps({**about, **fields}), name)
@@ -130,7 +129,7 @@ class ItemsResponses(TranslatedResponses):
         failed = self._sent("response.failed", response=response)
         return failed + self._sent("error", **details)
 
-    def _of_item(self, name: str, item_id: str, /, **fields: Any) -> str:
+    def _of_item(self, name: str, item_id: str, /, **fields: object) -> str:
         place = {"output_index": len(self._output), "item_id": item_id}
         return self._sent(f"response.{name}", **place, **fields)
 

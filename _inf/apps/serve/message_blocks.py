@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,7 @@ class Block(RequestBody):
 class TextBlock(Block):
     type: Literal["text"]
     text: str
-    citations: Annotated[list[Any], Field(max_length=0)] | None = None
+    citations: Annotated[list[object], Field(max_length=0)] | None = None
 
 
 class ThinkingBlock(Block):
@@ -135,5 +135,5 @@ def call_input(arguments: str) -> JSON:
     return value if isinstance(value, dict) else {INVALID_JSON: arguments}
 
 
-def _arguments(value: JSON) -> Any:
+def _arguments(value: JSON) -> object:
     return value[INVALID_JSON] if value.keys() == {INVALID_JSON} else value

@@ -8,7 +8,7 @@ business (caching, tiers, metadata) have no effect.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -89,7 +89,7 @@ class CountBody(RequestBody):
     output_config: _OutputConfig | None = None
     output_format: _Format | None = None  # the format of `output_config`, in the beta's place
     context_management: _ContextManagement | None = None
-    thread: Any = None  # refused
+    thread: object = None  # refused
 
     @model_validator(mode="after")
     def _refuse_two_formats(self) -> CountBody:
@@ -99,7 +99,7 @@ class CountBody(RequestBody):
 
     @field_validator("thread")
     @classmethod
-    def _refuse_threads(cls, thread: Any) -> Any:
+    def _refuse_threads(cls, thread: object) -> object:
         """With this code, Anthropic's client sends the conversation again, whole."""
         reason = "thread: nothing is stored here; send the whole conversation."
         raise RequestError(400, reason, key="thread", code=NO_THREADS)
@@ -165,7 +165,7 @@ class MessagesChat(TranslatedChat):
         return super().fields | beta
 
 
-def _choice(choice: _ToolChoice | None) -> Any:
+def _choice(choice: _ToolChoice | None) -> object:
     if choice is None or choice.type != "tool":
         return "required" if choice and choice.type == "any" else choice and choice.type
     if choice.name is None:

@@ -89,7 +89,7 @@ class Session:
 
     # ─── A request begins ───
 
-    def keywords(self, asked: Mapping[str, Any], most: int, prompts: int) -> JSON:
+    def keywords(self, asked: Mapping[str, object], most: int, prompts: int) -> JSON:
         """Return a request's keywords with the session's parameters and at most the tokens that it
         has left, in equal parts for its answers. Requests that run at once have what was left when
         they began.

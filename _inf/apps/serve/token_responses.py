@@ -7,7 +7,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice
@@ -99,7 +98,7 @@ class SglangResponses(Responses[CompletionBody]):
                 ]
         return {"text": choice.text, "output_ids": ids, "meta_info": meta_info}
 
-    def _entry(self, token: TokenText, logprob: float) -> list[Any]:
+    def _entry(self, token: TokenText, logprob: float) -> list[object]:
         text = token.text if self._asked.return_text_in_logprobs else None
         return [None if math.isnan(logprob) else logprob, token.token, text]
 

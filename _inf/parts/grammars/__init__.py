@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pkgutil
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.parts.part import Part
 from _inf.request.keyword import NOT_IN_TURNS, Keyword
