@@ -207,13 +207,17 @@ def on_transformers(engine: InferenceEngine) -> Iterator[InferenceEngine]:
         yield engine
         return
     rollout = engine.config.rollout
-    names = ("prompt_length", "response_length", "max_model_len")
-    lengths = {name: getattr(rollout, name) for name in names}
     with type(engine)(
         model_path=str(engine.model_folder),
         trust_remote_code=engine.config.trust_remote_code,
         device="cpu" if engine.on_cpu else "cuda",
-        rollout={"name": "hf", "dtype": engine.model.dtype, **lengths},
+        rollout={
+            "name": "hf",
+            "dtype": engine.model.dtype,
+            "prompt_length": rollout.prompt_length,
+            "response_length": rollout.response_length,
+            "max_model_len": rollout.max_model_len,
+        },
     ) as other:
         yield other
 

@@ -101,15 +101,15 @@ class BenchmarkOptions:
 
     def check(self, source: str) -> None:
         """Refuse an option of another benchmark than `source`."""
-        is_task = source.startswith(reasoning_tasks.PREFIX)
-        for owner, fits, names in (
-            (", ".join(PRESETS), source in PRESETS, ("data",)),
-            (reasoning_tasks.FORM, is_task, ("size", "data_seed")),
+        of_presets = ", ".join(PRESETS), source in PRESETS
+        of_tasks = reasoning_tasks.FORM, source.startswith(reasoning_tasks.PREFIX)
+        for (owner, fits), option, is_given in (
+            (of_presets, "data", self.data is not None),
+            (of_tasks, "size", self.size != reasoning_tasks.SIZE),
+            (of_tasks, "data-seed", self.data_seed != reasoning_tasks.SEED),
         ):
-            for name in () if fits else names:
-                if getattr(self, name) != getattr(BenchmarkOptions, name):  # its default
-                    option = name.replace("_", "-")
-                    raise ConfigError(f"--{option}: it is an option of {owner}, not of {source}.")
+            if is_given and not fits:
+                raise ConfigError(f"--{option}: it is an option of {owner}, not of {source}.")
 
 
 def data_of(source: str, options: BenchmarkOptions, reward: str | None) -> EvalData:

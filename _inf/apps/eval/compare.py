@@ -51,7 +51,10 @@ class MeanDifference:
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> MeanDifference:
-        a, b = (statistics.fmean(getattr(pair, name) for pair in pairs) for name in "ab")
+        a, b = (
+            statistics.fmean(pair.a for pair in pairs),
+            statistics.fmean(pair.b for pair in pairs),
+        )
         differences = [pair.difference for pair in pairs]
         low, high = mean_interval(differences) or (None, None)
         return cls(len(pairs), a, b, statistics.fmean(differences), low, high)

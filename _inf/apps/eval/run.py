@@ -268,8 +268,12 @@ def _row(
     copied: Mapping[str, object], tokenizer: Tokenizer, output: GenerationOutput
 ) -> dict[str, object]:
     [answer] = output
-    counts = {name: getattr(answer, name) for name in ("prompt_tokens", "completion_tokens")}
-    row = {**copied, **counts, **answer_fields(answer, tokenizer)}
+    row = {
+        **copied,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        **answer_fields(answer, tokenizer),
+    }
     solution = _solution(row, tokenizer)
     return row if solution == row.get("completion") else {**row, "solution_str": solution}
 

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 PREVIEW = 120  # characters
 FRAME_PIXELS = 460
 SHOWN_FACTS = ("data_source", "ground_truth")
-FOLDED = {
-    "reward_scores": "Reward scores",
-    "tool_calls": "Tool calls",
-    "timings": "Timings",
-    "extra_fields": "Extra fields",
-    "extra": "Other keys",
-}
 
 
 def page(files: Sequence[tuple[str, Sequence[Rollout]]]) -> str:
@@ -110,8 +103,14 @@ def _row(rollout: Rollout) -> dict[str, Any]:
         "facts": _facts(rollout),
         "folded": [
             [title, _text(value)]
-            for name, title in FOLDED.items()
-            if (value := getattr(rollout, name))
+            for title, value in (
+                ("Reward scores", rollout.reward_scores),
+                ("Tool calls", rollout.tool_calls),
+                ("Timings", rollout.timings),
+                ("Extra fields", rollout.extra_fields),
+                ("Other keys", rollout.extra),
+            )
+            if value
         ],
     }
 

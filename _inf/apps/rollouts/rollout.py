@@ -17,22 +17,8 @@ from _inf.response.trainer_batch import data_proto
 from _inf.runtime.extras import require_verl
 
 SAYS_SOMETHING = ("response_ids", "completion", "messages", "error")
-PER_TOKEN = dict.fromkeys(("response_mask", "logprobs", "response_texts"), "response_ids")
-PER_TOKEN["prompt_texts"] = "prompt_token_ids"
-# The columns of a `DataProto`, and a row's keys for them.
-COLUMNS = {
-    "uid": "uid",
-    "rollout": "rollout",
-    "completions": "completion",
-    "prompt_index": "prompt_index",
-    "finish_reason": "finish_reason",
-    "weight_version": "weight_version",
-    "weight_versions": "weight_versions",
-    "messages": "messages",
-    "reward_scores": "reward_scores",
-    "__num_turns__": "num_turns",
-    "extra_fields": "extra_fields",
-}
+# The columns of a `DataProto` with other names than a row's keys for them.
+COLUMNS = {"completions": "completion", "__num_turns__": "num_turns"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,11 +103,20 @@ class Rollout:
         return rollout
 
     def _check_lengths(self, where: str) -> None:
-        for name, ids in PER_TOKEN.items():
-            values, tokens = getattr(self, name), getattr(self, ids) or ()
-            if values is not None and len(values) != len(tokens):
+        response = "response_ids", len(self.response_ids or ())
+        for name, values, (ids, count) in (
+            ("response_mask", self.response_mask, response),
+            ("logprobs", self.logprobs, response),
+            ("response_texts", self.response_texts, response),
+            (
+                "prompt_texts",
+                self.prompt_texts,
+                ("prompt_token_ids", len(self.prompt_token_ids or ())),
+            ),
+        ):
+            if values is not None and len(values) != count:
                 raise ConfigError(
-                    f"{where}: {name}: {len(values)} values for {len(tokens)} {ids}; give one each."
+                    f"{where}: {name}: {len(values)} values for {count} {ids}; give one each."
                 )
         if self.response_ids is not None and self.response_mask is None:
             raise ConfigError(f"{where}: response_mask is missing; it says which ids were sampled.")
@@ -238,17 +233,33 @@ def _groups(
 
 def _columns(rollouts: Sequence[Rollout], prompts: Sequence[list[int]]) -> dict[str, list[Any]]:
     """The columns; one of which no row knows anything is left out."""
-    rows = [{name: getattr(rollout, key) for name, key in COLUMNS.items()} for rollout in rollouts]
     grouped = _groups(prompts, [rollout.rollout for rollout in rollouts])
-    for row, rollout, number, uid in zip(rows, rollouts, *grouped, strict=True):
-        row["uid"] = uid if rollout.uid is None else rollout.uid
-        row["prompt_index"] = number if rollout.prompt_index is None else rollout.prompt_index
-        if rollout.messages is not None:
-            row["messages"] = {"messages": rollout.messages}
-        if not rollout.reward_scores and rollout.reward is not None:
-            row["reward_scores"] = {"reward": rollout.reward}
-    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    rows = [
+        _column_values(rollout, number, uid)
+        for rollout, number, uid in zip(rollouts, *grouped, strict=True)
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
     columns = {name: values for name, values in columns.items() if values != [None] * len(rows)}
     for name in columns.keys() & {"reward_scores", "extra_fields"}:
         columns[name] = [value or {} for value in columns[name]]
     return columns
+
+
+def _column_values(rollout: Rollout, number: int, uid: str) -> dict[str, Any]:
+    """A row's values. number, uid: of its group."""
+    scores, messages = rollout.reward_scores, rollout.messages
+    if not scores and rollout.reward is not None:
+        scores = {"reward": rollout.reward}
+    return {
+        "uid": uid if rollout.uid is None else rollout.uid,
+        "rollout": rollout.rollout,
+        "completions": rollout.completion,
+        "prompt_index": number if rollout.prompt_index is None else rollout.prompt_index,
+        "finish_reason": rollout.finish_reason,
+        "weight_version": rollout.weight_version,
+        "weight_versions": rollout.weight_versions,
+        "messages": None if messages is None else {"messages": messages},
+        "reward_scores": scores,
+        "__num_turns__": rollout.num_turns,
+        "extra_fields": rollout.extra_fields,
+    }

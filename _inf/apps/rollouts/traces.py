@@ -15,7 +15,7 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pydantic
 
@@ -29,6 +29,8 @@ from _inf.types import Message, Tokenizer, python_value
 
 if TYPE_CHECKING:
     from verl import DataProto
+
+T = TypeVar("T", float, str)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +101,7 @@ class TraceFile:
 def _changes(before: Trace, after: Trace) -> dict[str, Any]:
     """The fields that differ; of a list that has grown, its new items."""
     changes = {}
-    for name, value in vars(after).items():
-        old = getattr(before, name)
+    for (name, value), old in zip(vars(after).items(), vars(before).values(), strict=True):
         if isinstance(value, list):
             if len(value) > len(old):
                 changes[name] = value[len(old) :]
@@ -183,8 +184,12 @@ def traces_to_data_proto(
     for name, values in (("rewards", rewards), ("uid", uid)):
         if values is not None and len(values) != len(traces):
             raise ConfigError.of(name, f"{len(values)} for {len(traces)} traces; give one each.")
-    scores = _of_rollouts(traces, "reward") if rewards is None else python_value(rewards)
-    uid = _of_rollouts(traces, "task") if uid is None else uid
+    if rewards is None:
+        scores = _of_rollouts(traces, "reward", [trace.reward for trace in traces])
+    else:
+        scores = python_value(rewards)
+    if uid is None:
+        uid = _of_rollouts(traces, "task", [trace.task for trace in traces])
     rows = zip(traces, scores, uid, strict=True)
     return rollouts_to_data_proto(
         [
@@ -225,15 +230,15 @@ def _wide(
     return Rollout.of(row, where)
 
 
-def _of_rollouts(traces: Sequence[Trace], name: str) -> list[Any]:
+def _of_rollouts(traces: Sequence[Trace], name: str, own: Sequence[T | None]) -> list[T | None]:
     """Each trace's reward or task; a trace without one gets that of its rollout's other traces."""
-    known: dict[str | None, set[Any]] = {}
-    for trace in traces:
-        if (value := getattr(trace, name)) is not None and trace.rollout is not None:
+    known: dict[str | None, set[T]] = {}
+    for trace, value in zip(traces, own, strict=True):
+        if value is not None and trace.rollout is not None:
             known.setdefault(trace.rollout, set()).add(value)
-    values = []
-    for index, trace in enumerate(traces):
-        value, others = getattr(trace, name), known.get(trace.rollout, set())
+    values: list[T | None] = []
+    for index, (trace, value) in enumerate(zip(traces, own, strict=True)):
+        others = known.get(trace.rollout, set())
         if value is None and len(others) > 1:
             raise ConfigError.of(
                 f"traces[{index}]",

@@ -22,8 +22,9 @@ class CompletionBody(ServedKeywords):
 
     @model_validator(mode="after")
     def _refuse_fields_of_chats(self) -> CompletionBody:
+        fields = dict(self)
         for name in (*OF_CHATS, "tool_choice", "parallel_tool_calls", "reasoning_effort"):
-            if getattr(self, name, None) is not None:
+            if fields.get(name) is not None:
                 raise ConfigError.of(name, "only /v1/chat/completions has it")
         if self.echo and self.stream and self.logprobs is not None:
             raise ConfigError.of("echo", "a stream does not give log probs of the prompt")

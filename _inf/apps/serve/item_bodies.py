@@ -141,10 +141,13 @@ class ItemsBody(RequestBody):
             verbosity=self.text and self.text.verbosity,
         )
         kwargs |= getattr(self, "chat_template_kwargs", None) or {}
-        same = ("model", "stream", "parallel_tool_calls", *SAME)
+        fields = dict(self)
         tools = [_function(name, tool) for name, (_, tool) in self.functions()]
         return {
-            **{name: getattr(self, name) for name in same},
+            **{name: fields[name] for name in SAME},
+            "model": self.model,
+            "stream": self.stream,
+            "parallel_tool_calls": self.parallel_tool_calls,
             "messages": chat_messages(self.instructions, self.input),
             "max_tokens": self.max_output_tokens,
             "tools": tools or None,

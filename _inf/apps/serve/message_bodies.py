@@ -139,10 +139,14 @@ class MessagesBody(CountBody):
         """The body of the chat that it says."""
         choice = self.tool_choice
         format = self.output_format or (self.output_config and self.output_config.format)
-        same = ("model", "max_tokens", "stream", "temperature", "top_p", "top_k")
         return {
             **self.asked(template),
-            **{name: getattr(self, name) for name in same},
+            "model": self.model,
+            "max_tokens": self.max_tokens,
+            "stream": self.stream,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
             "stop": self.stop_sequences or None,
             "tool_choice": _choice(choice),
             "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,
