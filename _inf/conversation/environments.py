@@ -118,7 +118,7 @@ class Kept:
             raise ToolError("the row's environment has already continued in another row.")
         return self._methods, self._thread
 
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(None), ()
 
 

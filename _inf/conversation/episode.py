@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules, answered_calls
@@ -23,9 +23,6 @@ from _inf.tools.execution import Executed
 from _inf.tools.parsing import Parsed
 from _inf.turns import Transcript, TurnOptions
 from _inf.types import Message, Prompt, Request, RequestOutput, SamplingParams, Tool, ToolCall
-
-if TYPE_CHECKING:
-    from _inf.conversation.environments import Kept
 
 PAUSED = "pause"  # the limit of a row that `pause("abort")` ended
 
@@ -58,7 +55,7 @@ class Episode:
         self._pending: list[ToolCall] = []
         self.records: list[dict[str, object]] = []  # of the calls that were run
         self.unfinished: RequestOutput | None = None  # an answer that the next request continues
-        self.environment: Kept | None = None  # of a paused row, for the one that continues it
+        self.environment: Any = None  # of a row that `pause` ended, for the one that continues it
         self._params = without_first_part(params)  # of each turn
         self._limit = "max_tokens"  # the one that bounds the request under way
 

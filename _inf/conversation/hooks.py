@@ -12,15 +12,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from _inf.errors import error_text
 from _inf.tools.execution import CallThread, call_user_code, with_timeout
+from _inf.types import T
 
 if TYPE_CHECKING:
     from _inf.conversation.episode import Episode
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)

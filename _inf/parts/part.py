@@ -13,14 +13,14 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from _inf.request.keyword import Keyword
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from _inf.types import ModelInfo, Prompt, Request, RequestOutput, SamplingParams
+    from _inf.types import ModelInfo, Prompt, Request, RequestOutput, SamplingParams, T
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,6 @@ class Field:
     default: object = None
 
 
-T = TypeVar("T")
 NOTHING = Added()
 
 

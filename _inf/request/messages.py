@@ -129,24 +129,22 @@ def _text(content: object, where: str) -> str:
     return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(parts))
 
 
-def _part(part: object, where: str) -> str:
-    fields: Mapping[str, object] = part if isinstance(part, Mapping) else {}
-    form = fields.get("type")
+def _part(part: Any, where: str) -> str:
+    form = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(form, str) or form != "text":
         what = kind(part) if form is None else f"a part of type {shown(form)}"
         raise PromptError(
             f'{where} is {what}; only text is supported: {{"type": "text", "text": "..."}}.'
         )
-    text = _known_fields(fields, PART_KEYS, where).get("text")
+    text = _known_fields(part, PART_KEYS, where).get("text")
     if not isinstance(text, str):
         raise PromptError(f"{where}: text is {kind(text)}; it must be a str.")
     return str.__str__(text)
 
 
-def _call(call: object, where: str) -> dict[str, object]:
+def _call(call: Any, where: str) -> dict[str, object]:
     """Return a call in OpenAI's form, with parsed arguments: templates encode them again."""
-    fields: Mapping[str, object] = call if isinstance(call, Mapping) else {}
-    function = fields.get("function")
+    function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise PromptError(
             f'{where}: {shown(call)} is not {{"type": "function", "function": '
@@ -166,7 +164,7 @@ def _call(call: object, where: str) -> dict[str, object]:
         arguments = python_value(arguments)
     except RecursionError:
         raise PromptError(f"{where}: the arguments are nested too deeply.") from None
-    kept = {key: value for key, value in fields.items() if value is not None}
+    kept = {key: value for key, value in call.items() if value is not None}
     return {"type": "function", **kept, "function": {**function, "arguments": arguments}}
 
 

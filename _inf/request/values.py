@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 from _inf.errors import ConfigError, check_unicode, did_you_mean, shown
-from _inf.types import python_value
+from _inf.types import T, python_value
 
-T = TypeVar("T")
 MAX_INT32 = 2**31 - 1
 ENGINES_OWN = "the engine sets it itself."
 # Variables of a chat template that are set otherwise.

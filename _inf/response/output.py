@@ -10,19 +10,18 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from _inf.config.other_names import no_attribute
 from _inf.errors import ConfigError, shown
 from _inf.parts.found import ROW_FIELDS, ROW_METADATA, entries
 from _inf.parts.typed import OutputLists
 from _inf.response.row import GenerationRow, html_table, text_table
-from _inf.types import Message, ToolCall
+from _inf.types import Message, T, ToolCall
 
 if TYPE_CHECKING:
     import pandas
 
-T = TypeVar("T")
 TABLE_ROWS = 50  # in a notebook
 PRINTED_ROWS = 20
 SHOWN_ROWS = 3  # in a repr

@@ -13,9 +13,7 @@ from _inf.response.output import GenerationOutput
 from _inf.types import Prompt, as_list
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
     from verl import DataProto
 
 OTHER_LOGPROBS = (
@@ -49,7 +47,7 @@ def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: 
             )
 
 
-def given_columns(uid: object, extra: object, prompts: int) -> dict[str, NDArray[np.generic]]:
+def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
     """Check the caller's columns; return them as numpy arrays by name, one value per prompt.
 
     uid: None gives each prompt a new id. An array keeps its dtype, because verl's `union` compares
@@ -76,7 +74,7 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, NDArray
     return columns
 
 
-def _given(values: Any, where: str, prompts: int) -> NDArray[np.generic]:
+def _given(values: Any, where: str, prompts: int) -> Any:
     import numpy as np
 
     array = isinstance(values, np.ndarray) and values.ndim > 0
@@ -85,15 +83,14 @@ def _given(values: Any, where: str, prompts: int) -> NDArray[np.generic]:
         raise ConfigError.of(where, f"{shown(values)} is not a list of values, one per prompt.")
     if len(listed) != prompts:
         raise ConfigError.of(where, f"{len(listed)} values for {prompts} prompts; give one each.")
-    column: NDArray[np.generic] = values if array else object_array(listed)
-    return column
+    return values if array else object_array(listed)
 
 
 def trainer_batch(
     output: GenerationOutput,
     pad: int,
     widths: tuple[int, int],
-    given: Mapping[str, NDArray[np.generic]],
+    given: Mapping[str, Any],
 ) -> DataProto:
     """Build the batch. widths: of prompts and responses, in tokens. given: columns with a value per
     prompt, which is repeated for its rows."""

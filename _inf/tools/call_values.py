@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 from _inf.errors import ToolError, shown
 from _inf.tools.argument_types import ArgumentTypes
-from _inf.types import JSON, Tool, ToolCall
+from _inf.types import JSON, T, Tool, ToolCall
 
 # Levels of brackets in arguments; also bounds the work on calls that are never closed.
 DEEPEST = 50
 PYTHON = {"True": True, "False": False, "None": None}  # as Qwen3.5's template writes them
-
-
-Value = TypeVar("Value")
 
 
 class Unreadable(ValueError):
@@ -94,7 +90,7 @@ def _no_json(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def bounded(value: Value) -> Value:
+def bounded(value: T) -> T:
     if _deeper(value, DEEPEST):
         raise Unreadable(f"a value is nested more than {DEEPEST} levels deep")
     return value

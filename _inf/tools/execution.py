@@ -18,12 +18,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from _inf.errors import InferenceError, error_text
-from _inf.types import Tool
+from _inf.types import T, Tool
 
-T = TypeVar("T")
 Side: TypeAlias = Literal["left", "middle", "right"]
 
 NOTHING = "(no output)"  # a chat template may drop an empty turn

@@ -13,9 +13,9 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import pydantic
 
@@ -26,11 +26,6 @@ from _inf.response.decode import decoded_text
 from _inf.response.trainer_batch import OTHER_LOGPROBS
 from _inf.runtime.files import check_output, opened
 from _inf.types import Message, Tokenizer, python_value
-
-if TYPE_CHECKING:
-    from verl import DataProto
-
-T = TypeVar("T", float, str)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +168,7 @@ def traces_to_data_proto(
     uid: Sequence[object] | None,
     tokenizer: Tokenizer,
     widths: tuple[int, int],
-) -> DataProto:
+) -> Any:
     """Return the `DataProto` of a served engine's traces, `widths` wide.
 
     rewards: one per trace; None takes each trace's `reward`, or its rollout's. uid: one per trace;
@@ -184,12 +179,12 @@ def traces_to_data_proto(
     for name, values in (("rewards", rewards), ("uid", uid)):
         if values is not None and len(values) != len(traces):
             raise ConfigError.of(name, f"{len(values)} for {len(traces)} traces; give one each.")
-    if rewards is None:
-        scores = _of_rollouts(traces, "reward", [trace.reward for trace in traces])
-    else:
-        scores = python_value(rewards)
-    if uid is None:
-        uid = _of_rollouts(traces, "task", [trace.task for trace in traces])
+    scores = (
+        _of_rollouts(traces, "reward", lambda trace: trace.reward)
+        if rewards is None
+        else python_value(rewards)
+    )
+    uid = _of_rollouts(traces, "task", lambda trace: trace.task) if uid is None else uid
     rows = zip(traces, scores, uid, strict=True)
     return rollouts_to_data_proto(
         [
@@ -230,15 +225,15 @@ def _wide(
     return Rollout.of(row, where)
 
 
-def _of_rollouts(traces: Sequence[Trace], name: str, own: Sequence[T | None]) -> list[T | None]:
+def _of_rollouts(traces: Sequence[Trace], name: str, of: Callable[[Trace], Any]) -> list[Any]:
     """Each trace's reward or task; a trace without one gets that of its rollout's other traces."""
-    known: dict[str | None, set[T]] = {}
-    for trace, value in zip(traces, own, strict=True):
-        if value is not None and trace.rollout is not None:
+    known: dict[str | None, set[Any]] = {}
+    for trace in traces:
+        if (value := of(trace)) is not None and trace.rollout is not None:
             known.setdefault(trace.rollout, set()).add(value)
-    values: list[T | None] = []
-    for index, (trace, value) in enumerate(zip(traces, own, strict=True)):
-        others = known.get(trace.rollout, set())
+    values = []
+    for index, trace in enumerate(traces):
+        value, others = of(trace), known.get(trace.rollout, set())
         if value is None and len(others) > 1:
             raise ConfigError.of(
                 f"traces[{index}]",

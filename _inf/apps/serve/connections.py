@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
-from typing import TypeVar
 
 import anyio
 from fastapi import Request
@@ -16,12 +15,11 @@ from starlette.types import Message, Receive, Scope, Send
 from _inf.apps.serve.bodies import BodyT, read_body
 from _inf.apps.serve.error_responses import ABANDONED, RequestError
 from _inf.errors import EngineDeadError
+from _inf.types import T
 
 MAX_BODY_BYTES = 16 * 2**20
 BODY_SECONDS = 60.0  # in which a body must arrive
 PING_SECONDS = 10.0  # after which a stream that holds back its text shows that it lives
-
-Item = TypeVar("Item")
 
 
 async def read_bytes(request: Request) -> bytes:
@@ -46,7 +44,7 @@ async def read_request(form: type[BodyT], request: Request) -> BodyT:
     return await asyncio.to_thread(read_body, form, await read_bytes(request))
 
 
-async def while_connected(request: Request, work: Awaitable[Item]) -> Item:
+async def while_connected(request: Request, work: Awaitable[T]) -> T:
     """Await `work`, or cancel it when the connection closes."""
 
     async def closed() -> None:
@@ -68,8 +66,8 @@ async def while_connected(request: Request, work: Awaitable[Item]) -> Item:
 
 
 async def merged(
-    streams: Sequence[AsyncGenerator[Item, None]],
-) -> AsyncGenerator[tuple[int, Item], None]:
+    streams: Sequence[AsyncGenerator[T, None]],
+) -> AsyncGenerator[tuple[int, T], None]:
     """Yield the items of all streams with the index of their stream, as they come. The first
     failure, and closing this iterator, closes all of them."""
     if len(streams) == 1:  # as most requests have: without a task and a queue
@@ -77,9 +75,9 @@ async def merged(
             async for alone in only:
                 yield 0, alone
         return
-    items: asyncio.Queue[tuple[int, Item] | None] = asyncio.Queue()
+    items: asyncio.Queue[tuple[int, T] | None] = asyncio.Queue()
 
-    async def pump(index: int, stream: AsyncGenerator[Item, None]) -> None:
+    async def pump(index: int, stream: AsyncGenerator[T, None]) -> None:
         async with contextlib.aclosing(stream):
             async for item in stream:
                 items.put_nowait((index, item))

@@ -11,7 +11,6 @@ import functools
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
@@ -93,13 +92,12 @@ class KnownLoops:
 
 
 @functools.cache
-def verl_module() -> ModuleType:
+def verl_module() -> Any:
     """verl's module of agent loops; its import, which imports Ray, takes some seconds."""
     with quiet.third_party(), quick_imports(), interpreter_left_alone():
         from verl.experimental.agent_loop import agent_loop
 
-    module: ModuleType = agent_loop
-    return module
+    return agent_loop
 
 
 def _file_entries(path: str) -> dict[str, DictConfig]:

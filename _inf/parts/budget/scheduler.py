@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends.verl.patch_table import Process, Wrap
@@ -30,7 +29,7 @@ def force_the_end(
             logits[row, token] = 0.0
 
 
-def _budget(req: Req, most: int, marks: dict[str, Any]) -> ThinkingBudget:
+def _budget(req: Any, most: int, marks: dict[str, Any]) -> ThinkingBudget:
     if KEPT not in vars(req):
         vars(req)[KEPT] = ThinkingBudget(req.origin_input_ids, most, ThoughtMarks(**marks))
     budget: ThinkingBudget = vars(req)[KEPT]

@@ -36,6 +36,10 @@ class Translation(translation.Translation[PromptLogprobs]):
 
 def score_params(start: int, likeliest: int, adapter: str | None) -> dict[str, object]:
     """Parameters of a prefill that returns the log probs of the prompt's tokens from `start` on."""
-    params: dict[str, object] = {"max_new_tokens": 0, "temperature": 1.0, LOGPROB_START: start - 1}
-    of_adapter: dict[str, object] = {} if adapter is None else {"lora_path": adapter}
-    return params | {TOP_PROMPT_LOGPROBS: likeliest} | of_adapter
+    return {
+        "max_new_tokens": 0,
+        "temperature": 1.0,
+        LOGPROB_START: start - 1,
+        TOP_PROMPT_LOGPROBS: likeliest,
+        **({} if adapter is None else {"lora_path": adapter}),
+    }
