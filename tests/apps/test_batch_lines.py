@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from openai.types import chat as types
 
 from _inf.apps.batch.lines import BadLine, Job, parse
@@ -18,7 +17,7 @@ from _inf.turns import Transcript
 from _inf.types import ToolCall
 
 DOCS = (Path(__file__).parents[2] / "docs" / "batch.md").read_text()
-ABOUT: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": 34, "completion_tokens": 3}
+ABOUT = {"finish_reason": "stop", "prompt_tokens": 34, "completion_tokens": 3}
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -57,7 +56,7 @@ def body(**keys: Any) -> bytes:
     return json.dumps({"custom_id": "a", "body": {"messages": HELLO, **keys}}).encode()
 
 
-def test_lines_of_the_documentation_become_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_the_documentation_become_its_answers(monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1795000000.5)
     given, wanted = (
         [json.loads(line) for line in block.splitlines()]
@@ -79,8 +78,8 @@ SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": SCHEMA}}
 
 
-def test_parameters_reach_generate_in_every_form_of_line_under_their_names_here() -> None:
-    keys: dict[str, Any] = {
+def test_parameters_reach_generate_in_every_form_of_line_under_their_names_here():
+    keys = {
         "temperature": 0.5,
         "stop": ["x"],
         "top_k": 3,
@@ -98,8 +97,8 @@ def test_parameters_reach_generate_in_every_form_of_line_under_their_names_here(
         assert keys == {name: row.get(name, 1) for name in keys}
 
 
-def test_what_asks_for_nothing_passes() -> None:
-    nothing: dict[str, Any] = {"logit_bias": {}, "n": 1, "stream": False, "logprobs": False}
+def test_what_asks_for_nothing_passes():
+    nothing = {"logit_bias": {}, "n": 1, "stream": False, "logprobs": False}
     nothing |= {"top_logprobs": 0, "parallel_tool_calls": True, "modalities": ["text"]}
     assert params(body(**nothing)) == {"logit_bias": {}, "n": 1}
     assert params(body(tools=[])) == params(body(tool_choice="none")) == {"tools": []}
@@ -118,12 +117,12 @@ def test_what_asks_for_nothing_passes() -> None:
         assert params(json.dumps({**others, "custom_id": "c", **form}).encode()) == {}
 
 
-def test_null_under_every_key_of_openais_passes() -> None:
+def test_null_under_every_key_of_openais_passes():
     keys = types.completion_create_params.CompletionCreateParamsBase.__annotations__.keys()
     assert params(body(**dict.fromkeys(keys - {"messages"} | {"stream"}))) == {}
 
 
-def test_several_answers_are_choices_with_their_tokens_and_the_prompt_counts_once() -> None:
+def test_several_answers_are_choices_with_their_tokens_and_the_prompt_counts_once():
     content = openai_answer("aß", "Two", asked={"n": 2, "logprobs": True})
     said = [(choice["index"], choice["message"]["content"]) for choice in content["choices"]]
     assert said == [(0, "aß"), (1, "Two")]
@@ -135,13 +134,13 @@ def test_several_answers_are_choices_with_their_tokens_and_the_prompt_counts_onc
     assert (second["bytes"], third["bytes"]) == ([195], [159])  # halves of a character
 
 
-def test_tool_calls_left_to_the_caller_stand_in_the_message() -> None:
+def test_tool_calls_left_to_the_caller_stand_in_the_message():
     call, broken = ToolCall("f", {"x": 1}, "", 0, 0), ToolCall("f", {}, '{"x"', 0, 0, "no JSON")
     said = {"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}, "id": "call_0"}
     assert answered({"prompt": "Hi"}, tool_calls=[call])["tool_calls"] == [said]
     for content in ("", "I call."):
         turns = [*HELLO, {"role": "assistant", "content": content}]
-        asked: Any = {"asked": {"tools": [TOOL]}, "messages": turns}
+        asked = {"asked": {"tools": [TOOL]}, "messages": turns}
         found = openai_answer("<tool_call>", tool_calls=[call, broken], **asked)
         message = found["choices"][0]["message"]
         assert message["content"] == (content or None)
@@ -149,7 +148,7 @@ def test_tool_calls_left_to_the_caller_stand_in_the_message() -> None:
         assert message["tool_calls"][1]["function"]["arguments"] == '{"x"'
 
 
-def test_what_rides_along_comes_back_also_of_a_wrong_line() -> None:
+def test_what_rides_along_comes_back_also_of_a_wrong_line():
     copied = {"id": 7, "metadata": {"a": 1}, "custom_id": "c"}
     assert copied.items() <= answered({"prompt": "Hi", **copied}).items()
     row = answered({"messages": HELLO, **copied})
@@ -162,7 +161,7 @@ def test_what_rides_along_comes_back_also_of_a_wrong_line() -> None:
 
 
 # What is wrong with the value of a keyword is in tests/request; here, what is wrong with a line.
-def test_line_that_cannot_be_used_says_why() -> None:
+def test_line_that_cannot_be_used_says_why():
     for line, said in (
         (b"{", "JSON"),
         (b'{"prompt": "\\ud800"}', "it is not JSON"),

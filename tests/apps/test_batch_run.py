@@ -15,7 +15,7 @@ import random
 import signal
 import tracemalloc
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -42,7 +42,7 @@ from tests.support.stub_engine import StubEngine
 
 LONG, LATE = "too long", "too late"
 # Prompts whose rows are aborted, with what a row says of it: its error and its limit.
-ABORTED: dict[str, tuple[str | None, dict[str, str] | None]] = {
+ABORTED = {
     LONG: ("PromptTooLongError: prompt 0 has 900 tokens", None),
     "too complex": ("RequestFailure: The engine aborted the request: its grammar", None),
     "refused": ("ToolError: create() failed", {}),
@@ -125,7 +125,7 @@ def disk_of(size: int) -> Iterator[None]:
 # ─── Order and errors ───
 
 
-def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place() -> None:
+def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place():
     lines = [prompt(f"p{i}") for i in range(50)]
     lines[7], lines[20] = "{", ""
     lines[30:36] = map(prompt, [LATE, *ABORTED])
@@ -161,7 +161,7 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place() -> No
     assert sorted(again.asked) == sorted([LATE, *ABORTED]) and OUT.read_bytes() == before
 
 
-def test_last_row_of_a_line_counts_and_a_file_in_order_is_not_written_again() -> None:
+def test_last_row_of_a_line_counts_and_a_file_in_order_is_not_written_again():
     failed = {"error": {"code": "timeout", "message": "too late"}}
     half = "fünf \ud800"  # the half of a character
     with contextlib.suppress(KeyboardInterrupt), OutputFile(OUT) as file:
@@ -183,7 +183,7 @@ def test_last_row_of_a_line_counts_and_a_file_in_order_is_not_written_again() ->
     assert len(inodes) == 1
 
 
-def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before() -> None:
+def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before():
     lines = [prompt(f"p{i}") for i in range(6)]
     lines[2], lines[4] = json.dumps({"prompt": "own", "seed": 7}), prompt(LONG)
     write(SOURCE, lines)
@@ -198,8 +198,8 @@ def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before() -> N
 
 
 def test_engine_that_dies_ends_the_run_and_the_next_one_goes_on_and_says_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    monkeypatch, capsys
+):
     prompts = [f"p{i}" for i in range(20)]
     again = Echo()
     write(SOURCE, [*map(prompt, prompts)])
@@ -224,9 +224,7 @@ LINES = [prompt("a"), prompt("bß\n" * 9), prompt(LONG), "{", ""]
 
 @settings(max_examples=25, deadline=None)
 @given(lines=st.lists(st.sampled_from(LINES), max_size=14), share=st.floats(0, 1))
-def test_run_on_a_disk_that_fills_up_goes_on_to_the_same_file(
-    lines: list[str], share: float
-) -> None:
+def test_run_on_a_disk_that_fills_up_goes_on_to_the_same_file(lines, share):
     write(SOURCE, lines)
     run(Echo(), restart=True)
     whole = OUT.read_bytes()
@@ -246,7 +244,7 @@ def test_run_on_a_disk_that_fills_up_goes_on_to_the_same_file(
     assert OUT.read_bytes() == whole
 
 
-def test_disk_that_is_full_before_the_first_row_leaves_a_file_that_resumes() -> None:
+def test_disk_that_is_full_before_the_first_row_leaves_a_file_that_resumes():
     write(SOURCE, [*[prompt("a")]])
     full = OSError(errno.ENOSPC, "No space left on device")
     said = "out.meta.json.*No space left on device.*the same command"
@@ -258,7 +256,7 @@ def test_disk_that_is_full_before_the_first_row_leaves_a_file_that_resumes() -> 
 # ─── Refusals ───
 
 
-def test_file_that_is_no_runs_is_left_alone_and_a_damaged_row_is_named() -> None:
+def test_file_that_is_no_runs_is_left_alone_and_a_damaged_row_is_named():
     write(SOURCE, [*[prompt("a"), prompt("b")]])
     OUT.write_text("my notes, without an end")
     with pytest.raises(ConfigError, match=r"out\.meta\.json is missing"):
@@ -271,7 +269,7 @@ def test_file_that_is_no_runs_is_left_alone_and_a_damaged_row_is_named() -> None
         run(Echo())
 
 
-def test_second_run_on_the_same_file_is_refused() -> None:
+def test_second_run_on_the_same_file_is_refused():
     with OutputFile(OUT), pytest.raises(ConfigError, match="another run"):
         OutputFile(OUT)
     with OutputFile(OUT):
@@ -281,10 +279,10 @@ def test_second_run_on_the_same_file_is_refused() -> None:
 # ─── Memory ───
 
 
-def test_memory_is_flat_over_a_file_of_many_times_its_bound() -> None:
+def test_memory_is_flat_over_a_file_of_many_times_its_bound():
     with open(SOURCE, "w") as file:
         file.writelines(f'{{"prompt": "{i:08000}"}}\n' for i in range(500))
-    engine: Any = Echo()
+    engine = Echo()
     engine.asked = engine.seeds = deque(maxlen=0)
     tracemalloc.start()
     try:
@@ -314,7 +312,7 @@ class Stub(StubEngine):
 
 
 @pytest.fixture
-def batch(monkeypatch: pytest.MonkeyPatch, command: Any) -> Callable[..., Ran]:
+def batch(monkeypatch, command):
     """`batch(lines, *options)` answers in.jsonl into out.jsonl; returns exit code and stderr."""
     monkeypatch.setattr(Stub, "starts", 0)
     monkeypatch.setattr(inf, "InferenceEngine", Stub)
@@ -326,7 +324,7 @@ def batch(monkeypatch: pytest.MonkeyPatch, command: Any) -> Callable[..., Ran]:
     return run
 
 
-def test_custom_id_of_two_lines_is_refused_with_both_numbers(batch: Callable[..., Ran]) -> None:
+def test_custom_id_of_two_lines_is_refused_with_both_numbers(batch):
     body = {"messages": [{"role": "user", "content": "Hi"}]}
     lines = [{"custom_id": name, "body": body} for name in ("a", "b", "a")]
     code, err = batch([lines[0], "", *lines[1:]])
@@ -335,9 +333,7 @@ def test_custom_id_of_two_lines_is_refused_with_both_numbers(batch: Callable[...
     assert not OUT.exists()
 
 
-def test_changed_options_are_refused_and_finished_files_start_no_engine(
-    batch: Callable[..., Ran],
-) -> None:
+def test_changed_options_are_refused_and_finished_files_start_no_engine(batch):
     lines = [*PROMPTS, "{"]
     assert batch(lines)[0] == 1
     meta = Path("out.meta.json")
@@ -355,9 +351,7 @@ def test_changed_options_are_refused_and_finished_files_start_no_engine(
     assert Stub.asked == asked + 4 and OUT.read_bytes() == before
 
 
-def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
-    batch: Callable[..., Ran],
-) -> None:
+def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(batch):
     wrong = [{"prompt": "a", "custom_id": f"c{i}", "temprature": 0} for i in range(13)]
     code, err = batch([*PROMPTS, *wrong])
     said, unknown = err.splitlines(), "temprature: unknown key; did you mean 'temperature'?"
@@ -370,9 +364,7 @@ def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
     assert [row["custom_id"] for row in rows[4:]] == [f"c{i}" for i in range(13)]
 
 
-def test_ctrl_c_says_that_the_same_command_resumes_and_keeps_finished_rows(
-    batch: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_says_that_the_same_command_resumes_and_keeps_finished_rows(batch, monkeypatch):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
     monkeypatch.setattr(Stub, "stops_at", "p2")
     code, err = batch(PROMPTS)
@@ -388,7 +380,7 @@ def test_ctrl_c_says_that_the_same_command_resumes_and_keeps_finished_rows(
     assert [row["prompt"] for row in read(OUT)] == ["p0", "p1", "p2", "p3"]
 
 
-def test_file_of_another_server_or_tokenizer_is_another_run_s() -> None:
+def test_file_of_another_server_or_tokenizer_is_another_run_s():
     server = {"rollout": {"name": "openai"}, "model_path": "m", "base_url": "http://127.0.0.1:1/v1"}
     others = ({"base_url": "http://127.0.0.1:2/v1"}, {"tokenizer_path": "t"}, {"model_path": "n"})
     configs = [inf.Config(**server), *(inf.Config(**(server | other)) for other in others)]

@@ -52,19 +52,19 @@ class Stub:
         if not prompts:
             return GenerationOutput()
         list(self.stream(prompts))
-        about: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": len(prompts)}
+        about = {"finish_reason": "stop", "prompt_tokens": len(prompts)}
         return GenerationOutput([GenerationRow(ANSWER, [1, 2], [-0.5, -0.5], **about)])
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+def asked(monkeypatch):
     """The messages and the parameters of each call."""
     monkeypatch.setattr(Stub, "asked", [])
     return Stub.asked
 
 
 @pytest.fixture
-def chat(monkeypatch: pytest.MonkeyPatch, command: Any) -> Any:
+def chat(monkeypatch, command):
     """`chat(lines, *arguments)` returns exit code, stdout and stderr."""
     monkeypatch.setattr(inf, "InferenceEngine", lambda *a, **kw: contextlib.nullcontext(Stub()))
 
@@ -77,12 +77,12 @@ def chat(monkeypatch: pytest.MonkeyPatch, command: Any) -> Any:
 
 @pytest.mark.parametrize("model", ["null", "another"])
 def test_chat_has_room_for_a_conversation_with_any_model_in_a_file_or_an_option(
-    model: str, chat: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    model, chat, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     Path("file.yaml").write_text(f"model_path: {model}\n")
     Path("long.yaml").write_text(f"model_path: {model}\nrollout: {{prompt_length: 9}}\n")
-    started: list[Any] = []
+    started = []
 
     def start(config: Any) -> Any:
         started.append(config)
@@ -100,14 +100,12 @@ def test_chat_has_room_for_a_conversation_with_any_model_in_a_file_or_an_option(
     assert "prompt_length" not in started[0].rollout.model_fields_set  # it fits a short model
 
 
-def test_pipe_gives_the_answers_with_the_turns_before_in_mind(
-    chat: Any, asked: list[tuple[Any, dict[str, Any]]]
-) -> None:
+def test_pipe_gives_the_answers_with_the_turns_before_in_mind(chat, asked):
     text = 'Hello\n\n"""\ntwo \nlines\n"""\n"""\na\n\nb\n"""\n/quit\nnever\n'
     code, out, err = chat(text, "--system", "Be brief.")
     assert (code, out) == (0, "\n".join([f"{ANSWER}\n"] * 3))
     assert len(re.findall(r"2 tokens, \d+ tok/s, 0 prompt tokens cached", err)) == 3
-    said: list[dict[str, str]] = [{"role": "system", "content": "Be brief."}]
+    said = [{"role": "system", "content": "Be brief."}]
     for (messages, _), content in zip(asked, ("Hello", "two \nlines", "a\n\nb"), strict=True):
         said.append({"role": "user", "content": content})
         assert messages == said
@@ -115,7 +113,7 @@ def test_pipe_gives_the_answers_with_the_turns_before_in_mind(
     assert chat("/exit\nnever\n")[:2] == (0, "")
 
 
-def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: Any) -> None:
+def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat):
     code, out, _ = chat("/set logprobs 2\na\nbad\nb\n", "--json")
     first, bad, second = map(json.loads, out.splitlines())
     assert code == 1 and bad == {"error": "prompt 0: it is bad"}
@@ -123,7 +121,7 @@ def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: A
     assert (first["prompt_tokens"], second["prompt_tokens"]) == (1, 3)
 
 
-def test_input_that_ends_inside_a_message_is_named_and_not_sent(chat: Any) -> None:
+def test_input_that_ends_inside_a_message_is_named_and_not_sent(chat):
     text = 'a\n"""\nb\n'
     code, out, err = chat(text)
     assert (code, out) == (1, f"{ANSWER}\n")
@@ -132,13 +130,11 @@ def test_input_that_ends_inside_a_message_is_named_and_not_sent(chat: Any) -> No
     assert answer["completion"] == ANSWER and "was not sent" in error["error"]
 
 
-def test_ctrl_c_in_a_piped_answer_ends_the_chat(chat: Any, asked: list[Any]) -> None:
+def test_ctrl_c_in_a_piped_answer_ends_the_chat(chat, asked):
     assert chat("interrupt\nb\n")[0] == 130 and len(asked) == 1
 
 
-def test_chat_ends_when_nobody_reads_its_answers(
-    chat: Any, asked: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chat_ends_when_nobody_reads_its_answers(chat, asked, monkeypatch):
     for more in ([], ["--json"]):
         reader, writer = os.pipe()
         os.close(reader)  # as `head -c 1` does
@@ -150,7 +146,7 @@ def test_chat_ends_when_nobody_reads_its_answers(
     assert len(asked) == 2
 
 
-def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(chat: Any) -> None:
+def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(chat):
     Path("talk.jsonl").write_text("precious")
     code, _, err = chat("a\n/save talk.jsonl\n/save new.jsonl\n")
     assert code == 1 and "talk.jsonl already exists" in err and "name another file" in err
@@ -158,8 +154,7 @@ def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(cha
     assert len(json.loads(Path("new.jsonl").read_text())["messages"]) == 2
 
 
-def test_set_reads_a_value_as_json_or_text(chat: Any, asked: list[Any]) -> None:
-    value: Any
+def test_set_reads_a_value_as_json_or_text(chat, asked):
     for text, value in (
         ("stop ###", "###"),
         ('stop ["###", "\\n"]', ["###", "\n"]),
@@ -175,7 +170,7 @@ def test_set_reads_a_value_as_json_or_text(chat: Any, asked: list[Any]) -> None:
         assert f"set: min_p=0.1, {name}={value}\n" in err and "set: min_p=0.1\n" in err
 
 
-def test_set_of_what_a_chat_cannot_use_is_refused(chat: Any) -> None:
+def test_set_of_what_a_chat_cannot_use_is_refused(chat):
     for text, says, *how in (
         ("num_beams 2", "num_beams: "),  # a chat's, a text chat's and a streamed chat's
         ("logprobs 2", "logprobs: "),
@@ -189,7 +184,7 @@ def test_set_of_what_a_chat_cannot_use_is_refused(chat: Any) -> None:
     assert chat("", "--num-beams", "2")[0] == 2
 
 
-def test_every_keyword_is_usable_in_a_chat_or_refused_by_it() -> None:
+def test_every_keyword_is_usable_in_a_chat_or_refused_by_it():
     kinds = {"chat", "text chat", "streamed chat"}
     refused = {name for name, row in KEYWORDS.items() if kinds & row.refused.keys()}
     usable = {*SAMPLING, "tools_kwargs"} - refused

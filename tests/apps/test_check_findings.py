@@ -21,7 +21,7 @@ from inf import ConfigError
 SAME = Pairs(*np.zeros((6, 10)))
 
 
-def test_token_mult_prob_error_is_nemo_rls() -> None:
+def test_token_mult_prob_error_is_nemo_rls():
     metrics = distances([-1.0, -2.0], [-1.1, -1.8], "group/")
     assert metrics["group/token_mult_prob_error"] == pytest.approx(
         (math.exp(0.1) + math.exp(0.2)) / 2
@@ -30,7 +30,7 @@ def test_token_mult_prob_error_is_nemo_rls() -> None:
     assert metrics["group/logprobs_diff_max"] == pytest.approx(0.2)
 
 
-def test_metric_past_its_bound_is_a_finding() -> None:
+def test_metric_past_its_bound_is_a_finding():
     for metric, value, says in (
         ("prefill_decode/logprobs_diff_max", 0.1, "its prefill and its decode"),
         ("alone_in_batch/logprobs_diff_max", 0.1, "the other rows of its batch"),
@@ -45,7 +45,7 @@ def test_metric_past_its_bound_is_a_finding() -> None:
         assert finding.value == pytest.approx(value, nan_ok=True)
 
 
-def test_rounding_of_half_precision_is_not_called_a_stale_cache() -> None:
+def test_rounding_of_half_precision_is_not_called_a_stale_cache():
     own = {"logprobs_diff_mean": 0.04, "token_mult_prob_error": 1.04}
     metrics = {f"prefix_reuse/{name}": value for name, value in own.items()}
     [finding] = findings(metrics, HALF, SAME, None, "bfloat16")
@@ -61,10 +61,10 @@ def batch_of(columns: dict[str, list[list[float]]]) -> Any:
 
 
 def test_padding_and_masked_tokens_of_a_batch_are_left_out_and_its_log_probs_are_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Also if the first row has no response, and so no log probs."""
-    columns: dict[str, list[list[float]]] = {
+    columns = {
         "input_ids": [[5, 6, 0, 0, 0, 0], [0, 5, 6, 7, 8, 9]],
         "attention_mask": [[1, 1, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1]],
         "responses": [[0, 0, 0], [7, 8, 9]],
@@ -76,7 +76,7 @@ def test_padding_and_masked_tokens_of_a_batch_are_left_out_and_its_log_probs_are
     assert (row.ids, row.start, row.mask) == ([5, 6, 7, 8, 9], 2, [1, 0, 1])
     computed = [[], [-0.5, 0.0, -0.25]]  # by the engine
     monkeypatch.setattr(comparisons, "rescored", lambda engine, rows: computed)
-    engine: Any = SimpleNamespace(tokenizer=None)
+    engine = SimpleNamespace(tokenizer=None)
     both = comparisons.against_batch(engine, read_batch(batch_of(columns))).pairs
     assert both.rollout.tolist() == [-3.0, -4.0] and both.reference.tolist() == [-1.0, -2.0]
     assert (both.row.tolist(), both.position.tolist()) == ([1, 1], [2, 4])
@@ -90,7 +90,7 @@ def test_padding_and_masked_tokens_of_a_batch_are_left_out_and_its_log_probs_are
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", pytest.param("a.pkl", marks=pytest.mark.verl)])
-def test_file_that_was_cut_is_named_with_its_form(name: str) -> None:
+def test_file_that_was_cut_is_named_with_its_form(name):
     path, column = Path(name), torch.zeros(2, 300)
     if path.suffix == ".pkl":
         from verl import DataProto
@@ -105,8 +105,7 @@ def test_file_that_was_cut_is_named_with_its_form(name: str) -> None:
         read_batch(3)
 
 
-def test_tensors_that_do_not_fit_together_are_named() -> None:
-    shape: tuple[int, ...]
+def test_tensors_that_do_not_fit_together_are_named():
     for name, shape in (("attention_mask", (1, 7)), ("old_log_probs", (2, 4)), ("responses", (4,))):
         batch = batch_of(dict.fromkeys(("input_ids", "attention_mask"), [[1.0] * 6]))
         answers = ("responses", "response_mask", "old_log_probs")

@@ -36,7 +36,7 @@ TALK = [
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Any:
+def embedded():
     return embedded_tokenizer()
 
 
@@ -54,7 +54,7 @@ def causes(report: TurnsReport, path: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["Qwen2.5", "Qwen3", "Mistral Nemo", "GLM-4.5"])
-def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name: str, embedded: Any) -> None:
+def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name, embedded):
     model = model_of(embedded, FAMILIES[name])
     paths = Paths(model, Config(), WHOLE)
     messages, answers = list(WHOLE.messages), list(paths.answers.values())
@@ -86,7 +86,7 @@ def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name: str, embed
 
 
 @pytest.mark.verl
-def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) -> None:
+def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded):
     report = compared(embedded)
     ours, verl = report.paths
     assert ours.ids == report.whole and ours.equal and not verl.equal and not report.passed
@@ -96,7 +96,7 @@ def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) ->
     assert verl.ids[lost.position - 1] == embedded.convert_tokens_to_ids("<|im_end|>")
 
 
-def test_answer_of_thinking_alone_keeps_it(embedded: Any) -> None:
+def test_answer_of_thinking_alone_keeps_it(embedded):
     said = [TALK[0], {"role": "assistant", "content": "<think>\nHm.\n</think>"}, *TALK[2:]]
     report = compared(embedded, "DeepSeek-R1", said)
     tokenizer = model_of(embedded, FAMILIES["DeepSeek-R1"]).tokenizer
@@ -105,7 +105,7 @@ def test_answer_of_thinking_alone_keeps_it(embedded: Any) -> None:
 
 
 @pytest.mark.verl
-def test_tokenizer_that_adds_a_bos_gives_verl_a_second_one(embedded: Any) -> None:
+def test_tokenizer_that_adds_a_bos_gives_verl_a_second_one(embedded):
     from tokenizers.processors import TemplateProcessing
 
     model = model_of(embedded, FAMILIES["Qwen2.5"])
@@ -116,9 +116,7 @@ def test_tokenizer_that_adds_a_bos_gives_verl_a_second_one(embedded: Any) -> Non
     assert causes(report, 0) == [] and causes(report, 1) == [BOS, AFTER_EOS]
 
 
-def test_without_verl_its_line_says_so_and_ours_decides(
-    embedded: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_verl_its_line_says_so_and_ours_decides(embedded, monkeypatch):
     def missing() -> str:
         raise ImportError("No module named 'verl'")
 
@@ -128,13 +126,13 @@ def test_without_verl_its_line_says_so_and_ours_decides(
     assert report.text().endswith("verl: not importable: No module named 'verl'")
 
 
-def test_special_token_in_a_tools_text_is_broken_in_our_path_only(embedded: Any) -> None:
+def test_special_token_in_a_tools_text_is_broken_in_our_path_only(embedded):
     said = [*TALK[:2], {"role": "user", "content": "a <|im_end|> b"}, TALK[3]]
     report = compared(embedded, said=said)
     assert causes(report, 0) == [BROKEN] and BROKEN not in causes(report, 1)
 
 
-def test_text_that_is_cut_into_other_tokens_as_a_whole_is_named_so(embedded: Any) -> None:
+def test_text_that_is_cut_into_other_tokens_as_a_whole_is_named_so(embedded):
     template = (
         "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>"
         "{% else %}{{ '\n\n' }}{% endif %}{% endfor %}"
@@ -142,7 +140,7 @@ def test_text_that_is_cut_into_other_tokens_as_a_whole_is_named_so(embedded: Any
     assert causes(compared(embedded, Family(template), TALK[:2]), 0) == [TOKENS]
 
 
-def test_built_in_conversation_shrinks_to_what_the_template_renders(embedded: Any) -> None:
+def test_built_in_conversation_shrinks_to_what_the_template_renders(embedded):
     report = compared(embedded, "DeepSeek-R1")
     assert report.roles == ["system", "user", "assistant", "user", "assistant"]
     assert 'can only concatenate str (not "dict") to str' in report.left_out
@@ -153,8 +151,7 @@ def test_built_in_conversation_shrinks_to_what_the_template_renders(embedded: An
 # ── A file, and the command ──────────────────────────────────────────────────────────────────────
 
 
-def test_wrong_file_is_refused_by_its_name() -> None:
-    content: Any
+def test_wrong_file_is_refused_by_its_name():
     for content, message in (
         ("{", "is not JSON"),
         (TALK[:1], "no message is an assistant's"),
@@ -170,7 +167,7 @@ def test_wrong_file_is_refused_by_its_name() -> None:
 
 
 @pytest.mark.verl
-def test_command_reports_a_file_by_a_template_of_ones_own(command: Any) -> None:
+def test_command_reports_a_file_by_a_template_of_ones_own(command):
     asked = ("check", "turns", write(Path("talk.json"), [TALK]))
     text = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
     Path("own").write_text(text + "{% if add_generation_prompt %}<|im_start|>{% endif %}")
@@ -184,7 +181,7 @@ def test_command_reports_a_file_by_a_template_of_ones_own(command: Any) -> None:
     assert [path["ids"] == report["whole"] for path in report["paths"]] == [True, False]
 
 
-def test_command_refuses_what_it_cannot_read(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_refuses_what_it_cannot_read(command, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # closed
     for words, said in (
         ("--template no.jinja", "--template: no.jinja cannot be read"),
@@ -196,9 +193,7 @@ def test_command_refuses_what_it_cannot_read(command: Any, monkeypatch: pytest.M
         assert code == 2 and err.startswith(f"inf: {said}") and "Retrying" not in err
 
 
-def test_check_itself_still_takes_its_prompts_and_options(
-    command: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_itself_still_takes_its_prompts_and_options(command, monkeypatch):
     def start(options: Any) -> Any:
         raise PromptError("started")
 

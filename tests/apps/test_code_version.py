@@ -14,7 +14,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from tests.support.scripts import environment
 
 def made(text: str) -> Any:
     """`reward` of a notebook's cell, as text."""
-    namespace: dict[str, Any] = {"__name__": "__main__"}
+    namespace = {"__name__": "__main__"}
     exec(textwrap.dedent(text), namespace)
     return namespace["reward"]
 
@@ -74,20 +73,20 @@ CHANGES = {
 }
 
 
-def test_changed_function_is_another_and_an_equal_one_the_same() -> None:
+def test_changed_function_is_another_and_an_equal_one_the_same():
     for what, (program, before, after) in CHANGES.items():
         first, second = (version_of(made(program.format(value))) for value in (before, after))
         assert not first.unknown and not same(first, second), what
         assert same(first, version_of(made(program.format(before)))), what
 
 
-def test_comments_and_what_the_function_does_not_read_do_not_count() -> None:
+def test_comments_and_what_the_function_does_not_read_do_not_count():
     first = made("X = Y = 1\ndef reward(**rest): return X")
     second = made("X = 1; Y = 2\n\n# Another line.\ndef reward(**rest):\n    return X  # and this")
     assert same(version_of(first), version_of(second))
 
 
-def test_every_process_describes_a_function_alike() -> None:
+def test_every_process_describes_a_function_alike():
     program = (
         "import re, datetime\n"
         "from _inf.apps.code_version import version_of\n"
@@ -105,7 +104,7 @@ def test_every_process_describes_a_function_alike() -> None:
     assert len(found) == 1 and "?" not in found.pop()
 
 
-def test_value_that_cannot_be_read_is_named_and_never_counts_as_the_same() -> None:
+def test_value_that_cannot_be_read_is_named_and_never_counts_as_the_same():
     client = threading.Lock()
 
     def judge(**rest: Any) -> Any:
@@ -122,7 +121,7 @@ def test_value_that_cannot_be_read_is_named_and_never_counts_as_the_same() -> No
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     """A reward file that imports modules, one of them in a function."""
     (tmp_path / "reward_rules").mkdir()
     for name, text in {
@@ -140,9 +139,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_file_is_another_when_a_module_that_it_imports_has_changed_and_not_when_it_moved(
-    folder: Path,
-) -> None:
+def test_file_is_another_when_a_module_that_it_imports_has_changed_and_not_when_it_moved(folder):
     first = version_of(f"{folder / 'reward.py'}:compute_score")
     assert not same(first, version_of(f"{folder / 'reward.py'}:other"))
     (folder / "reward_unused.py").write_text("X = 2\n")
@@ -157,9 +154,7 @@ def test_file_is_another_when_a_module_that_it_imports_has_changed_and_not_when_
         (folder / name).write_text(text)
 
 
-def test_module_that_a_notebooks_function_uses_counts_with_its_files(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_that_a_notebooks_function_uses_counts_with_its_files(folder, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     importlib.import_module("reward_rules.strict")
     # A client that a module makes itself is known by the module's file.
@@ -212,7 +207,7 @@ FILES = {
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
@@ -243,12 +238,8 @@ def of_function(name: str) -> Any:
     ],
 )
 def test_edited_code_is_another_and_one_with_another_comment_is_not(
-    version: Callable[[str], Any],
-    argument: str,
-    edits: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    version, argument, edits, tmp_path, monkeypatch
+):
     if version is not of_file:  # whose folder is found without it
         monkeypatch.syspath_prepend(str(tmp_path))
     first = version(argument)
@@ -262,7 +253,7 @@ def test_edited_code_is_another_and_one_with_another_comment_is_not(
         Path(name).write_text(text)
 
 
-def test_file_of_another_form_is_left_to_its_loading() -> None:
+def test_file_of_another_form_is_left_to_its_loading():
     for text in ("", "[", "3", "tools: [{class_name: 3}]", "- {x: '${oc.env:N}'}"):
         Path("tools.yaml").write_text(text)
         assert of_file("tools.yaml").digest
@@ -271,9 +262,7 @@ def test_file_of_another_form_is_left_to_its_loading() -> None:
 # ─── The model's files ───
 
 
-def test_overwritten_model_is_another_and_a_copy_the_same_whatever_its_path_and_times(
-    tmp_path: Path,
-) -> None:
+def test_overwritten_model_is_another_and_a_copy_the_same_whatever_its_path_and_times(tmp_path):
     model, copy = tmp_path / "model", tmp_path / "copy"
     model.mkdir()
     (model / "config.json").write_text("{}")

@@ -20,9 +20,9 @@ from inf import GenerationOutput
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked(monkeypatch):
     """The prompts that an engine gets."""
-    asked: list[str] = []
+    asked = []
 
     class Recorder:
         def generate(self, prompt: str, **params: Any) -> GenerationOutput:
@@ -34,16 +34,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def test_prompt_that_is_no_command_is_asked(command: Any, asked: list[Any]) -> None:
+def test_prompt_that_is_no_command_is_asked(command, asked):
     """Behind `ask` or `--`, or where it resembles none."""
     for words in ("ask chat", "--n 1 -- chat", "--stop chat Hello", "-- --n", "-- chaat", "Chatty"):
         assert command(*words.split())[0] == 0
         assert asked.pop() == words.split()[-1]
 
 
-def test_command_or_argument_of_another_form_is_named_and_nothing_is_asked(
-    command: Any, asked: list[Any]
-) -> None:
+def test_command_or_argument_of_another_form_is_named_and_nothing_is_asked(command, asked):
     for words, said in (
         ("", "Usage: inf"),
         ("", "inf chat"),
@@ -64,9 +62,7 @@ def test_command_or_argument_of_another_form_is_named_and_nothing_is_asked(
 
 
 @pytest.mark.parametrize("words", ["ask Hello", "chat", "eval gsm8k", "batch in.jsonl out.jsonl"])
-def test_wrong_option_is_refused_before_an_engine_starts(
-    words: str, monkeypatch: pytest.MonkeyPatch, command: Any
-) -> None:
+def test_wrong_option_is_refused_before_an_engine_starts(words, monkeypatch, command):
     Path("in.jsonl").write_text('{"prompt": "Hi"}\n')
 
     def start(*args: Any, **kwargs: Any) -> None:
@@ -86,7 +82,7 @@ def test_wrong_option_is_refused_before_an_engine_starts(
         assert [file.name for file in Path().iterdir()] == ["in.jsonl"]
 
 
-def test_help_shows_the_default_of_each_option(command: Any) -> None:
+def test_help_shows_the_default_of_each_option(command):
     code, lines, _ = command("--help")
     listed = lines[lines.index("Commands:") :]
     assert all(f"  {name} " in listed for name in ("ask", "chat", "batch", "eval", "check"))
@@ -99,9 +95,7 @@ def test_help_shows_the_default_of_each_option(command: Any) -> None:
     assert len(named) >= 7 and set(named) <= RolloutConfig.model_fields.keys()
 
 
-def test_character_that_stdout_cannot_show_is_printed_by_its_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_character_that_stdout_cannot_show_is_printed_by_its_number(monkeypatch):
     row = {"number": 0, "prompt": "1?", "reward": 1.0, "data_source": "数学 é"}
     Path("a.jsonl").write_text(json.dumps(row))
     stdout = io.TextIOWrapper(io.BytesIO(), "latin-1")
@@ -110,4 +104,4 @@ def test_character_that_stdout_cannot_show_is_printed_by_its_number(
     monkeypatch.setattr(Options, "own_process", False)
     assert main() == 0
     stdout.flush()
-    assert "\\u6570\\u5b66 é" in stdout.buffer.getvalue().decode("latin-1")  # type: ignore[attr-defined]
+    assert "\\u6570\\u5b66 é" in stdout.buffer.getvalue().decode("latin-1")

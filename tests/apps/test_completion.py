@@ -22,13 +22,13 @@ def completions(text: str, jedi: bool) -> set[str]:
 
 
 @pytest.mark.parametrize("jedi", [True, False])
-def test_public_names_and_keywords_of_a_call_are_completed(jedi: bool) -> None:
+def test_public_names_and_keywords_of_a_call_are_completed(jedi):
     assert completions("inf.", jedi) == set(inf.__all__)
     assert completions("engine.generate('Hi', temp", jedi) == {"temperature="}
     assert set(dir(inf)) == {*inf.__all__, "__version__", "__doc__"}
 
 
-def test_signature_names_every_keyword_with_its_default() -> None:
+def test_signature_names_every_keyword_with_its_default():
     for name in ("generate", "agenerate", "stream", "astream", "rollout_batch"):
         keywords = [*inspect.signature(getattr(InferenceEngine, name)).parameters.values()][3:]
         own = ["uid", "extra"] if name == "rollout_batch" else []

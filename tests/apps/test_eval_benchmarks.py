@@ -41,9 +41,7 @@ def rows(name: str, path: Path, given: list[Any]) -> list[dict[str, Any]]:
         ("aime25", AIME25, "a.jsonl", "Answer: $70$", "Answer: 7"),
     ],
 )
-def test_rows_of_the_hubs_columns_are_asked_and_scored_as_verl_does(
-    name: str, row: dict[str, Any], file: str, right: str, wrong: str
-) -> None:
+def test_rows_of_the_hubs_columns_are_asked_and_scored_as_verl_does(name, row, file, right, wrong):
     from verl.utils.reward_score import default_compute_score  # seconds, for this test alone
 
     examples = read_examples(rows(name, Path(file), [row, row]))
@@ -63,8 +61,7 @@ def test_rows_of_the_hubs_columns_are_asked_and_scored_as_verl_does(
     assert all(examples[0].extra_info[key] == row[key] for key in others)
 
 
-def test_row_of_another_form_is_named() -> None:
-    row: Any
+def test_row_of_another_form_is_named():
     for name, row, said in (
         ("gsm8k", [], 'row 1: it must have "question" and "answer", as openai/gsm8k; it is []'),
         ("gsm8k", {"question": "a", "answer": "no number"}, "row 1: answer must be a text with ##"),
@@ -80,7 +77,7 @@ def test_row_of_another_form_is_named() -> None:
 
 
 @pytest.mark.verl
-def test_gsm8ks_table_of_the_documentation_is_what_its_rules_say() -> None:
+def test_gsm8ks_table_of_the_documentation_is_what_its_rules_say():
     lines = [found.groups() for line in DOCS.splitlines() if (found := ROW.match(line))]
     assert len(lines) == 12
     for said, *verdicts in lines:
@@ -90,9 +87,7 @@ def test_gsm8ks_table_of_the_documentation_is_what_its_rules_say() -> None:
 
 
 @pytest.mark.verl
-def test_hub_that_cannot_be_reached_is_one_sentence_at_once(
-    command: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hub_that_cannot_be_reached_is_one_sentence_at_once(command, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "empty")
     code, out, err = command("eval", "gsm8k")

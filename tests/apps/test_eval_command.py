@@ -38,7 +38,7 @@ class Stub(StubEngine):
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fresh(monkeypatch):
     monkeypatch.setattr(inf, "InferenceEngine", Stub)
     for count in ("starts", "asked"):
         monkeypatch.setattr(Stub, count, 0)
@@ -47,7 +47,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def evaluate(command: Eval) -> Eval:
+def evaluate(command):
     return functools.partial(command, "eval", "rows.jsonl", "--reward", "reward.py")
 
 
@@ -73,8 +73,8 @@ def reward_file(body: str, before: str = "") -> None:
 
 
 def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engine_starts(
-    command: Eval, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    command, monkeypatch
+):
     async def answer(self: Stub, prompt: Any, number: int) -> str:
         if number == 2:
             raise PromptError("prompt 0 has 900 tokens", index=0)
@@ -99,9 +99,7 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
     assert [command(*asked, limit)[0] for limit in (3, 2)] == [0, 0] and Stub.starts == 2
 
 
-def test_what_cannot_be_run_is_one_sentence_before_anything_is_written(
-    monkeypatch: pytest.MonkeyPatch, command: Eval
-) -> None:
+def test_what_cannot_be_run_is_one_sentence_before_anything_is_written(monkeypatch, command):
     monkeypatch.setattr("_inf.runtime.extras.has", lambda extra: extra != "reasoning-gym")
     for words, said in (
         ("rows.jsonl --data a.jsonl", "--data: it is an option of gsm8k, math500"),
@@ -117,9 +115,7 @@ def test_what_cannot_be_run_is_one_sentence_before_anything_is_written(
 # ─── What is kept ───
 
 
-def test_edited_reward_file_scores_the_stored_answers_again_and_so_does_rescore(
-    evaluate: Eval,
-) -> None:
+def test_edited_reward_file_scores_the_stored_answers_again_and_so_does_rescore(evaluate):
     reward_file("print('scoring')\nreturn 1.0")
     code, out, err = evaluate()
     assert code == 0 and "scoring" in err and "scoring" not in out
@@ -144,7 +140,7 @@ def test_edited_reward_file_scores_the_stored_answers_again_and_so_does_rescore(
     assert "4 are scored again: --rescore" in err
 
 
-def test_answers_whose_reward_failed_are_only_scored_again(evaluate: Eval) -> None:
+def test_answers_whose_reward_failed_are_only_scored_again(evaluate):
     reward_file("raise KeyError(solution_str)")
     code, out, err = evaluate()
     assert code == 1 and "4 answers, 4 without a reward" in out
@@ -153,9 +149,7 @@ def test_answers_whose_reward_failed_are_only_scored_again(evaluate: Eval) -> No
     goes_on(evaluate, 4)
 
 
-def test_stopped_run_scores_the_answers_that_it_has_and_asks_for_the_others(
-    evaluate: Eval,
-) -> None:
+def test_stopped_run_scores_the_answers_that_it_has_and_asks_for_the_others(evaluate):
     evaluate()
     first, second, *_ = rows()
     for name in ("reward_extra", "scored_by"):
@@ -168,9 +162,7 @@ def test_stopped_run_scores_the_answers_that_it_has_and_asks_for_the_others(
     assert found[1]["completion"] == second["completion"]
 
 
-def test_dead_engine_ends_the_run_and_leaves_its_answers(
-    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_engine_ends_the_run_and_leaves_its_answers(evaluate, monkeypatch):
     def dies(number: int) -> bool:
         if number == 3:
             raise EngineDeadError("the scheduler died")
@@ -183,8 +175,8 @@ def test_dead_engine_ends_the_run_and_leaves_its_answers(
 
 
 def test_answers_are_scored_while_others_are_being_generated_and_progress_is_said(
-    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    evaluate, monkeypatch
+):
     monkeypatch.setattr(tally, "SAY_SECONDS", 0.0)
     reward_file("open('scored', 'w').close()\nreturn 1.0")
     late = lambda number: number > 1 and not Path("scored").exists()  # noqa: E731
@@ -197,14 +189,14 @@ def test_answers_are_scored_while_others_are_being_generated_and_progress_is_sai
 # ─── In Python ───
 
 
-def test_reward_with_an_object_of_its_caller_runs_there_and_is_always_scored_again() -> None:
+def test_reward_with_an_object_of_its_caller_runs_there_and_is_always_scored_again():
     client = threading.Lock()
 
     def judge(**rest: Any) -> float:
         return 1.0 if client else 0.0
 
     def evaluated(reward: Any = judge, **how: Any) -> Any:
-        return inf.evaluate(Stub(), ROWS, reward=reward, out="run", **how)  # type: ignore[arg-type]
+        return inf.evaluate(Stub(), ROWS, reward=reward, out="run", **how)
 
     said = r"<locals>.judge .*cannot pickle .*inside of the function.*reward_workers=0"
     with pytest.raises(ConfigError, match=said):
@@ -233,9 +225,7 @@ LOADS = (
 @pytest.mark.parametrize(
     ("before", "inside", "others"), [(IMPORTS, "", 1), ("", NAMES, 1), (LOADS, "", 0)]
 )
-def test_changed_file_that_a_reward_loads_in_any_way_scores_again(
-    before: str, inside: str, others: int, evaluate: Eval
-) -> None:
+def test_changed_file_that_a_reward_loads_in_any_way_scores_again(before, inside, others, evaluate):
     Path("rules").mkdir()
     helper = Path("rules/reward_helper.py").resolve()
     helper.write_text("from reward_words import X\n" if others else "X = 1.0\n")

@@ -29,7 +29,7 @@ def compared(first: Rows, second: Rows) -> Comparison:
     return compare_runs(FIRST, SECOND)
 
 
-def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and_named() -> None:
+def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and_named():
     first = [row(0, 1.0), row(0, 0.0), row(1, 0.0), row(1, None), row(5, 1.0, "code")]
     first += [
         row(1, 0.0, line=4),
@@ -55,7 +55,7 @@ def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and
         assert line in found.table()
 
 
-def test_runs_that_do_not_differ_have_no_interval() -> None:
+def test_runs_that_do_not_differ_have_no_interval():
     wrong, right = ([row(i, reward) for i in range(2)] for reward in (0.0, 1.0))
     for first, second, said in (
         (wrong, wrong, "+0.0000  none: no prompt differs"),
@@ -65,7 +65,7 @@ def test_runs_that_do_not_differ_have_no_interval() -> None:
         assert said in compared(first, second).table()
 
 
-def test_interval_is_of_the_paired_differences() -> None:
+def test_interval_is_of_the_paired_differences():
     draw = random.Random(3)
     first = [row(i, float(draw.random() < 0.4)) for i in range(60)]
     second = [row(i, float(draw.random() < 0.6)) for i in range(60)]
@@ -78,8 +78,7 @@ def test_interval_is_of_the_paired_differences() -> None:
     assert compared(first, second).overall == found  # drawn with a seed
 
 
-def test_runs_that_cannot_be_compared_are_refused_by_name() -> None:
-    second: Rows
+def test_runs_that_cannot_be_compared_are_refused_by_name():
     for second, said in (
         ([row(0, 1.0, prompt="?")], "different data: the prompt of row 0 is '0[?]' in the"),
         ([row(0, 1.0, "code")], "different data: the data_source of row 0 is 'math'"),
@@ -93,7 +92,7 @@ def test_runs_that_cannot_be_compared_are_refused_by_name() -> None:
             compared([row(0, 1.0)], second)
 
 
-def test_command_writes_the_comparison(command: Any) -> None:
+def test_command_writes_the_comparison(command):
     write(FIRST, [row(i, 0.0) for i in range(30)])
     write(SECOND, [row(i, float(i < 25)) for i in range(30)])
     asked = ("eval", "compare", FIRST, SECOND)
@@ -106,7 +105,7 @@ def test_command_writes_the_comparison(command: Any) -> None:
     assert found["by_source"]["math"]["difference"] == pytest.approx(5 / 6)
 
 
-def test_runs_scored_by_different_rewards_are_compared_with_that_said() -> None:
+def test_runs_scored_by_different_rewards_are_compared_with_that_said():
     def by(*names: str) -> Rows:
         return [row(i, 0.0, scored_by=name) for i, name in enumerate(names)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pandas
@@ -14,7 +13,7 @@ from _inf.apps.eval.dataset import read_examples
 from _inf.errors import ConfigError
 from tests.support.json_lines import write
 
-ROWS: list[dict[str, Any]] = [
+ROWS = [
     {
         "data_source": "openai/gsm8k",
         "prompt": [{"role": "user", "content": f"How much is {i} and 2?"}],
@@ -26,7 +25,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def test_every_form_gives_the_same_rows() -> None:
+def test_every_form_gives_the_same_rows():
     import datasets  # seconds, which the other tests do not wait for
 
     table = pandas.DataFrame(ROWS, index=[3, 5, 9, 10, 20])  # the index is no column
@@ -38,7 +37,7 @@ def test_every_form_gives_the_same_rows() -> None:
     assert first[3].prompt == ROWS[3]["prompt"] and first[3].ground_truth == "5"
 
 
-def test_row_has_the_tools_that_its_tools_kwargs_name_and_all_without_them() -> None:
+def test_row_has_the_tools_that_its_tools_kwargs_name_and_all_without_them():
     named = {"tools_kwargs": {"search": {}}}
     for extra_info, tools, found in (
         ({"tools_kwargs": {}}, True, {"tools_kwargs": {}}),
@@ -52,7 +51,7 @@ def test_row_has_the_tools_that_its_tools_kwargs_name_and_all_without_them() -> 
         assert row.params(tools=tools, interactions=True) == found
 
 
-def test_shuffled_rows_keep_their_numbers_and_its_seed_repeats_their_order() -> None:
+def test_shuffled_rows_keep_their_numbers_and_its_seed_repeats_their_order():
     examples = read_examples(ROWS, shuffle_seed=7)
     numbers = [each.number for each in examples]
     assert sorted(numbers) == [0, 1, 2, 3, 4] != numbers
@@ -60,7 +59,7 @@ def test_shuffled_rows_keep_their_numbers_and_its_seed_repeats_their_order() -> 
     assert examples == read_examples(ROWS, shuffle_seed=7)
 
 
-def test_whole_numbers_of_a_parquet_file_stay_what_they_are() -> None:
+def test_whole_numbers_of_a_parquet_file_stay_what_they_are():
     numbers = [9007199254740993, None, 3]  # the first is no float
     rows = [{"prompt": "x", "level": each, "extra_info": {"all": [each, 1]}} for each in numbers]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), "rows.parquet")
@@ -70,12 +69,11 @@ def test_whole_numbers_of_a_parquet_file_stay_what_they_are() -> None:
     assert [each.extra_info for each in read] == [row["extra_info"] for row in rows]
 
 
-def test_data_of_another_form_is_refused_by_row_and_key() -> None:
+def test_data_of_another_form_is_refused_by_row_and_key():
     row = '{"prompt": "x"}'
     texts = {"rows.json": row, "cut.json": "[", "rows.parquet": row}
     for name, text in {**texts, "rows.jsonl": f'{row}\n\n{{"prompt"'}.items():
         Path(name).write_text(text)
-    data: Any
     for data, said in (
         ([], "data: it has no rows"),
         ([ROWS[0], {"question": "?"}], "data, row 1: the key 'prompt' is missing; it has question"),
@@ -95,7 +93,7 @@ def test_data_of_another_form_is_refused_by_row_and_key() -> None:
             read_examples(data)
 
 
-def test_columns_are_kept_for_agent_loops_as_verls_data_set_gives_them() -> None:
+def test_columns_are_kept_for_agent_loops_as_verls_data_set_gives_them():
     first = {**ROWS[1], "level": "hard", "agent_name": "game"}
     second = {"prompt": numpy.array(["y"]), "raw_prompt": "y"}
     table = pandas.DataFrame([first, second])

@@ -17,7 +17,7 @@ def row(number: int, reward: float | None, source: str = "math", **extra: Any) -
     return {**about, "reward": reward, "reward_extra": extra}
 
 
-def test_pass_at_k_is_the_share_of_draws_with_a_right_answer() -> None:
+def test_pass_at_k_is_the_share_of_draws_with_a_right_answer():
     for n, right, k in itertools.product((1, 2, 5), range(6), range(1, 6)):
         if right <= n and k <= n:
             answers = [1] * right + [0] * (n - right)
@@ -26,7 +26,7 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_answer() -> None:
 
 
 @pytest.mark.verl
-def test_metrics_are_verls_own_and_ours_beside_them() -> None:
+def test_metrics_are_verls_own_and_ours_beside_them():
     from verl.trainer.ppo.metric_utils import process_validation_metrics
 
     rewards = [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
@@ -45,14 +45,14 @@ def test_metrics_are_verls_own_and_ours_beside_them() -> None:
     assert found["val-aux/math/reward/stderr@4"] == pytest.approx(error)
 
 
-def test_accuracy_of_the_function_is_the_core_value_where_it_gives_one() -> None:
+def test_accuracy_of_the_function_is_the_core_value_where_it_gives_one():
     found = metrics([row(0, -1.0, acc=False), row(1, 1.0, acc=True)], 1)
     wanted = {"val-core/math/acc/mean@1": 0.5, "val-aux/math/reward/mean@1": 0.0}
     wanted |= {"val-aux/math/acc/pass@1": 0.5, "val-aux/math/acc/stderr@1": 0.5}
     assert found == wanted | {"val-aux/math/reward/stderr@1": 1.0}
 
 
-def test_prompts_without_all_their_rewards_are_left_out_and_sources_kept_apart() -> None:
+def test_prompts_without_all_their_rewards_are_left_out_and_sources_kept_apart():
     rows = [row(0, 1.0), row(0, None), row(1, 1.0), row(1, 0.0), row(2, 0.0, "code")]
     found = metrics([*rows, row(2, 0.0, "code")], 2)
     assert found["val-core/math/reward/mean@2"] == 0.5
@@ -67,12 +67,12 @@ def test_prompts_without_all_their_rewards_are_left_out_and_sources_kept_apart()
 
 def reported(rows: list[dict[str, Any]], n: int = 1) -> EvalReport:
     names = ("model", "data", "reward", "reward_version", "tokens_per_second")
-    facts: dict[str, Any] = dict.fromkeys((*names, "limit", "rescored_because"))
+    facts = dict.fromkeys((*names, "limit", "rescored_because"))
     facts |= {"n": n, "answers_kept": 0, "rewards_kept": 0, "parameters": {"max_tokens": 64}}
     return EvalReport.of(rows, len(rows), **facts)
 
 
-def test_report_begins_with_how_many_are_right_and_how_many_were_cut() -> None:
+def test_report_begins_with_how_many_are_right_and_how_many_were_cut():
     by_accuracy = [row(0, 1.0, acc=1.0), row(1, -1.0, acc=0.0), row(2, -1.0, acc=0.0)]
     right = [row(i, float(i < 7)) for i in range(20)]
     mean, apart = "a mean reward of", "95 % interval 0.3500 to 0.9500"
@@ -105,7 +105,7 @@ def test_report_begins_with_how_many_are_right_and_how_many_were_cut() -> None:
         assert report.table().startswith(f"{said}, 1 cut by a limit\n")
 
 
-def test_interval_of_several_answers_to_each_question_is_as_wide_as_that_of_the_questions() -> None:
+def test_interval_of_several_answers_to_each_question_is_as_wide_as_that_of_the_questions():
     """Answers to one question are alike: forty to ten questions tell hardly more than ten."""
     rows = [row(i, float(i < 4)) for i in range(10) for _ in range(4)]
     assert "(40 %, 95 % interval 10 to 70 by question)" in reported(rows, 4).result()

@@ -18,7 +18,7 @@ from _inf.types import ToolCall
 from inf import ConfigError
 
 
-def test_error_about_a_keyword_names_the_field_that_gave_it() -> None:
+def test_error_about_a_keyword_names_the_field_that_gave_it():
     with pytest.raises(ConfigError) as caught, by_field({"json_schema": "tools, as a schema"}):
         raise ConfigError("json_schema.x: no.", key="json_schema.x")
     assert str(caught.value) == "tools, as a schema.x: no." and caught.value.key == "tools"
@@ -27,7 +27,7 @@ def test_error_about_a_keyword_names_the_field_that_gave_it() -> None:
 UNUSABLE = ("NaN", '{"a": [-Infinity]}', "1" * 4301, "[" * 201 + "]" * 201, r'"a\ud800"')
 
 
-def test_text_that_is_not_json_is_said_to_be_so() -> None:
+def test_text_that_is_not_json_is_said_to_be_so():
     texts = [f'{{"a": {value}}}'.encode() for value in UNUSABLE]
     for text in (*texts, b"", b"{", b'{"a": 1,}', b'{"a": "\xff"}', b"[" * 100_000):
         with pytest.raises(ConfigError, match="it is not JSON: .* at line 1"):
@@ -40,13 +40,13 @@ def test_text_that_is_not_json_is_said_to_be_so() -> None:
 
 
 def deep(levels: int) -> Any:
-    value: Any = 1
+    value = 1
     for _ in range(levels):
         value = [value]
     return value
 
 
-def test_arguments_that_json_cannot_hold_are_their_text() -> None:
+def test_arguments_that_json_cannot_hold_are_their_text():
     text = '{"name": "f", "arguments": {"x": ...}}'
     for value in (float("nan"), float("inf"), deep(5000)):
         call = ToolCall("f", {"x": value}, text, 0, len(text))
@@ -54,13 +54,13 @@ def test_arguments_that_json_cannot_hold_are_their_text() -> None:
         assert said["function"]["arguments"] == text
 
 
-def test_forced_call_that_nests_too_deeply_is_text() -> None:
+def test_forced_call_that_nests_too_deeply_is_text():
     levels = 100_000
     arguments = '{"a": ' * levels + "1" + "}" * levels
     assert forced_calls(f'{{"name": "f", "arguments": {arguments}}}') == []
 
 
-def test_history_whose_arguments_cannot_be_used_equals_itself() -> None:
+def test_history_whose_arguments_cannot_be_used_equals_itself():
     """A session finds where a conversation goes on by comparing messages."""
     for value in UNUSABLE:
         function = {"name": "f", "arguments": f'{{"x": {value}}}'}
@@ -71,7 +71,7 @@ def test_history_whose_arguments_cannot_be_used_equals_itself() -> None:
         json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
 
 
-def test_numbers_that_json_does_not_have_are_written_as_null_and_others_as_they_are() -> None:
+def test_numbers_that_json_does_not_have_are_written_as_null_and_others_as_they_are():
     value = {"a": float("nan"), "b": [float("inf"), -float("inf"), "NaN", 1e300], "c": {1}}
     text = json_text(value, default=list, indent=1)
     assert json.loads(text) == {"a": None, "b": [None, None, "NaN", 1e300], "c": [1]}

@@ -8,7 +8,7 @@ import json
 import os
 import resource
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,7 @@ class Stub(StubEngine):
 
 
 @pytest.fixture(autouse=True)
-def _inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _inputs(tmp_path, monkeypatch):
     """The stub is every command's engine; the inputs and the outputs have a folder each."""
     monkeypatch.setattr(inf, "InferenceEngine", Stub)
     monkeypatch.setattr(Stub, "starts", 0)
@@ -76,11 +76,11 @@ def answers() -> GenerationOutput:
 
 
 def saved_chat(path: Path) -> None:
-    Chat(SimpleNamespace(config=Stub.config), {}, "a pirate", True)._save(str(path))  # type: ignore[arg-type]
+    Chat(SimpleNamespace(config=Stub.config), {}, "a pirate", True)._save(str(path))
 
 
 # What writes a file, and the name that it needs.
-WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+WRITERS = {
     "GenerationOutput.save .jsonl": ("a.jsonl", lambda path: answers().save(path)),
     "GenerationOutput.save .parquet": ("a.parquet", lambda path: answers().save(path)),
     "save_rollouts": ("a.jsonl", lambda path: inf.save_rollouts(answers(), path)),
@@ -106,7 +106,7 @@ each_writer = pytest.mark.parametrize("writer", WRITERS)
 
 
 @each_writer
-def test_file_keeps_its_mode_and_a_link_its_target(writer: str) -> None:
+def test_file_keeps_its_mode_and_a_link_its_target(writer):
     name, write = WRITERS[writer]
     (link := Path("out") / name).symlink_to("../kept")  # a target that is not there yet
     write(link)
@@ -119,7 +119,7 @@ def test_file_keeps_its_mode_and_a_link_its_target(writer: str) -> None:
     assert not list(Path().rglob(".inf-*"))
 
 
-def test_whole_file_takes_the_place_of_the_earlier_one() -> None:
+def test_whole_file_takes_the_place_of_the_earlier_one():
     write_text("a", "one")
     with open("a") as earlier:
         write_text("a", "two")
@@ -127,7 +127,7 @@ def test_whole_file_takes_the_place_of_the_earlier_one() -> None:
 
 
 @each_writer
-def test_full_disk_leaves_the_earlier_file(writer: str) -> None:
+def test_full_disk_leaves_the_earlier_file(writer):
     name, write = WRITERS[writer]
     path = Path("out") / name
     if writer != "/save":
@@ -147,9 +147,7 @@ def test_full_disk_leaves_the_earlier_file(writer: str) -> None:
 
 @each_writer
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("none/file")])
-def test_what_is_no_regular_file_is_refused_before_any_work(
-    writer: str, make: Callable[[Path], None]
-) -> None:
+def test_what_is_no_regular_file_is_refused_before_any_work(writer, make):
     name, write = WRITERS[writer]
     path = Path("out") / name
     make(path)
@@ -161,7 +159,7 @@ def test_what_is_no_regular_file_is_refused_before_any_work(
     assert Stub.starts == 0 and os.listdir("out") == [name]
 
 
-def test_command_refuses_a_wrong_output_before_it_starts() -> None:
+def test_command_refuses_a_wrong_output_before_it_starts():
     Path("x.meta.json").write_text('{"prompt": "Hi"}\n')
     Path("link.jsonl").symlink_to("rows.jsonl")
     Path("same.json").write_bytes(Path("rows.jsonl").read_bytes())
@@ -183,7 +181,7 @@ def test_command_refuses_a_wrong_output_before_it_starts() -> None:
 ONE_TRACE = '{"id": "a", "prompt_token_ids": [1], "token_ids": [2], "response_mask": [1]}'
 
 
-def test_file_that_holds_no_traces_is_refused_and_unchanged() -> None:
+def test_file_that_holds_no_traces_is_refused_and_unchanged():
     for text in ('{"prompt": "Hi"}\n{"prompt": "Ho"}', "\n", "\0" * 9, ONE_TRACE):
         Path("mine").write_text(text)
         with pytest.raises(InferenceError, match="traces: mine: its first line is not a trace"):
@@ -191,7 +189,7 @@ def test_file_that_holds_no_traces_is_refused_and_unchanged() -> None:
         assert Path("mine").read_text() == text
 
 
-def test_data_that_is_no_file_is_no_output() -> None:
+def test_data_that_is_no_file_is_no_output():
     Path("rows.jsonl").touch()
     names = ["rg:" + ",".join(["chain_sum"] * 40), "rows.jsonl/x", "none.jsonl"]
     assert check_output("rows.jsonl", "out", names) == Path("rows.jsonl").resolve()
@@ -206,7 +204,7 @@ def piped(text: bytes) -> Iterator[str]:
     os.close(reader)
 
 
-def test_input_may_be_a_pipe() -> None:
+def test_input_may_be_a_pipe():
     for _ in range(2):  # the second run resumes
         with piped(b'{"prompt": "1?"}\n' * 3) as name:
             command("batch", name, "answers.jsonl")

@@ -98,7 +98,7 @@ def two(solution_str, **rest):
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("rewards") / "rewards.py"
     path.write_text(FUNCTIONS)
     return path
@@ -129,7 +129,7 @@ def score(pool: Pool, text: str) -> Any:
     return pool.submit("source", text, "truth", {"index": 3}).result(60)
 
 
-def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file: Path) -> None:
+def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file):
     with Pool(str(file)) as pool:  # verl's own name of a function
         assert [score(pool, each).value for each in ("float", "numpy", "true")] == [0.5, 0.25, 1.0]
         full = score(pool, "dict")
@@ -149,8 +149,8 @@ def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file:
                 score(pool, text)
 
 
-def test_odd_value_beside_the_score_of_an_agent_loop_is_an_error_of_its_row() -> None:
-    pool: Any = SimpleNamespace(version=CodeVersion("reward", "0"))
+def test_odd_value_beside_the_score_of_an_agent_loop_is_an_error_of_its_row():
+    pool = SimpleNamespace(version=CodeVersion("reward", "0"))
     judges = Judges(pool, {"mine": CodeVersion("loop mine", "1")})
     for odd in (10**400, {1: 2}):
         row = {"agent_loop": "mine", "reward_scores": {"reward_score": 1.0}}
@@ -160,9 +160,7 @@ def test_odd_value_beside_the_score_of_an_agent_loop_is_an_error_of_its_row() ->
         assert "a reward's 'acc' must be finite" in scored["error"]["message"]
 
 
-def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has_it(
-    file: Path,
-) -> None:
+def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has_it(file):
     bonus = 0.5
     with Pool(f"{file}:later") as pool:
         assert score(pool, "0.75").value == 0.75
@@ -170,7 +168,7 @@ def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has
         assert score(pool, "four").value == 4.5
 
 
-def test_call_that_raises_hangs_or_dies_fails_alone(file: Path) -> None:
+def test_call_that_raises_hangs_or_dies_fails_alone(file):
     with Pool(f"{file}:troubled", seconds=1) as pool:
         first = {score(pool, "x").value for _ in range(4)}
         lines = file.read_text().splitlines()
@@ -187,7 +185,7 @@ def test_call_that_raises_hangs_or_dies_fails_alone(file: Path) -> None:
         assert all(score(pool, "x").value > 0 for _ in range(4))
 
 
-def test_async_calls_of_one_worker_run_side_by_side_and_a_late_one_fails_alone(file: Path) -> None:
+def test_async_calls_of_one_worker_run_side_by_side_and_a_late_one_fails_alone(file):
     with Pool(f"{file}:five", seconds=2, workers=1) as pool:
         late, *others = [
             pool.submit("source", text, "truth", {}) for text in ("hang", *"abcd")
@@ -198,7 +196,7 @@ def test_async_calls_of_one_worker_run_side_by_side_and_a_late_one_fails_alone(f
         assert score(pool, "x").value == others[0].result().value  # the process goes on
 
 
-def test_sync_calls_run_in_as_many_processes_as_asked_for(file: Path, tmp_path: Path) -> None:
+def test_sync_calls_run_in_as_many_processes_as_asked_for(file, tmp_path):
     with Pool(f"{file}:two", seconds=60, workers=2) as pool:
         calls = [pool.submit("source", str(tmp_path), "truth", {}) for _ in range(2)]
         assert len({call.result(60).value for call in calls}) == 2
@@ -207,7 +205,7 @@ def test_sync_calls_run_in_as_many_processes_as_asked_for(file: Path, tmp_path: 
         RewardPool(None, workers=-1)
 
 
-def test_without_workers_the_callers_own_objects_are_used_and_a_late_call_is_left_behind() -> None:
+def test_without_workers_the_callers_own_objects_are_used_and_a_late_call_is_left_behind():
     seen, gate = list[str](), threading.Event()
 
     def judge(solution_str: str, **rest: Any) -> int:
@@ -229,7 +227,7 @@ def test_without_workers_the_callers_own_objects_are_used_and_a_late_call_is_lef
         assert score(pool, "a").value == os.getpid()
 
 
-def test_calls_under_way_end_with_the_pool(file: Path) -> None:
+def test_calls_under_way_end_with_the_pool(file):
     with pytest.raises(KeyboardInterrupt), Pool(f"{file}:troubled") as pool:
         child = psutil.Process(int(score(pool, "x").value))
         call = pool.submit("source", "hang", "truth", {})
@@ -238,7 +236,7 @@ def test_calls_under_way_end_with_the_pool(file: Path) -> None:
     assert call.cancelled() and not alive({child})
 
 
-def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
+def test_process_in_a_call_dies_with_its_parent(file):
     program = (
         "import asyncio, sys\n"
         "from _inf.apps.eval.reward_pool import RewardPool\n"
@@ -257,7 +255,7 @@ def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
     assert until(lambda: not alive({child}), GONE_SECONDS)
 
 
-def test_what_a_reward_function_started_ends_with_its_process(file: Path, tmp_path: Path) -> None:
+def test_what_a_reward_function_started_ends_with_its_process(file, tmp_path):
     ends = ("die", "hang", "return")
     with Pool(f"{file}:parent", seconds=1, workers=3) as pool:
         calls = {end: pool.submit("s", str(tmp_path / end), "t", {}) for end in ends}
@@ -270,9 +268,7 @@ def test_what_a_reward_function_started_ends_with_its_process(file: Path, tmp_pa
         assert until(lambda: not psutil.pid_exists(started), GONE_SECONDS)  # noqa: B023
 
 
-def test_time_limit_holds_while_a_function_reads_nothing(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_limit_holds_while_a_function_reads_nothing(file, monkeypatch):
     monkeypatch.setattr(reward_pool, "GRACE_SECONDS", 0.5)
     large = "x" * 10_000_000  # more than a connection holds
     with Pool(f"{file}:keeps_the_interpreter", seconds=1, workers=1) as pool:
@@ -283,8 +279,8 @@ def test_time_limit_holds_while_a_function_reads_nothing(
         assert score(pool, "again").value > 0  # in a new process
 
 
-def test_row_that_cannot_be_sent_is_an_error_of_its_call(file: Path) -> None:
-    deep: list[Any] = []
+def test_row_that_cannot_be_sent_is_an_error_of_its_call(file):
+    deep = []
     for _ in range(100_000):
         deep = [deep]
     with Pool(str(file), workers=1) as pool:
@@ -302,7 +298,7 @@ UNUSABLE = {
 }
 
 
-def test_function_that_cannot_be_found_or_loaded_is_refused_with_the_reason() -> None:
+def test_function_that_cannot_be_found_or_loaded_is_refused_with_the_reason():
     for named, said in (
         ("rewards", "FILE.py:compute_score"),
         (3, "must be a function, not 3"),
@@ -317,9 +313,7 @@ def test_function_that_cannot_be_found_or_loaded_is_refused_with_the_reason() ->
 
 
 @pytest.mark.verl
-def test_source_that_verls_function_does_not_know_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_source_that_verls_function_does_not_know_ends_the_run(monkeypatch):
     from verl.utils.reward_score import default_compute_score
 
     async def here(worker: RewardWorker, arguments: dict[str, Any], seconds: float) -> Any:

@@ -19,7 +19,7 @@ from _inf.apps.rollouts.traces import Trace, TraceFile
 from inf import ConfigError, GenerationRow, as_rollouts, load_rollouts, save_rollouts
 from tests.support.json_lines import write
 
-ROW: dict[str, Any] = {
+ROW = {
     "row_id": "3.1",
     "prompt_token_ids": [5, 6],
     "response_ids": [7, 8, 9],
@@ -43,7 +43,7 @@ def loaded(*lines: Any) -> list[Any]:
 # ── The file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_row_is_read_back_as_it_was_written_with_its_other_keys() -> None:
+def test_row_is_read_back_as_it_was_written_with_its_other_keys():
     [rollout] = loaded(ROW)
     assert rollout.row() == ROW and rollout.extra == {"data_source": "math"}
     assert rollout.logprobs == ROW["logprobs"] and rollout.messages is None
@@ -52,13 +52,12 @@ def test_row_is_read_back_as_it_was_written_with_its_other_keys() -> None:
     assert load_rollouts(FILE) == [rollout]
 
 
-def test_row_without_an_id_has_its_line() -> None:
+def test_row_without_an_id_has_its_line():
     found = loaded({"completion": "a"}, "", {"completion": "b", "line": 7}, {"error": {}})
     assert [each.row_id for each in found] == ["1", "7", "4"]
 
 
-def test_line_of_another_form_is_named_with_its_key() -> None:
-    line: Any
+def test_line_of_another_form_is_named_with_its_key():
     for line, says in (
         ("[1]", "a row is a JSON object, not [1]"),
         ({"response": {"body": {}}}, "it has none of response_ids, completion, messages, error"),
@@ -80,7 +79,7 @@ def test_line_of_another_form_is_named_with_its_key() -> None:
         assert str(caught.value).startswith(f"a.jsonl, line 2: {says}")
 
 
-def test_file_without_rows_is_refused() -> None:
+def test_file_without_rows_is_refused():
     Path("empty.jsonl").write_text("\n")
     for said in (
         "none.jsonl cannot be read: ",
@@ -91,14 +90,14 @@ def test_file_without_rows_is_refused() -> None:
             load_rollouts(said.split(" ")[0].rstrip(":"))
 
 
-def test_value_that_json_cannot_keep_is_named_and_nothing_is_written() -> None:
+def test_value_that_json_cannot_keep_is_named_and_nothing_is_written():
     rows = [ROW, {**ROW, "note": float("nan")}]
     with pytest.raises(ConfigError, match=r"^rows\[1\]: JSON cannot keep it: note: "):
         save_rollouts(rows, FILE)
     assert not FILE.exists()
 
 
-def test_what_has_no_rows_is_refused() -> None:
+def test_what_has_no_rows_is_refused():
     for rows in (None, "rows", {"completion": "a"}):
         with pytest.raises(ConfigError, match="^rows: .* is not a GenerationOutput"):
             as_rollouts(rows)
@@ -109,10 +108,10 @@ def test_what_has_no_rows_is_refused() -> None:
 # ── Sources without an engine ────────────────────────────────────────────────────────────────────
 
 
-def test_trace_of_a_session_is_a_rollout_with_its_fork() -> None:
+def test_trace_of_a_session_is_a_rollout_with_its_fork():
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
     trace = Trace("t2", [1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0.0, -0.25], said)
-    ends: Any = {"finish_reasons": ["tool_calls", "stop"], "weight_versions": [(4, 0), (5, 2)]}
+    ends = {"finish_reasons": ["tool_calls", "stop"], "weight_versions": [(4, 0), (5, 2)]}
     trace = dataclasses.replace(trace, reward=0.5, forked_from=("t1", 2), **ends)
     save_rollouts([trace], FILE)
     [rollout] = load_rollouts(FILE)
@@ -126,7 +125,7 @@ def test_trace_of_a_session_is_a_rollout_with_its_fork() -> None:
         assert rollout.logprobs is None and rollout.response_ids == [3, 4, 5]
 
 
-def test_odd_value_in_a_column_of_a_batch_costs_no_row() -> None:
+def test_odd_value_in_a_column_of_a_batch_costs_no_row():
     ids, ones = torch.tensor([[1, 2]] * 2), torch.ones(2, 2, dtype=torch.int64)
     tensors = {"input_ids": ids, "attention_mask": ones}
     tensors |= {"responses": ids[:, 1:], "response_mask": ones[:, 1:]}
@@ -162,7 +161,7 @@ for turn in range(10**6):
 """
 
 
-def test_killed_server_loses_no_recorded_answer() -> None:
+def test_killed_server_loses_no_recorded_answer():
     with subprocess.Popen(
         [sys.executable, "-c", ANSWERS, FILE], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -180,7 +179,7 @@ def test_killed_server_loses_no_recorded_answer() -> None:
     assert FILE.stat().st_size < turns * 12_000  # a line has its answer, not all before it
 
 
-def test_traces_read_back_as_they_were() -> None:
+def test_traces_read_back_as_they_were():
     begun = Trace("a", [1, 2], [3], [1], [math.nan], [{"role": "user"}], ["length"], [(0, 0)])
     other = dataclasses.replace(begun, id="b", forked_from=("a", 1), fork_reason="retried")
     longer = dataclasses.replace(begun, token_ids=[3, 4], response_mask=[1, 0], logprobs=[0.0, 0.0])
@@ -204,7 +203,7 @@ def test_traces_read_back_as_they_were() -> None:
     assert [trace.reward for trace in inf.load_traces(FILE)] == [1.0, None]
 
 
-def test_line_that_is_no_trace_is_named() -> None:
+def test_line_that_is_no_trace_is_named():
     for line, says in (
         ('{"row_id": "1", "completion": "x"}', "line 1: .* is not a trace"),
         ('{"id": "a", "prompt_token_ids": ["x"]}', "line 1: prompt_token_ids.0"),
@@ -216,7 +215,7 @@ def test_line_that_is_no_trace_is_named() -> None:
         TraceFile(".")
 
 
-def test_row_that_failed_keeps_its_error() -> None:
+def test_row_that_failed_keeps_its_error():
     row = GenerationRow("", [], [], finish_reason="abort", error="PromptError: too long")
     [rollout] = as_rollouts([row])
     assert rollout.extra["error"] == "PromptError: too long"

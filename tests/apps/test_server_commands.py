@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.support.tool_calling import calculator
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
+def server():
     with scripted(echo) as server:
         yield server
 
@@ -27,9 +26,7 @@ def at(server: ScriptedServer) -> list[str]:
     return [word for each in assignments for word in ("--set", each)]
 
 
-def test_prompt_is_answered_and_what_a_server_cannot_do_is_exit_code_2_or_1(
-    server: ScriptedServer, command: Any
-) -> None:
+def test_prompt_is_answered_and_what_a_server_cannot_do_is_exit_code_2_or_1(server, command):
     code, out, _ = command("ask", "hi", "--json", *at(server))
     row = json.loads(out)
     assert (code, row["completion"], row["completion_tokens"]) == (0, "HI", 3)
@@ -46,9 +43,9 @@ def test_prompt_is_answered_and_what_a_server_cannot_do_is_exit_code_2_or_1(
     assert code == 1 and "inf: No server answers at" in err
 
 
-def test_bad_lines_of_a_batch_have_errors(server: ScriptedServer, command: Any) -> None:
+def test_bad_lines_of_a_batch_have_errors(server, command):
     openai = {"messages": [{"role": "user", "content": "c"}]}
-    lines: list[Any] = [
+    lines = [
         {"prompt": "a"},
         {"messages": [{"role": "user", "content": "b"}]},
         {"custom_id": "c", "body": openai},
@@ -70,7 +67,7 @@ def test_bad_lines_of_a_batch_have_errors(server: ScriptedServer, command: Any) 
     assert rows[3]["error"]["message"].startswith("body.logprobs: the server works with text")
 
 
-def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:
+def test_reward_gets_all_text_after_the_prompt(server):
     def script(path: str, body: Any) -> Reply:
         if body and "tools" in body and body["messages"][-1]["role"] == "user":
             return chat("Let me see.", [call("calculator", '{"expression": "2 * 4"}')])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.support.json_lines import write
 HOSTILE = '</script><img src=x onerror="window.ran = 1"><script>window.ran = 1</script>{{script}}'
 PIXEL = "https://example.invalid/x.png"
 CALL = {"name": HOSTILE, "arguments": {HOSTILE: HOSTILE}}
-HOSTILE_FIELDS: list[dict[str, Any]] = [
+HOSTILE_FIELDS = [
     {"row_id": HOSTILE, "uid": HOSTILE, "finish_reason": HOSTILE, "completion": HOSTILE},
     {"prompt_texts": [HOSTILE, "\u2028"], "response_texts": [HOSTILE] * 10},
     {"reward_scores": {HOSTILE: HOSTILE}, "timings": {HOSTILE: 1.0}, "tool_calls": [CALL]},
@@ -29,7 +28,7 @@ HOSTILE_FIELDS: list[dict[str, Any]] = [
 # Of an agent loop: " see" was not sampled where it stands, and "42 " was.
 LOOPED = {"agent_loop": "game", "unsampled_ids": 2, "unsampled_at": [1, 4], "messages": None}
 FORK = {"forked_from": ["0.0", 2], "fork_reason": "other_conversation"}
-TRACES: list[dict[str, Any]] = [
+TRACES = [
     *({"rollout": "a", "task": "sums"}, {"rollout": "b"}),
     *({"rollout": "a", "limit": "max_turns", **FORK}, {}),
 ]
@@ -64,7 +63,7 @@ def row(number: int, **changed: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
@@ -115,9 +114,9 @@ def page_of(*files: list[dict[str, Any]]) -> str:
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
+def opened(browser, tmp_path):
     """Open a page; at the end no request has left it, nothing of the data has run."""
-    every: list[Opened] = []
+    every = []
 
     def open_page(text: str = page_of(ROWS[:40])) -> Opened:
         (tmp_path / "page.html").write_text(text)
@@ -138,7 +137,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
 # ── What is shown ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_row_is_shown_in_parts_and_its_tokens_are_tinted_by_their_log_probs(opened: Any) -> None:
+def test_row_is_shown_in_parts_and_its_tokens_are_tinted_by_their_log_probs(opened):
     seen = opened()
     assert seen.texts("#detail .caption")[:4] == [
         "prompt · 2 tokens",
@@ -164,9 +163,7 @@ def test_row_is_shown_in_parts_and_its_tokens_are_tinted_by_their_log_probs(open
     assert seen.text("#readout") == said
 
 
-def test_ids_of_an_agent_loop_that_were_not_sampled_are_marked_and_the_legend_says_so(
-    opened: Any,
-) -> None:
+def test_ids_of_an_agent_loop_that_were_not_sampled_are_marked_and_the_legend_says_so(opened):
     seen = opened(page_of([row(0, **LOOPED), row(1)]))
     assert seen.texts("#detail .unsampled") == [" see", "42 "]
     said = "sampled · 3 tokens · 1 of them not sampled there · mean log prob -0.27"
@@ -184,7 +181,7 @@ def test_ids_of_an_agent_loop_that_were_not_sampled_are_marked_and_the_legend_sa
     assert opened().page.is_hidden("#unsampled")
 
 
-def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
+def test_no_field_of_a_row_can_run_anything(opened):
     """Each row in turn, with all that is folded; `opened` looks at what has run."""
     rows = [row(number, **fields) for number, fields in enumerate(HOSTILE_FIELDS)]
     seen = opened(page_of([*rows, {"prompt": HOSTILE, "error": HOSTILE}]))
@@ -221,7 +218,7 @@ def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
 # ── Filters ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_filters_by_finish_reason_reward_text_and_error(opened: Any) -> None:
+def test_filters_by_finish_reason_reward_text_and_error(opened):
     seen = opened()
     assert seen.page.is_disabled("#errors") and seen.count() == "40 of 40 rows"
     assert seen.texts("#finish option") == ["any", "length", "stop"]
@@ -246,7 +243,7 @@ def test_filters_by_finish_reason_reward_text_and_error(opened: Any) -> None:
 # ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_page_can_be_used_by_keyboard_alone(opened: Any) -> None:
+def test_page_can_be_used_by_keyboard_alone(opened):
     seen = opened()
     press = seen.page.keyboard.press
     for keys, place in (("jj", "2.0"), ("k", "1.0"), (["ArrowDown", "End"], "39.0")):
@@ -268,7 +265,7 @@ def test_page_can_be_used_by_keyboard_alone(opened: Any) -> None:
 # ── Two files, and a notebook ────────────────────────────────────────────────────────────────────
 
 
-def test_two_files_stand_side_by_side_by_the_ids_of_their_rows(opened: Any) -> None:
+def test_two_files_stand_side_by_side_by_the_ids_of_their_rows(opened):
     seen = opened(page_of(LEFT, RIGHT))
     assert seen.texts("h1") == [f"{HOSTILE} and b.jsonl"] and seen.count() == "11 of 11 rows"
     listed = {text.split(" ")[0]: text for text in seen.texts("#list button")}
@@ -284,7 +281,7 @@ def test_two_files_stand_side_by_side_by_the_ids_of_their_rows(opened: Any) -> N
     assert seen.count() == "4 of 11 rows"
 
 
-def test_traces_of_one_rollout_stand_together_and_say_why_they_began(opened: Any) -> None:
+def test_traces_of_one_rollout_stand_together_and_say_why_they_began(opened):
     seen = opened(page_of([row(number, **of) for number, of in enumerate(TRACES)]))
     names = [text.split(" ")[0] for text in seen.texts("#list button > .number:nth-last-child(3)")]
     assert names == ["0.0", "2.0", "1.0", "3.0"]
@@ -297,7 +294,7 @@ def test_traces_of_one_rollout_stand_together_and_say_why_they_began(opened: Any
     assert "rollouta" in facts and "ended bymax_turns" in facts
 
 
-def test_row_in_a_notebook_shows_itself_in_a_closed_frame(opened: Any) -> None:
+def test_row_in_a_notebook_shows_itself_in_a_closed_frame(opened):
     seen = opened(f"<!DOCTYPE html><body>{as_rollouts(ROWS[1:2])[0]._repr_html_()}")
     inside = seen.page.frame_locator("iframe")
     assert inside.locator("#detail .token").count() == 6
@@ -310,7 +307,7 @@ def test_row_in_a_notebook_shows_itself_in_a_closed_frame(opened: Any) -> None:
 # ── The command ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_command_writes_a_page_beside_the_file(command: Any) -> None:
+def test_command_writes_a_page_beside_the_file(command):
     first, second = write(Path("a.jsonl"), [row(1)]), write(Path("b.jsonl"), [row(2)])
     code, _, err = command("show", first, "none.jsonl")
     assert code == 2 and "none.jsonl cannot be read: No such file or directory" in err

@@ -65,9 +65,7 @@ def takes(schema: Any, value: object) -> bool:
         ),
     ],
 )
-def test_references_of_a_forced_call_lead_to_its_own_schema(
-    schema: dict[str, Any], right: Any, wrong: Any, others: int, several: bool
-) -> None:
+def test_references_of_a_forced_call_lead_to_its_own_schema(schema, right, wrong, others, several):
     items = [{"name": "f", "parameters": schema}, *[{"name": "g", "parameters": OTHER}] * others]
     tools = {tool.name: tool for tool in shown_tools(items)}
     grammar = call_schema("required", tools, {}, several=several)
@@ -82,7 +80,7 @@ def test_references_of_a_forced_call_lead_to_its_own_schema(
     assert not takes(grammar, called("g", {"v": 1}))
 
 
-def test_forced_call_replaces_the_format_of_an_answer_without_one() -> None:
+def test_forced_call_replaces_the_format_of_an_answer_without_one():
     tools = {tool.name: tool for tool in shown_tools([{"name": "f", "parameters": OTHER}])}
     given = {"json_schema": {"type": "object"}}
     plain = call_schema("required", tools, {}, several=False)

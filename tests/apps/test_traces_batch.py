@@ -21,7 +21,7 @@ def answered(sessions: Sessions, name: str, *requests: tuple[list[int], str]) ->
     """The traces of a session in which each request, of a prompt and a text, began a trace."""
     session = sessions.of_request(name)
     for ids, text in requests:
-        choice: Any = SimpleNamespace(
+        choice = SimpleNamespace(
             output=RequestOutput(token_ids=[9], logprobs=[-0.5]),
             finish_reason="stop",
             message={"role": "assistant", "content": "Yes"},
@@ -48,7 +48,7 @@ def groups_of(traces: list[Trace]) -> list[list[int]]:
 
 
 @pytest.mark.verl
-def test_all_traces_of_a_session_are_in_the_group_of_its_first_prompt() -> None:
+def test_all_traces_of_a_session_are_in_the_group_of_its_first_prompt():
     sessions = Sessions()
     one = answered(sessions, "one", ([1, 2], "Task"), ([5], "Sub-agent"), ([1, 6], "Shortened"))
     two = answered(sessions, "two", ([1, 2], "Task"), ([7], "Sub-agent"))
@@ -68,12 +68,12 @@ def trace(
     rollout: str | None, task: str | None = None, reward: float | None = None, prompt: int = 1
 ) -> Trace:
     said = [{"role": "assistant", "content": "Yes"}]
-    names: dict[str, Any] = {"reward": reward, "task": task, "rollout": rollout}
+    names = {"reward": reward, "task": task, "rollout": rollout}
     return Trace("id", [prompt], [9], [1], [-0.5], said, ["stop"], [(0, 0)], **names)
 
 
 @pytest.mark.verl
-def test_traces_of_a_rollout_share_its_task_and_its_reward() -> None:
+def test_traces_of_a_rollout_share_its_task_and_its_reward():
     columns = batch_of([trace("a", "sums", 1.0), trace("a"), trace("b", "sums", 0.0), trace("c")])
     assert columns["uid"].tolist()[:3] == ["sums"] * 3 != columns["uid"].tolist()[1:]
     assert columns["rollout"].tolist() == ["a", "a", "b", "c"]
@@ -84,8 +84,8 @@ def test_traces_of_a_rollout_share_its_task_and_its_reward() -> None:
 
 
 @pytest.mark.verl
-def test_rewards_that_are_no_finite_numbers_or_contradict_each_other_are_refused() -> None:
-    values: dict[str, list[Any]] = {"reward": [0.0, 1.0], "task": ["x", "y"]}
+def test_rewards_that_are_no_finite_numbers_or_contradict_each_other_are_refused():
+    values = {"reward": [0.0, 1.0], "task": ["x", "y"]}
     for name, both in values.items():
         others = [trace("a", **{name: value}) for value in both]
         with pytest.raises(ConfigError, match=rf"traces\[2\]: it has no {name}.*'a'"):

@@ -13,7 +13,6 @@ import pytest
 
 from _inf.config import load_config
 from _inf.types import Tool
-from inf import InferenceEngine
 from tests.support.tool_calling import GREETING, schema
 
 
@@ -47,7 +46,7 @@ class VerlTool:
 @pytest.fixture
 def held(caller, monkeypatch):
     """Runs one row for each number in `lengths`, which is how many tokens it has."""
-    engine: InferenceEngine = caller
+    engine = caller
 
     def run(
         lengths: list[int], *tools: VerlTool, over_sample_rate: float = 0.0, **more: Any
@@ -73,7 +72,7 @@ def test_tool_that_is_cancelled_from_within_ends_its_own_row_alone(held, method)
 
 def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile(held):
     """The first row ends the call while the second one's tools are being released."""
-    log: list[str] = []
+    log = []
     second_begins = asyncio.Event()
     begun = itertools.count(1)
 
@@ -104,7 +103,7 @@ def test_a_share_that_is_given_up_leaves_at_least_one_row(held, rows):
 
 def test_tool_that_is_created_beside_one_that_fails_is_released_after_it_is_created(held):
     """A release before the end of `create` would leave a sandbox behind."""
-    log: list[str] = []
+    log = []
 
     async def fails() -> None:
         raise OSError("no room")
@@ -122,7 +121,7 @@ def test_method_of_a_tool_that_blocks_does_not_hold_the_loop_of_the_other_rows(h
     both = threading.Barrier(2)
 
     class Blocks(VerlTool):
-        def create(self, instance_id: str) -> Any:  # type: ignore[override]
+        def create(self, instance_id: str) -> Any:
             both.wait(timeout=20)  # for the other row's
             return instance_id, SimpleNamespace(text="", image=None, video=None)
 
@@ -146,7 +145,7 @@ def test_interaction_that_returns_something_else_ends_its_row_with_what_it_was(
 
 
 def test_rows_of_one_prompt_do_not_share_what_their_tools_get(held):
-    log: list[str] = []
+    log = []
     kwargs = {"a": {"create_kwargs": {"seen": []}}}
     held([1], VerlTool("a", log), tools_kwargs=kwargs, n=2, temperature=1.0)
     assert log.count("a created with {'seen': ['a']}") == 2

@@ -20,7 +20,7 @@ class Pieces:
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, Any]:
         assert not add_special_tokens
-        ids: list[int] = []
+        ids = []
         while text:
             piece = max((p for p in self.pieces if text.startswith(p)), key=len)
             ids, text = ids + self.pieces[piece], text.removeprefix(piece)
@@ -28,7 +28,7 @@ class Pieces:
 
 
 def ids(*words: str, vocabulary: int = 100) -> list[list[int]]:
-    model = ModelInfo(Pieces(), frozenset(), Limits(9, 9, vocabulary))  # type: ignore[arg-type]
+    model = ModelInfo(Pieces(), frozenset(), Limits(9, 9, vocabulary))
     part = Masks.asked({"bad_words": list(words)}, model)
     return [[*found] for found in part.word_ids] if part else []
 

@@ -57,7 +57,7 @@ def spaced(text: str) -> str:
 def walk(matcher: LLMatcher, rng: random.Random, most: int = 400) -> str | None:
     """Return a random text that the grammar allows, or None if it gets too long."""
     matcher.reset()
-    text: list[int] = []
+    text = []
     for _ in range(most):
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         allowed = [n for n in range(STOP + 1) if mask >> n & 1 and n not in SEPARATORS]

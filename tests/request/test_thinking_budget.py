@@ -19,7 +19,7 @@ def answered(
 ) -> tuple[list[int], list[int]]:
     """Twelve tokens, and which are forced. sampled: what the model would give, then 1, 2, 1 ..."""
     of_prompt = ThinkingBudget(prompt, budget, ThoughtMarks(START, END, unopened))
-    ids: list[int] = []
+    ids = []
     rest, forced = iter(sampled), []
     while len(ids) < 12:
         token = of_prompt.token(ids)

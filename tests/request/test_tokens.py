@@ -125,9 +125,9 @@ def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer, tmp_path):
     for prompts in (column, column.tolist(), column.to_numpy()):
         (first,), (_, second, third) = normalize(prompts)
         assert first == USER
-        assert set(second) == {"role", "content", "tool_calls"} and second["content"] == ""  # type: ignore[arg-type, index, call-overload]
+        assert set(second) == {"role", "content", "tool_calls"} and second["content"] == ""
         assert third == talks[1][2]
-        assert second["tool_calls"][0]["function"]["arguments"] == {"a": [1]}  # type: ignore[arg-type, index, call-overload]
+        assert second["tool_calls"][0]["function"]["arguments"] == {"a": [1]}
 
 
 def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer):
@@ -155,7 +155,7 @@ def test_histories_of_other_clients_are_taken():
             answer = {"role": "assistant", "content": content, **fields}
             assert normalize([USER, answer]) == [[USER, said]]
         ((called,),) = normalize([{"role": "assistant", "tool_calls": [CALL], **fields}])
-        assert {**called, "tool_calls": []} == {**said, "tool_calls": []}  # type: ignore[dict-item]
+        assert {**called, "tool_calls": []} == {**said, "tool_calls": []}
     kept = {"cache_control": {"type": "ephemeral"}}
     for marked in ({**USER, **kept}, {"role": "user", "content": [{**TEXT, **kept}]}):
         assert normalize([marked]) == [[USER]]
@@ -182,7 +182,6 @@ def test_lists_are_batches_or_one_conversation_and_keep_their_order(tokenizer):
     mixed = ["a", talk, {"prompt_token_ids": [9, 5]}, {"prompt_token_ids": (7,)}]
     assert ids(mixed, tokenizer) == [tokenizer.encode(chat(("user", "a"))), expected, [9, 5], [7]]
     assert ids([], tokenizer) == ids((), tokenizer) == []
-    given_ids: Any
     for given_ids in (np.array([0, 383], dtype=np.uint16), [np.int32(0), torch.tensor(383)]):
         (sent,) = ids({"prompt_token_ids": given_ids}, tokenizer)
         assert sent == [0, 383] and {*map(type, sent)} == {int}
@@ -197,7 +196,7 @@ def test_lists_are_batches_or_one_conversation_and_keep_their_order(tokenizer):
 def test_arguments_of_a_call_are_read_where_that_is_possible(text, read):
     call = {"function": {"name": "f", "arguments": text}}
     ((said,),) = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
-    assert said["tool_calls"][0]["function"]["arguments"] == read  # type: ignore[index, call-overload]
+    assert said["tool_calls"][0]["function"]["arguments"] == read
 
 
 # ── Refusals ─────────────────────────────────────────────────────────────────────────────────────
@@ -361,13 +360,13 @@ def test_prompt_may_fill_the_limit_to_the_token_and_one_more_is_refused(tokenize
 def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer):
     given_ids = [*range(10), *range(70)]
     for side, kept in (("left", given_ids[-64:]), ("right", given_ids[:64])):
-        limits = Limits(64, 80, VOCABULARY, side)  # type: ignore[arg-type]
+        limits = Limits(64, 80, VOCABULARY, side)
         prompts = ["hi", {"prompt_token_ids": given_ids}, {"prompt_token_ids": given_ids[:64]}]
         short, cut, full = tokenize(normalize(prompts), Template(tokenizer), limits)
         assert cut == Prompt(kept, truncated_tokens=16, index=1) and len(given_ids) == 80
         assert short.truncated_tokens == full.truncated_tokens == 0
         limits = dataclasses.replace(limits, truncate=None if side == "left" else "left")
-        assert tokenize(normalize(prompts), Template(tokenizer), limits, truncate=side)[1] == cut  # type: ignore[arg-type]
+        assert tokenize(normalize(prompts), Template(tokenizer), limits, truncate=side)[1] == cut
     odd = {"prompt_token_ids": [-1, *range(70)]}  # also where it would be cut
     assert "[0] is -1" in refusal(odd, tokenizer, limits)
 

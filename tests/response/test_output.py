@@ -224,7 +224,7 @@ def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_ch
 @pytest.mark.parametrize("own_decoder", [False, True])
 @pytest.mark.parametrize("skip", [True, False])
 def test_rows_decoded_together_read_as_each_does_alone(own_decoder, skip, tokenizer):
-    class Loud(type(tokenizer)):  # type: ignore[misc]
+    class Loud(type(tokenizer)):
         """A class with a decoder of its own, as files beside a model may bring."""
 
         def _decode(self, *args: Any, **how: Any) -> str:

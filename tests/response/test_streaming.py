@@ -118,7 +118,7 @@ def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answe
             break
     how = {"skip_special_tokens": skip, "include_stop": include}
     stream = TextStream(tokenizer_of(kind), stops, **how)
-    sent_ids: list[int] = []
+    sent_ids = []
     sent, seen = "", 0
     for step in [*steps, *[1] * len(ids)]:
         seen += step
@@ -141,7 +141,7 @@ async def all_chunks(stream: Stream, *, within_a_loop: bool) -> list[StreamChunk
 @pytest.mark.parametrize("within_a_loop", [False, True])
 def test_rows_that_a_slow_reader_has_not_taken_are_not_kept(within_a_loop):
     ids = tokenizer_of("byte level").encode("The capital of France is Paris, é 🙂. " * 20)
-    rows: list[weakref.ref[RequestOutput]] = []
+    rows = []
 
     def begin(request: Any, put: Any, cancel: Any) -> Future[None]:
         for count in range(1, len(ids) + 1):
@@ -151,7 +151,7 @@ def test_rows_that_a_slow_reader_has_not_taken_are_not_kept(within_a_loop):
             put(each)
         del each
         assert len([each for each in rows if each() is not None]) == 1
-        done: Future[None] = Future()
+        done = Future()
         done.set_result(None)
         return done
 

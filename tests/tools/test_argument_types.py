@@ -27,8 +27,7 @@ FORMS = sorted({*FORMATS} - {*ALIASES} | {"step3p5"})
 
 
 @pytest.mark.parametrize("format", FORMS)
-def test_argument_is_what_was_written(format: str) -> None:
-    values: Any
+def test_argument_is_what_was_written(format):
     for schema, values in (
         (TEXT, ["2024", "1.5", "true", "None", "[1]", '"x"', "", "a\nb"]),
         ({"type": "integer"}, [2024]),
@@ -65,7 +64,7 @@ def test_argument_is_what_was_written(format: str) -> None:
         ({"$ref": "#/$defs/endless"}, "5", 5),
     ],
 )
-def test_text_has_the_type_that_the_schema_takes(schema: Any, text: str, value: Any) -> None:
+def test_text_has_the_type_that_the_schema_takes(schema, text, value):
     definitions = {"text": TEXT, "a/b": TEXT, "endless": {"$ref": "#/$defs/endless"}}
     properties = {"query": schema, "other": {"type": "integer"}}
     whole = {"type": "object", "properties": properties, "$defs": definitions}
@@ -82,25 +81,25 @@ def test_text_has_the_type_that_the_schema_takes(schema: Any, text: str, value: 
         {"oneOf": [{"properties": {"query": TEXT}, "required": [name]} for name in "ab"]},
     ],
 )
-def test_type_may_stand_outside_properties(schema: dict[str, Any]) -> None:
+def test_type_may_stand_outside_properties(schema):
     assert call("qwen3_coder", schema, "2024").arguments == {"query": "2024"}
 
 
-def test_schema_that_takes_too_long_is_an_error_of_its_call() -> None:
+def test_schema_that_takes_too_long_is_an_error_of_its_call():
     links = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
     definitions = {**links, "a40": {"type": "array"}}
     whole = {"properties": {"query": {"$ref": "#/$defs/a0"}}, "$defs": definitions}
     assert "over 20000 references" in str(call("qwen3_coder", whole, "5").error)
 
 
-def test_strict_call_of_an_optional_text_that_looks_like_a_number_is_a_call() -> None:
+def test_strict_call_of_an_optional_text_that_looks_like_a_number_is_a_call():
     parameters = {"type": "object", "properties": {"query": {"anyOf": [TEXT, NULL]}}}
     (tool,) = shown_tools([{"name": "search", "parameters": parameters, "strict": True}])
     assert takes({"search": tool}, call("qwen3_coder", parameters, "2024"))
 
 
 @pytest.mark.parametrize("format", ["qwen3_coder", "mimo", "glm45", "minimax-m2", "step3"])
-def test_argument_that_is_not_closed_does_not_swallow_the_next(format: str) -> None:
+def test_argument_that_is_not_closed_does_not_swallow_the_next(format):
     names = {"query": TEXT, "other": TEXT}
     (tool,) = shown_tools([{"name": "search", "parameters": {"properties": names}}])
     whole = written_value(format, "5")

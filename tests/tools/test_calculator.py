@@ -19,7 +19,7 @@ def drawn(rng: random.Random, depth: int) -> str:
     return f"({rng.choice('+-')}{left}) {operator} {right}"
 
 
-def test_the_value_is_pythons() -> None:
+def test_the_value_is_pythons():
     rng = random.Random(0)
     for expression in [drawn(rng, 3) for _ in range(2_000)]:
         try:
@@ -31,7 +31,7 @@ def test_the_value_is_pythons() -> None:
             assert float(calculate(expression)) == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_integers_of_any_length_are_exact() -> None:
+def test_integers_of_any_length_are_exact():
     left, right = 3**80, 7**30
     for expression, value in (
         (f"{left} * {right}", left * right),
@@ -51,7 +51,7 @@ def test_integers_of_any_length_are_exact() -> None:
         ("((1 + 2)) * -3", "-9"),
     ],
 )
-def test_the_result_is_as_short_as_it_is_exact(expression: str, value: str) -> None:
+def test_the_result_is_as_short_as_it_is_exact(expression, value):
     assert calculate(expression) == value
 
 
@@ -71,6 +71,6 @@ def test_the_result_is_as_short_as_it_is_exact(expression: str, value: str) -> N
         ("-" * 999 + "1", "nested too deeply"),
     ],
 )
-def test_what_is_no_arithmetic_is_refused_with_a_reason(expression: str, says: str) -> None:
+def test_what_is_no_arithmetic_is_refused_with_a_reason(expression, says):
     with pytest.raises(ValueError, match=says):
         calculate(expression)

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tests.support.scripts import until
 pytest.importorskip("mcp_types", reason="version 2 of the package mcp is not installed (extra mcp)")
 
 SECONDS = 30.0
-LIMITS: dict[str, Any] = {"max_length": 2000, "side": "left"}
+LIMITS = {"max_length": 2000, "side": "left"}
 LOST = "which may have been carried out and is not repeated"
 Tools = Mapping[str, Tool]
 Load = Callable[..., Tools]
@@ -46,9 +46,9 @@ def loader(folder: Path, loaded: list[Tool]) -> Load:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+def shared(tmp_path_factory):
     """Those of a server that no test kills."""
-    loaded: list[Tool] = []
+    loaded = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INF_TEST_TOKEN", "token-of-the-caller")
         entry = stdio(env={"GIVEN": "${oc.env:INF_TEST_TOKEN}"})
@@ -57,8 +57,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Iterator[Load]:
-    loaded: list[Tool] = []
+def load(tmp_path):
+    loaded = []
     yield loader(tmp_path, loaded)
     close_tools(loaded)
 
@@ -69,7 +69,7 @@ def raw(calls: Path | None = None, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def calls(tmp_path: Path) -> Path:
+def calls(tmp_path):
     return tmp_path / "calls"
 
 
@@ -105,9 +105,7 @@ def refusal(load: Load, *entries: Mapping[str, Any]) -> str:
     return str(refused.value)
 
 
-def test_tools_of_a_program_have_its_schema_and_text_from_one_process(
-    shared: Tools,
-) -> None:
+def test_tools_of_a_program_have_its_schema_and_text_from_one_process(shared):
     tools = shared
     names = ["calculator", "hang", "block", "picture", "words", "variables", "pid", "own"]
     assert [*tools] == names
@@ -135,7 +133,7 @@ def test_tools_of_a_program_have_its_schema_and_text_from_one_process(
     assert said == {*map(str, pids())} and len(said) == 1
 
 
-def test_a_program_gets_no_variables_but_those_of_its_entry(shared: Tools) -> None:
+def test_a_program_gets_no_variables_but_those_of_its_entry(shared):
     variables = json.loads(result(shared["variables"]))
     assert variables["GIVEN"] == "token-of-the-caller"
     from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
@@ -144,7 +142,7 @@ def test_a_program_gets_no_variables_but_those_of_its_entry(shared: Tools) -> No
     assert {*variables} - python <= {*DEFAULT_INHERITED_ENV_VARS, "PYTHONPATH", "GIVEN"}
 
 
-def test_names_that_are_unknown_or_taken_are_refused(load: Load) -> None:
+def test_names_that_are_unknown_or_taken_are_refused(load):
     for entries, says in (
         ([raw(include=["sayy"])], "include[0]: the server has no tool 'sayy'; did you mean 'say'"),
         ([raw(exclude=["say", "x"])], "exclude[1]: the server has no tool 'x'; it has say, say2"),
@@ -153,7 +151,7 @@ def test_names_that_are_unknown_or_taken_are_refused(load: Load) -> None:
         assert says in refusal(load, *entries)
 
 
-def test_a_call_over_its_time_is_stopped_at_the_server(load: Load, calls: Path) -> None:
+def test_a_call_over_its_time_is_stopped_at_the_server(load, calls):
     tools = load(stdio(calls, timeout=3, include=["hang", "calculator"]))
     assert [*tools] == ["calculator", "hang"] and tools["hang"].timeout == 3
     done = asyncio.run(run(tools["hang"], timeout=3))
@@ -176,9 +174,7 @@ def kill_in_the_middle(tool: Tool, calls: Path, **arguments: Any) -> str:
     return str(asyncio.run(both()).error)
 
 
-def test_a_program_killed_in_the_middle_fails_that_call_and_is_started_again(
-    load: Load, calls: Path
-) -> None:
+def test_a_program_killed_in_the_middle_fails_that_call_and_is_started_again(load, calls):
     tools = load(raw(calls, include=["say"]))
     assert [*tools] == ["say"]
     say = tools["say"]
@@ -191,14 +187,12 @@ def test_a_program_killed_in_the_middle_fails_that_call_and_is_started_again(
     second = int(again.pop())
     assert second in pids() and first not in pids()
     os.kill(second, signal.SIGKILL)  # while no call runs: the next one does not notice
-    server: Any = say.function.server  # type: ignore[union-attr]
+    server = say.function.server
     assert until(lambda: server._session.lost and not psutil.pid_exists(second), SECONDS)
     assert result(say) != str(second)
 
 
-def test_a_program_that_is_gone_is_an_error_of_each_call(
-    load: Load, tmp_path: Path, calls: Path
-) -> None:
+def test_a_program_that_is_gone_is_an_error_of_each_call(load, tmp_path, calls):
     entry, program = raw(calls), tmp_path / "server"
     program.write_text(f"#!/bin/sh\nexec {entry['command']} {entry['args'][0]}\n")
     program.chmod(0o700)
@@ -211,7 +205,7 @@ def test_a_program_that_is_gone_is_an_error_of_each_call(
         assert done.error is not None and done.error.startswith(gone)
 
 
-def test_a_url_is_lost_and_found_again(load: Load, calls: Path) -> None:
+def test_a_url_is_lost_and_found_again(load, calls):
     port = free_port()
     entry = {"type": "mcp", "url": f"http://127.0.0.1:{port}/mcp?key=of-a-user"}
     process = http(port, calls)
@@ -229,9 +223,7 @@ def test_a_url_is_lost_and_found_again(load: Load, calls: Path) -> None:
         process.wait(SECONDS)
 
 
-def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(load, monkeypatch):
     token = "a-secret-token"
     says = refusal(load, stdio(env={"TOKEN": token, "INF_TEST_START": f"no license for {token}"}))
     assert "tools.yaml: tools[0]: the MCP server python" in says.replace(sys.executable, "python")
@@ -249,7 +241,7 @@ def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(
     assert "cannot be used: it did not answer within 1 seconds" in says
 
 
-def test_a_secret_of_the_wrong_type_is_not_shown(load: Load, tmp_path: Path) -> None:
+def test_a_secret_of_the_wrong_type_is_not_shown(load, tmp_path):
     says = refusal(load, stdio(env={"PIN": 918273645}))
     assert "tools[0].env.PIN: Input should be a valid string" in says and "918" not in says
     url = {"url": "http://127.0.0.1:1/mcp"}
@@ -262,14 +254,14 @@ def test_a_secret_of_the_wrong_type_is_not_shown(load: Load, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_close_ends_a_program_that_is_busy_and_a_call_during_it_or_later_starts_one(
-    load: Load, calls: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+    load, calls, capfd
+):
     tools = load(stdio(calls, exclude=["calculator"]))
     assert "calculator" not in tools
     assert asyncio.run(run(tools["block"], timeout=3)).error is not None
     assert until(lambda: noted(calls), SECONDS)
     [(_, server)] = noted(calls)
-    connection: Any = tools["pid"].function.server  # type: ignore[union-attr]
+    connection = tools["pid"].function.server
     ending = threading.Thread(target=connection.close)
     ending.start()  # for two seconds, as the tool blocks
     assert until(lambda: connection._session is None, SECONDS)
@@ -282,7 +274,7 @@ def test_close_ends_a_program_that_is_busy_and_a_call_during_it_or_later_starts_
     assert capfd.readouterr().out == ""
 
 
-def test_a_fork_leaves_the_server_alone(shared: Tools) -> None:
+def test_a_fork_leaves_the_server_alone(shared):
     before = result(shared["pid"])
     fork = os.fork()
     if fork == 0:
@@ -302,10 +294,10 @@ def verls(file: Path, servers: Any) -> dict[str, Any]:
     }
 
 
-def test_verls_own_form_loads_with_its_prefixes_and_its_rate(load: Load, tmp_path: Path) -> None:
+def test_verls_own_form_loads_with_its_prefixes_and_its_rate(load, tmp_path):
     program = raw()
     del program["type"]
-    servers: dict[str, Any] = {"a": program, "b": program}
+    servers = {"a": program, "b": program}
     tools = load(verls(tmp_path / "mcp.json", servers))
     assert [*tools] == ["a_say", "b_say"] and tools["a_say"].timeout == 7
     assert result(tools["a_say"]) != result(tools["b_say"])  # each its process
@@ -325,7 +317,7 @@ def test_verls_own_form_loads_with_its_prefixes_and_its_rate(load: Load, tmp_pat
     assert "cannot be used: ConnectError" in says and "a-secret-token" not in says
 
 
-def test_an_error_that_is_the_servers_own_and_a_wrong_byte_end_no_session(load: Load) -> None:
+def test_an_error_that_is_the_servers_own_and_a_wrong_byte_end_no_session(load):
     tools = load(raw(env={"TOKEN": "Bearer secret-of-a-user"}))
     assert [*tools] == ["say", "say2"]  # of two pages
     say = tools["say"]
@@ -335,7 +327,7 @@ def test_an_error_that_is_the_servers_own_and_a_wrong_byte_end_no_session(load: 
     assert result(say, noise=True) == before and result(say) == before  # in the same process
 
 
-def test_what_fails_at_a_url_is_an_error_of_its_own_call(load: Load) -> None:
+def test_what_fails_at_a_url_is_an_error_of_its_own_call(load):
     async def rows() -> list[Executed]:
         waiting = asyncio.ensure_future(run(tools["wait"]))
         await asyncio.to_thread(server.waits.wait, SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from _inf.tools.loading import import_beside
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def as_before():
     path, modules = list(sys.path), set(sys.modules)
     yield
     assert sys.path == path
@@ -26,7 +25,7 @@ def written(file: Path, text: str) -> Path:
     return file
 
 
-def test_module_and_package_beside_the_file_are_found_with_what_they_import(tmp_path: Path) -> None:
+def test_module_and_package_beside_the_file_are_found_with_what_they_import(tmp_path):
     written(tmp_path / "own_part.py", "X = 1")
     written(tmp_path / "own_module.py", "from own_part import X")
     written(tmp_path / "own_package" / "deep.py", "from .part import Y")
@@ -37,8 +36,8 @@ def test_module_and_package_beside_the_file_are_found_with_what_they_import(tmp_
 
 @pytest.mark.parametrize("part", ["own_name.py", "own_name/__init__.py", "own_name/deep.py"])
 def test_module_that_another_one_hides_is_refused_and_the_other_is_not_imported(
-    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, part, monkeypatch
+):
     first = written(tmp_path / "elsewhere" / part, "raise RuntimeError")
     beside = written(tmp_path / "beside" / part, "X = 'beside'")
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))

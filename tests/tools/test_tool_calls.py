@@ -6,7 +6,6 @@ import json
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +37,7 @@ def only(text: str, format: str) -> ToolCall:
 
 
 @pytest.mark.verl
-def test_every_parser_of_sglang_and_verl_is_a_format() -> None:
+def test_every_parser_of_sglang_and_verl_is_a_format():
     import verl
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
@@ -51,14 +50,14 @@ def test_every_parser_of_sglang_and_verl_is_a_format() -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_call_is_read_also_of_an_unknown_tool(format: str) -> None:
+def test_a_call_is_read_also_of_an_unknown_tool(format):
     for name, tools in (("search", TOOLS), ("find", TOOLS), ("find", [])):
         (call,) = parse(written(format, name), format, tools).calls
         assert (call.name, call.arguments, call.error) == (name, {"query": "Python"}, None)
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_instructions_show_a_call_that_is_read_or_there_are_none(format: str) -> None:
+def test_instructions_show_a_call_that_is_read_or_there_are_none(format):
     told = tool_instructions(TOOLS, format)
     assert bool(told) == (format in ("hermes", "qwen", "qwen25"))
     if told:
@@ -69,14 +68,14 @@ def test_instructions_show_a_call_that_is_read_or_there_are_none(format: str) ->
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("text", ["", "Nothing to call.", "f(x) = {1: 'a'} < 3 [see (1)]", "  \n"])
-def test_a_text_without_a_call_is_all_content(format: str, text: str) -> None:
+def test_a_text_without_a_call_is_all_content(format, text):
     for tools in (TOOLS, []):
         parsed = parse(text, format, tools)
         assert (parsed.content, parsed.calls) == (text, [])
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_call_that_is_cut_is_an_error_and_its_half_value_is_not_used(format: str) -> None:
+def test_a_call_that_is_cut_is_an_error_and_its_half_value_is_not_used(format):
     whole = written(format)
     call = only(whole[: whole.index("Python") + 3], format)
     assert call.error and call.arguments == {}
@@ -84,38 +83,38 @@ def test_a_call_that_is_cut_is_an_error_and_its_half_value_is_not_used(format: s
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_mangled_call_raises_nothing_and_is_not_lost(format: str) -> None:
+def test_a_mangled_call_raises_nothing_and_is_not_lost(format):
     whole = written(format)
     call = only(whole[: whole.index("query")] + "}]]" + whole[whole.index("Python") + 3 :], format)
     assert call.arguments == {}  # which the tool's schema then judges
 
 
 @pytest.mark.parametrize("format", SGLANG)
-def test_a_lost_call_beside_a_good_one_is_noticed(format: str) -> None:
+def test_a_lost_call_beside_a_good_one_is_noticed(format):
     calls = parse(f"{SGLANG[format]} no call\n{written(format)}", format, TOOLS).calls
     assert any(call.error for call in calls), calls
 
 
 @pytest.mark.verl
-def test_a_parsers_call_spans_the_whole_text_it_was_given() -> None:
+def test_a_parsers_call_spans_the_whole_text_it_was_given():
     text = f"Let me see. {written('deepseekv3')}"
     call = only(text, "deepseekv3")
     assert (call.raw_text, call.start_pos, call.end_pos) == (text, 0, len(text))
     assert parse(text, "deepseekv3", TOOLS).content == "Let me see."
 
 
-def test_a_wrong_format_is_refused_with_the_nearest() -> None:
+def test_a_wrong_format_is_refused_with_the_nearest():
     with pytest.raises(ToolError, match="format: 'hermess' .*did you mean 'hermes'"):
         parse("", "hermess", [])
     with pytest.raises(ToolError, match="format: 3 is not"):
-        parse("", 3, [])  # type: ignore[arg-type]
+        parse("", 3, [])
 
 
 # ─── Our own: positions ───
 
 
 @pytest.mark.parametrize("format", OWN)
-def test_calls_among_prose_are_found_where_they_are(format: str) -> None:
+def test_calls_among_prose_are_found_where_they_are(format):
     first, second = written(format), written(format, "find", "second")
     for prose in ("", "1 < 2, {so}\n", "é😀 ", 'I call "it" now. '):
         text = f"{prose}{first}\n{prose}{second} {prose}"
@@ -132,7 +131,7 @@ def test_calls_among_prose_are_found_where_they_are(format: str) -> None:
     st.sampled_from(OWN),
     st.text(st.sampled_from("<>/{}[]()\",= \nax:\\'") | st.characters()),
 )
-def test_no_text_raises_and_every_span_is_its_raw_text(format: str, noise: str) -> None:
+def test_no_text_raises_and_every_span_is_its_raw_text(format, noise):
     whole = written(format)
     for text in (noise, whole[: len(whole) // 2] + noise, noise + whole + noise):
         parsed, last = parse(text, format, TOOLS), 0
@@ -153,7 +152,7 @@ def test_no_text_raises_and_every_span_is_its_raw_text(format: str, noise: str) 
         '<|tool_call>call:f{a:<|"|>',
     ],
 )  # fmt: skip
-def test_a_model_that_repeats_itself_is_read_in_no_time(format: str, piece: str) -> None:
+def test_a_model_that_repeats_itself_is_read_in_no_time(format, piece):
     def seconds(pieces: int) -> float:
         start = time.process_time()
         parse(piece * pieces, format, TOOLS)
@@ -231,7 +230,7 @@ def test_a_model_that_repeats_itself_is_read_in_no_time(format: str, piece: str)
         ),
     ],
 )
-def test_call_of_another_spelling_is_read(format: str, text: str, arguments: Any) -> None:
+def test_call_of_another_spelling_is_read(format, text, arguments):
     call = only(text, format)
     assert (call.name, call.arguments, call.error) == ("search", arguments, None)
 
@@ -250,7 +249,7 @@ def test_call_of_another_spelling_is_read(format: str, text: str, arguments: Any
         ("function", "(a) sin(2), don't(x='"),
     ],
 )
-def test_an_answer_that_resembles_a_call_is_none(format: str, text: str) -> None:
+def test_an_answer_that_resembles_a_call_is_none(format, text):
     assert parse(text, format, TOOLS) == parse(text, format, [])
     assert parse(text, format, TOOLS).calls == []
     assert parse(text, format, TOOLS).content == text
@@ -271,13 +270,13 @@ def test_an_answer_that_resembles_a_call_is_none(format: str, text: str) -> None
         ("function", "search(", "its bracket is not closed"),
     ],
 )
-def test_a_wrong_call_gets_a_text_that_says_how_to_call(format: str, text: str, says: str) -> None:
+def test_a_wrong_call_gets_a_text_that_says_how_to_call(format, text, says):
     error = only(text, format).error
     assert error and says in error
 
 
 @pytest.mark.parametrize("format", ["hermes", "json", "xml", "llama3", "deepseekv32"])
-def test_arguments_nested_deeper_than_other_code_can_copy_are_an_error(format: str) -> None:
+def test_arguments_nested_deeper_than_other_code_can_copy_are_an_error(format):
     for levels, faulty in ((40, False), (400, True)):
         nested = "[" * levels + "]" * levels
         call = {
@@ -292,7 +291,7 @@ def test_arguments_nested_deeper_than_other_code_can_copy_are_an_error(format: s
         assert ("levels deep" in (found.error or "")) == faulty == (found.arguments == {})
 
 
-def test_a_broken_hermes_call_does_not_take_the_next_with_it() -> None:
+def test_a_broken_hermes_call_does_not_take_the_next_with_it():
     good = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
     for broken in (
         "<tool_call>{'name': 'search'}</tool_call>",
@@ -306,7 +305,7 @@ def test_a_broken_hermes_call_does_not_take_the_next_with_it() -> None:
         assert (second.name, second.error, second.raw_text) == ("search", None, good)
 
 
-def test_the_seeds_three_forms_are_read_as_written() -> None:
+def test_the_seeds_three_forms_are_read_as_written():
     arguments = {"query": "Python tutorials", "max_results": 5}
     values = "<query>Python tutorials</query>\n<max_results>5</max_results>"
     forms = {
@@ -322,7 +321,7 @@ def test_the_seeds_three_forms_are_read_as_written() -> None:
             assert [(call.name, call.arguments) for call in parsed.calls] == [("search", arguments)]
 
 
-def test_a_pythonic_call_stands_in_a_list_that_may_be_left_open() -> None:
+def test_a_pythonic_call_stands_in_a_list_that_may_be_left_open():
     text = "Sure: [search(query='a'), find(query=\"b)\", deep=[{'x': -1}])] there."
     parsed = parse(text, "pythonic", TOOLS)
     assert [call.name for call in parsed.calls] == ["search", "find"]
@@ -334,6 +333,6 @@ def test_a_pythonic_call_stands_in_a_list_that_may_be_left_open() -> None:
 
 
 @pytest.mark.parametrize("beside", ["\0", "\0\1\2", "[\0]", "```\0```"])
-def test_text_beside_a_call_is_kept_whatever_its_characters(beside: str) -> None:
+def test_text_beside_a_call_is_kept_whatever_its_characters(beside):
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     assert parse(f"{beside} {call}", "hermes", TOOLS).content == beside

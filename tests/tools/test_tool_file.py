@@ -34,7 +34,7 @@ VERLS_MCP = {
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Any:
+def written(tmp_path):
     def write(content: Any) -> Path:
         path = tmp_path / "tools.yaml"
         path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
@@ -44,13 +44,11 @@ def written(tmp_path: Path) -> Any:
 
 
 def renamed(name: str) -> dict[str, Any]:
-    return {"type": "function", "function": {**SCHEMA["function"], "name": name}}  # type: ignore[dict-item]
+    return {"type": "function", "function": {**SCHEMA["function"], "name": name}}
 
 
 @pytest.mark.verl
-def test_all_forms_mix_in_one_file_and_keep_their_schemas(
-    written: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_forms_mix_in_one_file_and_keep_their_schemas(written, monkeypatch, capsys):
     monkeypatch.setenv("INF_TEST_URL", "http://sandbox")
     config = {"type": "native", "url": "${oc.env:INF_TEST_URL}"}
     deep = {"type": "array", "items": {"type": "string"}, "minItems": 1}  # more than verl's has
@@ -76,9 +74,9 @@ def test_all_forms_mix_in_one_file_and_keep_their_schemas(
     assert capsys.readouterr().out == ""
 
 
-def test_the_shipped_file_holds_a_calculator_that_works() -> None:
+def test_the_shipped_file_holds_a_calculator_that_works():
     (tool,) = load_tools(ROOT / "tools.yaml")
-    limits: dict[str, Any] = {"timeout": 20, "max_length": 256, "side": "middle"}
+    limits = {"timeout": 20, "max_length": 256, "side": "middle"}
 
     def call(expression: str) -> Any:
         given = {"instance_id": "row", "execute_kwargs": {}, **limits}
@@ -89,7 +87,7 @@ def test_the_shipped_file_holds_a_calculator_that_works() -> None:
 
 
 @pytest.mark.verl
-def test_the_documented_file_and_the_shipped_ones_comment_load(written: Any) -> None:
+def test_the_documented_file_and_the_shipped_ones_comment_load(written):
     page = (ROOT / "docs/tools.md").read_text()
     tools = load_tools(written(page.split("```yaml\n")[1].split("```")[0]))
     assert [tool.name for tool in tools] == ["search", "calculator", "calc_gsm8k_reward"]
@@ -100,7 +98,7 @@ def test_the_documented_file_and_the_shipped_ones_comment_load(written: Any) -> 
     assert tool.name == "calc_gsm8k_reward" and tool.executable
 
 
-def test_class_of_a_module_beside_the_file_loads_and_sys_path_stays(written: Any) -> None:
+def test_class_of_a_module_beside_the_file_loads_and_sys_path_stays(written):
     path = written("- class_path: beside_tools.Mine")
     source = "from _inf.tools.calculator import Calculator\nclass Mine(Calculator):\n    pass\n"
     path.with_name("beside_tools.py").write_text(source)
@@ -155,7 +153,7 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
         ([VERLS_MCP], r"mcp_servers_config_path: none\.json cannot be read as JSON"),
     ],
 )
-def test_faults_are_named_by_file_entry_and_field(written: Any, content: Any, says: str) -> None:
+def test_faults_are_named_by_file_entry_and_field(written, content, says):
     path = written(content)
     with pytest.raises(ToolError, match=says) as refused:
         load_tools(path)
@@ -164,9 +162,7 @@ def test_faults_are_named_by_file_entry_and_field(written: Any, content: Any, sa
         load_tools(path.with_name("none.yaml"))
 
 
-def test_an_mcp_entry_without_the_package_says_what_to_install(
-    written: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_mcp_entry_without_the_package_says_what_to_install(written, monkeypatch):
     for module in ("mcp", "_inf.tools.mcp_server", "_inf.tools.mcp_transport"):
         monkeypatch.setitem(sys.modules, module, None)
     path = written([{"type": "mcp", "command": "x"}])

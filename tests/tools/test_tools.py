@@ -28,7 +28,7 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 WEATHER = {"name": "weather", "description": "The weather.", "parameters": PARAMETERS}
-RULES: dict[str, Any] = {"timeout": 20.0, "max_length": 10_000, "side": "left"}
+RULES = {"timeout": 20.0, "max_length": 10_000, "side": "left"}
 RULES |= {"instance_id": "row", "execute_kwargs": {}}
 
 
@@ -72,7 +72,7 @@ def partly_described(left: int, right: int = 1) -> int:
     return left * right
 
 
-def unhinted(city):  # type: ignore[no-untyped-def]
+def unhinted(city):
     """
     The weather.
 
@@ -94,10 +94,10 @@ def run(given: Tool | Callable[..., Any], arguments: Any = None, **limits: Any) 
 # ─── What is a tool ───
 
 
-def test_a_schema_is_taken_with_and_without_its_shell_and_copied() -> None:
-    mine: dict[str, Any] = {**WEATHER, "parameters": {**PARAMETERS}}
+def test_a_schema_is_taken_with_and_without_its_shell_and_copied():
+    mine = {**WEATHER, "parameters": {**PARAMETERS}}
     read = {**WEATHER, "parameters": {**PARAMETERS, "required": np.array(["city"])}}
-    forms: list[Any] = [[{"type": "function", "function": mine}], [{"type": "function", **mine}]]
+    forms = [[{"type": "function", "function": mine}], [{"type": "function", **mine}]]
     forms.append(np.array([read], dtype=object))  # of a parquet file
     for form in (*forms, [mine]):
         [made] = as_tools(form)
@@ -117,9 +117,7 @@ def test_a_schema_is_taken_with_and_without_its_shell_and_copied() -> None:
         (partly_described, "Multiply.", {"description": "The left one."}),
     ],
 )
-def test_a_function_becomes_a_tool_by_its_hints_and_docstring(
-    function: Any, said: str, left: dict[str, str]
-) -> None:
+def test_a_function_becomes_a_tool_by_its_hints_and_docstring(function, said, left):
     [made] = as_tools([function])
     assert made.name == function.__name__ and made.function is function and made.executable
     assert made.schema["function"]["description"] == said
@@ -166,7 +164,7 @@ SLOW = "^(a|aa)+$"
         ([{"name": "f", "parameters": {"type": "object", "x": {1}}}], "it is not JSON"),
     ],
 )
-def test_a_wrong_definition_is_refused_by_index_and_field(given: Any, says: str) -> None:
+def test_a_wrong_definition_is_refused_by_index_and_field(given, says):
     with pytest.raises(ToolError, match=says):
         as_tools(given)
 
@@ -195,14 +193,12 @@ ELSEWHERE = {"properties": {"x": {"$ref": "http://localhost:9/s.json"}}}  # is n
         (PATTERNS, {"x": "b"}, "x: 'b' does not match"),
     ],
 )
-def test_arguments_are_held_to_the_schema_in_words_for_the_model(
-    parameters: Any, arguments: Any, says: str
-) -> None:
+def test_arguments_are_held_to_the_schema_in_words_for_the_model(parameters, arguments, says):
     asked = Tool("f", {"function": {"parameters": {"type": "object", **parameters}}})
     assert re.search(says, argument_fault(asked, arguments) or "")
 
 
-def test_pattern_that_takes_hours_is_an_error_of_its_call() -> None:
+def test_pattern_that_takes_hours_is_an_error_of_its_call():
     parameters = {"type": "object", "properties": {"x": {"type": "string", "pattern": SLOW}}}
     started = time.monotonic()
     fault = argument_fault(
@@ -211,7 +207,7 @@ def test_pattern_that_takes_hours_is_an_error_of_its_call() -> None:
     assert "takes more than" in str(fault) and time.monotonic() - started < 20
 
 
-def test_patterns_of_names_are_not_searched() -> None:
+def test_patterns_of_names_are_not_searched():
     parameters = {"type": "object", "patternProperties": {SLOW: {}}, "additionalProperties": False}
     started = time.monotonic()
     tool = Tool("f", {"function": {"parameters": parameters}})
@@ -220,7 +216,7 @@ def test_patterns_of_names_are_not_searched() -> None:
 
 
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
-def test_check_of_references_that_double_is_an_error_of_its_call(keyword: str) -> None:
+def test_check_of_references_that_double_is_an_error_of_its_call(keyword):
     links = {f"a{n}": {"anyOf": [{keyword: f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
     defs = {**links, "a40": {"type": "integer"}}
     parameters = {"type": "object", "$defs": defs, "properties": {"x": {keyword: "#/$defs/a0"}}}
@@ -245,7 +241,7 @@ def test_check_of_references_that_double_is_an_error_of_its_call(keyword: str) -
         ("a\ud800b", "a?b"),
     ],
 )
-def test_a_result_is_text(value: Any, text: str) -> None:
+def test_a_result_is_text(value, text):
     done = run(lambda: value)
     assert (done.text, done.error, done.truncated) == (text, None, False)
 
@@ -273,7 +269,7 @@ async def raises_exit_async() -> None:
         (lambda: 10**5000, "ValueError"),
     ],
 )
-def test_a_tool_that_fails_is_an_error_for_the_model(function: Any, says: str) -> None:
+def test_a_tool_that_fails_is_an_error_for_the_model(function, says):
     done = run(function)
     assert done.error and done.text == f"Error: f failed: {done.error}"
     assert re.search(says, done.error)
@@ -290,7 +286,7 @@ async def hangs_async() -> None:
             return
 
 
-def test_a_tool_that_hangs_is_left_behind() -> None:
+def test_a_tool_that_hangs_is_left_behind():
     release = threading.Event()
     for function in (release.wait, hangs_async):
         done = run(tool(function), timeout=0.05)
@@ -299,7 +295,7 @@ def test_a_tool_that_hangs_is_left_behind() -> None:
     release.set()
 
 
-def test_a_hung_thread_does_not_hold_the_exit_of_the_interpreter() -> None:
+def test_a_hung_thread_does_not_hold_the_exit_of_the_interpreter():
     script = (
         "import asyncio, time\n"
         "from _inf.tools.execution import execute\n"
@@ -315,8 +311,8 @@ def test_a_hung_thread_does_not_hold_the_exit_of_the_interpreter() -> None:
     assert "did not answer" in ran.stdout
 
 
-def test_the_callers_cancellation_comes_out_and_reaches_the_tool() -> None:
-    seen: list[str] = []
+def test_the_callers_cancellation_comes_out_and_reaches_the_tool():
+    seen = []
 
     async def watched() -> None:
         seen.append("begun")
@@ -339,13 +335,13 @@ def test_the_callers_cancellation_comes_out_and_reaches_the_tool() -> None:
     assert seen == ["begun", "cancelled"]
 
 
-def test_a_tool_cannot_change_the_recorded_arguments() -> None:
+def test_a_tool_cannot_change_the_recorded_arguments():
     arguments = {"items": [3, 1, 2]}
     assert run(lambda items: items.sort() or items, arguments).text == "[1, 2, 3]"
     assert arguments == {"items": [3, 1, 2]}
 
 
-def test_an_async_callable_and_a_wrapped_one_are_awaited() -> None:
+def test_an_async_callable_and_a_wrapped_one_are_awaited():
     class Multiplies:
         async def __call__(self, left: int) -> int:
             return left
@@ -366,7 +362,7 @@ def test_an_async_callable_and_a_wrapped_one_are_awaited() -> None:
         ("right", "(15 characters cut)...56789"),
     ],
 )
-def test_a_long_result_is_cut_with_a_mark_where_verl_cuts(side: str, text: str) -> None:
+def test_a_long_result_is_cut_with_a_mark_where_verl_cuts(side, text):
     done = run(lambda: "0123456789" * 2, max_length=5, side=side)
     assert (done.text, done.truncated, done.error) == (text, True, None)
     whole = run(lambda: "01234", max_length=5, side=side)
@@ -380,7 +376,7 @@ def verl_tool(returned: Any) -> Tool:
     from verl.tools.base_tool import BaseTool
     from verl.tools.schemas import OpenAIFunctionToolSchema
 
-    class Returns(BaseTool):  # type: ignore[misc]
+    class Returns(BaseTool):
         async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
             return returned(instance_id, parameters, kwargs) if callable(returned) else returned
 
@@ -393,7 +389,7 @@ def verl_tool(returned: Any) -> Tool:
 
 
 @pytest.mark.verl
-def test_what_a_verl_tool_returns_is_tolerated_where_it_is_obvious() -> None:
+def test_what_a_verl_tool_returns_is_tolerated_where_it_is_obvious():
     from verl.tools.schemas import ToolResponse
 
     made = verl_tool(lambda *got: (ToolResponse(text=str(got)), 0.5, {"calls": 1}))
@@ -410,15 +406,15 @@ def test_what_a_verl_tool_returns_is_tolerated_where_it_is_obvious() -> None:
 
 
 @pytest.mark.verl
-def test_metrics_of_a_call_stay_as_they_were_when_it_ended() -> None:
+def test_metrics_of_a_call_stay_as_they_were_when_it_ended():
     counted = {"calls": 0, "all": [0]}
 
     def count(*_: Any) -> Any:
-        counted["all"].append(1)  # type: ignore[attr-defined]
+        counted["all"].append(1)
         return "text", 0.0, counted
 
     made = verl_tool(count)
     first, second = run(made, {"x": "y"}), run(made, {"x": "y"})
     assert (first.metrics["all"], second.metrics["all"]) == ([0, 1], [0, 1, 1])
-    counted["all"].append(counted)  # type: ignore[attr-defined]
+    counted["all"].append(counted)
     assert "contain themselves" in str(run(made, {"x": "y"}).error)

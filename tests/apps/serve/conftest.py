@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from openai import OpenAI
 
-from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
-from tests.support.scripted_thoughts import Speaker, speaking
+from tests.support.scripted_thoughts import speaking
 from tests.support.serve_clients import Http, client
 from tests.support.tool_calling import TOOL_MODEL
 
 
 @pytest.fixture(scope="session")
-def tiny_server(tiny: InferenceEngine) -> Iterator[InferenceServer]:
+def tiny_server(tiny):
     with tiny.serve() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def tiny_client(tiny_server: InferenceServer) -> OpenAI:
+def tiny_client(tiny_server):
     return client(tiny_server)
 
 
 @pytest.fixture(scope="session")
-def http(tiny_server: InferenceServer) -> Http:
+def http(tiny_server):
     return Http(tiny_server)
 
 
 @pytest.fixture(autouse=True)
-def sessions_of_the_test_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+def sessions_of_the_test_alone(request):
     """Names may be used again, by the same test too when it is repeated."""
     names = {"tiny_server", "caller_server"} & {*request.fixturenames}
     servers = [request.getfixturevalue(name) for name in names]
@@ -42,7 +38,7 @@ def sessions_of_the_test_alone(request: pytest.FixtureRequest) -> Iterator[None]
 
 
 @pytest.fixture(scope="session")
-def caller() -> Iterator[InferenceEngine]:
+def caller():
     """The model that calls tools, on the backend that starts in a second."""
     rollout = {"name": "hf", "dtype": "float32", "prompt_length": 1024, "response_length": 256}
     with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
@@ -50,25 +46,25 @@ def caller() -> Iterator[InferenceEngine]:
 
 
 @pytest.fixture(scope="session")
-def caller_server(caller: InferenceEngine) -> Iterator[InferenceServer]:
+def caller_server(caller):
     with caller.serve() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def spoken() -> Iterator[tuple[Speaker, InferenceEngine]]:
+def spoken():
     """An engine whose answers a test gives in advance, thoughts and calls among them."""
     with speaking() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def server(spoken: tuple[Speaker, InferenceEngine]) -> Iterator[InferenceServer]:
+def server(spoken):
     """A server on the engine of `spoken`."""
     with spoken[1].serve() as server:
         yield server
 
 
 @pytest.fixture
-def speaker(spoken: tuple[Speaker, InferenceEngine]) -> Speaker:
+def speaker(spoken):
     return spoken[0]

@@ -8,14 +8,13 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from _inf.apps.serve.server import InferenceServer
-from inf import InferenceEngine
 from tests.support.pages import ROOT
 from tests.support.scripted_server import MODEL
 from tests.support.scripted_thoughts import Speaker, sampled, speaking
@@ -45,18 +44,18 @@ def call(name: str, **arguments: Any) -> str:
 DONE = "<think>Good.</think>All is done."
 BASH = f"<think>I look.</think>Looking.\n{call('Bash', command=WRITE, description='Look')}"
 SHELL = f"<think>I look.</think>Looking.\n{call('exec_command', cmd=WRITE)}"
-PART: Any = {"description": "Look", "prompt": TASK, "subagent_type": "general-purpose"}
+PART = {"description": "Look", "prompt": TASK, "subagent_type": "general-purpose"}
 HELP = f"<think>I ask.</think>{call('Agent', **PART, run_in_background=False)}"
 
 
 @pytest.fixture(scope="module")
-def spoken() -> Iterator[tuple[Speaker, InferenceEngine]]:
+def spoken():
     with speaking(lengths=LENGTHS) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def server(spoken: tuple[Speaker, InferenceEngine]) -> Iterator[InferenceServer]:
+def server(spoken):
     with spoken[1].serve() as server:
         yield server
 
@@ -107,7 +106,7 @@ def codex(url: str, folder: Path) -> str:
 
 def refusals(server: InferenceServer) -> Counter[str]:
     """How many requests were not answered, by the route and status."""
-    found: Counter[str] = Counter()
+    found = Counter()
     for line in Http(server).client.get("/metrics").text.splitlines():
         if line.startswith("inf_http_requests_total{") and 'status="200"' not in line:
             name, _, count = line.rpartition(" ")
@@ -116,7 +115,7 @@ def refusals(server: InferenceServer) -> Counter[str]:
 
 
 @pytest.fixture(autouse=True)
-def all_requests_are_answered(server: InferenceServer) -> Iterator[None]:
+def all_requests_are_answered(server):
     before = refusals(server)
     yield
     assert not refusals(server) - before
@@ -128,9 +127,7 @@ def ids_of(speaker: Speaker, *said: str) -> list[int]:
 
 
 @pytest.mark.parametrize("program", ["claude", "codex"])
-def test_run_is_one_trace(
-    program: str, spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
-) -> None:
+def test_run_is_one_trace(program, spoken, server, tmp_path):
     look, url = BASH if program == "claude" else SHELL, server.session(program, task=TASK)
     spoken[0].says(look, DONE)
     if program == "claude":
@@ -144,9 +141,7 @@ def test_run_is_one_trace(
     assert trace.finish_reasons == ["tool_calls", "stop"]
 
 
-def test_claude_codes_sub_agent_is_another_trace_of_the_rollout(
-    spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
-) -> None:
+def test_claude_codes_sub_agent_is_another_trace_of_the_rollout(spoken, server, tmp_path):
     spoken[0].says(HELP, BASH, "<think>Hm.</think>Seen.", DONE)
     url = server.session("claude-helped", task=TASK)
     result = claude(url, tmp_path, "Agent,Bash")
@@ -160,9 +155,7 @@ def test_claude_codes_sub_agent_is_another_trace_of_the_rollout(
 
 
 @pytest.mark.parametrize("form", ["openai", "anthropic"])
-def test_mini_swe_agents_run_is_one_trace(
-    form: str, spoken: tuple[Speaker, InferenceEngine], server: InferenceServer, tmp_path: Path
-) -> None:
+def test_mini_swe_agents_run_is_one_trace(form, spoken, server, tmp_path):
     look, end = (
         f"<think>I look.</think>Looking.\n{call('bash', command=command)}"
         for command in (WRITE, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 
 from _inf.apps.serve import app, connections, responses
 from _inf.apps.serve.bodies import read_body
-from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
 from tests.support.grammars import HOSTILE_SCHEMAS
 from tests.support.serve_clients import CHAT, Http, user
@@ -26,7 +24,7 @@ HEALTH_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
-def client(caller_server: InferenceServer) -> httpx.Client:
+def client(caller_server):
     return Http(caller_server).client
 
 
@@ -42,17 +40,17 @@ def forced(*schemas: Any) -> bytes:
 
 
 def nested(depth: int) -> Any:
-    inner: Any = {}
+    inner = {}
     for _ in range(depth):
         inner = {"type": "object", "properties": {"a": inner}}
     return inner
 
 
-DOUBLED: Any = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(24)}
+DOUBLED = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(24)}
 EXPANDING = {"$defs": {"a24": {"type": "integer"}, **DOUBLED}, "$ref": "#/$defs/a0"}
 # They are made when they are sent: some have megabytes. What else a schema or a regex can cost is
 # in tests/request/test_grammar.py.
-BODIES: dict[str, Callable[[], bytes]] = {
+BODIES = {
     **{f"tool: {name}": partial(forced, each) for name, each in HOSTILE_SCHEMAS.items()},
     "references of a tool that double": lambda: forced(EXPANDING),
     "3,000 tools of which one is called": lambda: forced(*[{}] * 3_000),
@@ -71,9 +69,7 @@ BODIES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_health_is_answered_while_a_costly_request_is(
-    name: str, client: httpx.Client, caller_server: InferenceServer
-) -> None:
+def test_health_is_answered_while_a_costly_request_is(name, client, caller_server):
     health, slowest = Http(caller_server).client, 0.0
     with ThreadPoolExecutor(1) as threads:
         costly = threads.submit(client.post, CHAT, content=BODIES[name]())
@@ -84,9 +80,7 @@ def test_health_is_answered_while_a_costly_request_is(
     assert not costly.result().is_server_error and slowest < HEALTH_SECONDS
 
 
-def test_bodies_are_read_beside_the_loop_that_answers(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bodies_are_read_beside_the_loop_that_answers(client, monkeypatch):
     """Of each route that has one: `json` and pydantic take a second for 16 MiB."""
     loops = []
 
@@ -102,7 +96,7 @@ def test_bodies_are_read_beside_the_loop_that_answers(
     assert loops == [None] * len(paths)
 
 
-def test_other_threads_run_while_a_long_response_is_written() -> None:
+def test_other_threads_run_while_a_long_response_is_written():
     """`json.dumps` holds the interpreter for all of it."""
     choices = [{"index": n, "token_ids": [*range(50)]} for n in range(20_000)]
     with ThreadPoolExecutor(1) as threads:

@@ -10,25 +10,24 @@ import pytest
 from openai import OpenAI
 
 from _inf.apps.serve.item_bodies import ItemsBody, ItemsChat
-from _inf.apps.serve.server import InferenceServer
-from tests.support.scripted_thoughts import CALL, SAID, THOUGHT_CALL, Speaker, sampled
+from tests.support.scripted_thoughts import CALL, SAID, THOUGHT_CALL, sampled
 from tests.support.serve_clients import client, user
 
 PATCH = '<tool_call>\n{"name": "patch", "arguments": {"input": "+a\\n"}}\n</tool_call>'
 SPAWN = '<tool_call>\n{"name": "agents__spawn", "arguments": {}}\n</tool_call>'
 SCHEMA = {"type": "object", "properties": {"at": {"type": "integer"}}}
-LOOK: Any = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}
-TOOLS: list[Any] = [
+LOOK = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}
+TOOLS = [
     LOOK,
     {"type": "custom", "name": "patch", "format": {"type": "grammar", "definition": "start: /./"}},
     {"type": "namespace", "name": "agents", "tools": [{**LOOK, "name": "spawn"}]},
 ]
 ASK = "What is the capital?"
-KEPT: Any = {"include": ["reasoning.encrypted_content"], "store": False}
+KEPT = {"include": ["reasoning.encrypted_content"], "store": False}
 
 
 @pytest.fixture
-def api(server: InferenceServer) -> OpenAI:
+def api(server):
     return client(server)
 
 
@@ -50,8 +49,8 @@ def checked(events: list[Any]) -> Any:
     assert [event.sequence_number for event in events] == [*range(len(events))]
     assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
     *rest, last = events[2:]
-    texts: dict[int, str] = {}
-    done: list[Any] = []
+    texts = {}
+    done = []
     for event in rest:
         assert event.output_index == len(done)
         if event.type.endswith(".delta"):
@@ -81,11 +80,9 @@ def checked(events: list[Any]) -> Any:
         ("Paris.", "repetition", ["message"], "incomplete"),
     ],
 )
-def test_stream_ends_in_the_whole_response(
-    speaker: Speaker, api: OpenAI, said: str, ends: str, kinds: list[str], status: str
-) -> None:
+def test_stream_ends_in_the_whole_response(speaker, api, said, ends, kinds, status):
     speaker.says(said, ends=ends)
-    fields: Any = {"tools": TOOLS, "max_output_tokens": 200, **KEPT}
+    fields = {"tools": TOOLS, "max_output_tokens": 200, **KEPT}
     whole = create(api, **fields)
     assert [item.type for item in whole.output] == kinds and whole.status == status
     assert whole.usage.output_tokens == min(len(speaker.answer), 200)
@@ -99,7 +96,7 @@ def test_stream_ends_in_the_whole_response(
     assert "start: /./" in speaker.prompts[-1]  # the grammar, which only the model reads
 
 
-def test_aborted_answer_is_an_error(speaker: Speaker, api: OpenAI) -> None:
+def test_aborted_answer_is_an_error(speaker, api):
     speaker.says(SAID, ends="abort")
     with pytest.raises(openai.InternalServerError, match="paused") as refused:
         create(api, tools=TOOLS)
@@ -116,7 +113,7 @@ def test_aborted_answer_is_an_error(speaker: Speaker, api: OpenAI) -> None:
 # ─── Prompts ───
 
 
-def test_items_are_rendered_as_the_chats_messages(speaker: Speaker, api: OpenAI) -> None:
+def test_items_are_rendered_as_the_chats_messages(speaker, api):
     def text(role: str, said: str, kind: str = "input_text") -> Any:
         return {"type": "message", "role": role, "content": [{"type": kind, "text": said}]}
 
@@ -145,7 +142,7 @@ def test_items_are_rendered_as_the_chats_messages(speaker: Speaker, api: OpenAI)
     ]
 
 
-def test_fields_are_those_of_chats() -> None:
+def test_fields_are_those_of_chats():
     same = {"top_k": 5, "repetition_penalty": 1.1, "seed": 4, "frequency_penalty": 0.5, "stop": "x"}
     sent = {
         "input": ASK,
@@ -159,7 +156,7 @@ def test_fields_are_those_of_chats() -> None:
     chat = ItemsChat.of(ItemsBody.model_validate(sent | same), "{{ reasoning_effort }}")
     keywords = chat.keywords()
     assert keywords["json_schema"] == SCHEMA and keywords["max_tokens"] == 7
-    assert chat.tool_choice.function.name == "look"  # type: ignore[union-attr]
+    assert chat.tool_choice.function.name == "look"
     assert keywords["chat_template_kwargs"] == {"reasoning_effort": "low", "a": 1}
     assert same.items() <= keywords.items()
 
@@ -168,20 +165,18 @@ def test_fields_are_those_of_chats() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_conversation_is_one_trace_of_the_sampled_ids(
-    stream: bool, speaker: Speaker, server: InferenceServer
-) -> None:
+def test_conversation_is_one_trace_of_the_sampled_ids(stream, speaker, server):
     """Of a client that sends back the items it got."""
     said = [f"<think>Look.</think>So:\n{CALL}", PATCH, f"<think>And</think>{SPAWN}", SAID]
     speaker.says(*said)
     name = f"items-{stream}"
-    items: list[Any] = [user(ASK)]
+    items = [user(ASK)]
     ids, api = list[int](), client(server, name)
     for _ in said:
-        asked: Any = {"model": "some-model", "input": items, "tools": TOOLS, **KEPT}
+        asked = {"model": "some-model", "input": items, "tools": TOOLS, **KEPT}
         if stream:
             with api.responses.stream(**asked) as events:
-                answer: Any = events.until_done().get_final_response()
+                answer = events.until_done().get_final_response()
         else:
             answer = api.responses.create(**asked)
         ids += speaker.answer
@@ -201,8 +196,7 @@ def test_conversation_is_one_trace_of_the_sampled_ids(
 SPAWNS = {"type": "custom", "name": "agents__spawn"}
 
 
-def test_what_would_change_the_answer_is_refused_by_name(api: OpenAI) -> None:
-    fields: Any
+def test_what_would_change_the_answer_is_refused_by_name(api):
     for fields, named in (
         ({"previous_response_id": "resp_1"}, "unknown key; nothing is stored"),
         ({"store": True}, "store"),
@@ -219,10 +213,10 @@ def test_what_would_change_the_answer_is_refused_by_name(api: OpenAI) -> None:
             create(api, **fields)
 
 
-def test_tool_that_is_left_out_is_named_in_a_header(speaker: Speaker, api: OpenAI) -> None:
+def test_tool_that_is_left_out_is_named_in_a_header(speaker, api):
     """Codex always sends it."""
     speaker.says("Yes.")
-    tools: list[Any] = [LOOK, {"type": "web_search", "external_web_access": False}]
+    tools = [LOOK, {"type": "web_search", "external_web_access": False}]
     for given, stream in ((tools, False), (tools, True), (tools[:1], False)):
         answer = api.responses.with_raw_response.create(
             model="some-model", input=ASK, tools=given, stream=stream

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
 from tests.support.serve_clients import CHAT, COMPLETION, Http, user
 
@@ -17,7 +16,7 @@ TWO = {"max_tokens": 2, "return_token_ids": True}
 
 
 def rendered(tiny: InferenceEngine, messages: Any) -> list[int]:
-    ids: Any = tiny.tokenizer.apply_chat_template(
+    ids = tiny.tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_dict=False
     )
     return list(ids)
@@ -33,7 +32,7 @@ def of_length(tiny: InferenceEngine, tokens: int, before: list[Any]) -> list[Any
     return [*before, user(text)]
 
 
-def test_prompt_length_bounds_first_turns_only(tiny: InferenceEngine, http: Http) -> None:
+def test_prompt_length_bounds_first_turns_only(tiny, http):
     limits = tiny.model.limits
     result = [user("Hi"), {"role": "tool", "content": "Hello", "tool_call_id": "a"}]
     for before, most, limit in (
@@ -51,9 +50,7 @@ def test_prompt_length_bounds_first_turns_only(tiny: InferenceEngine, http: Http
         assert f" {most + 1} tokens" in error["message"] and f" {limit} " in error["message"]
 
 
-def test_ids_that_go_on_from_an_answer_are_a_later_turn(
-    tiny: InferenceEngine, tiny_server: InferenceServer
-) -> None:
+def test_ids_that_go_on_from_an_answer_are_a_later_turn(tiny, tiny_server):
     limits, http = tiny.model.limits, Http(tiny_server, "long")
     ids = [7] * limits.prompt
     for _ in range(2):
@@ -67,9 +64,7 @@ def test_ids_that_go_on_from_an_answer_are_a_later_turn(
         assert error["code"] == "context_length_exceeded"
 
 
-def test_later_turn_is_cut_only_where_its_answer_would_not_fit(
-    tiny: InferenceEngine, http: Http
-) -> None:
+def test_later_turn_is_cut_only_where_its_answer_would_not_fit(tiny, http):
     limits = tiny.model.limits
     long = of_length(tiny, limits.total + 9, BEFORE)
     extra = {"truncate_prompt": "left", "stop_token_ids": [*range(384)]}  # one token

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from _inf.apps.serve.message_responses import MessagesResponses
 from _inf.apps.serve.responses import ChatResponses
 from _inf.apps.serve.server import InferenceServer, _listen
 from _inf.backends.openai.http import httpx
-from inf import EngineDeadError, InferenceEngine
+from inf import EngineDeadError
 from tests.support.schedulers import in_flight
 from tests.support.scripts import INF, START_SECONDS, script, until
 from tests.support.serve_clients import COMPLETION, Http
@@ -43,7 +42,7 @@ def raw_request(server: InferenceServer, stream: bool = False) -> socket.socket:
     return connection
 
 
-def test_connections_send_each_event_at_once() -> None:
+def test_connections_send_each_event_at_once():
     with _listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()
         with accepted:
@@ -51,7 +50,7 @@ def test_connections_send_each_event_at_once() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_abandoned_request_is_aborted_in_the_engine(stream: bool, mortal: InferenceEngine) -> None:
+def test_abandoned_request_is_aborted_in_the_engine(stream, mortal):
     with mortal.serve() as server:
         connections = [raw_request(server, stream) for _ in range(3)]
         assert until(lambda: in_flight(mortal) == 3, 30)
@@ -64,9 +63,7 @@ def test_abandoned_request_is_aborted_in_the_engine(stream: bool, mortal: Infere
 
 
 @pytest.mark.verl
-def test_engine_that_dies_is_restarted_once(
-    mortal: InferenceEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_engine_that_dies_is_restarted_once(mortal, caplog):
     if mortal.weight_version:  # one whose weights were updated stays dead
         mortal.restart()
     ask = {"prompt": "Hi", "max_tokens": 2}
@@ -107,8 +104,8 @@ def settled(keeper: EngineKeeper) -> str:
     return keeper.status
 
 
-def test_engine_that_dies_is_restarted_again_once_it_has_answered() -> None:
-    engine: Any = Dead()
+def test_engine_that_dies_is_restarted_again_once_it_has_answered():
+    engine = Dead()
     keeper = EngineKeeper(engine)
     assert keeper.status == "restarting" and settled(keeper) == "ok"
     keeper.answered()
@@ -117,15 +114,15 @@ def test_engine_that_dies_is_restarted_again_once_it_has_answered() -> None:
     assert (engine.restarts, keeper.restarts) == (2, 2)
     engine.dead = True  # before an answer
     assert settled(keeper) == "dead" and engine.restarts == 2
-    failing: Any = Dead(fails=True)
+    failing = Dead(fails=True)
     keeper = EngineKeeper(failing)
     assert keeper.status == "restarting" and settled(keeper) == "dead" == keeper.status
     assert failing.restarts == 1
 
 
-def test_engine_with_updated_weights_or_shut_down_is_not_restarted() -> None:
+def test_engine_with_updated_weights_or_shut_down_is_not_restarted():
     for change in ({"weight_version": 3}, {"closed": True}):
-        engine: Any = Dead()
+        engine = Dead()
         engine.dead = False
         keeper = EngineKeeper(engine)
         keeper.answered()  # by the first weights
@@ -143,7 +140,7 @@ rollout: {{dtype: float32, prompt_length: 512, response_length: 128, max_model_l
 
 @pytest.mark.engine
 @pytest.mark.slow
-def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
+def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG.format(model=tiny_model()))
     arguments = ["serve", "--port", "0", "-c", str(tmp_path / "config.yaml")]
     with script(INF, tmp_path, arguments=arguments) as run:
@@ -173,9 +170,7 @@ def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
         assert "Traceback" not in run.err
 
 
-def test_requests_beyond_the_limit_are_aborted_at_the_end(
-    mortal: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_beyond_the_limit_are_aborted_at_the_end(mortal, monkeypatch):
     monkeypatch.setattr("_inf.apps.serve.server.FINISH_SECONDS", 1)
     with mortal.serve() as server:
         connection = raw_request(server)
@@ -190,7 +185,7 @@ def test_requests_beyond_the_limit_are_aborted_at_the_end(
 # ─── Totals ───
 
 
-def test_metrics_count_requests_tokens_and_what_runs(http: Http) -> None:
+def test_metrics_count_requests_tokens_and_what_runs(http):
     assert http.get("/version") == {"version": inf.__version__}
 
     def totals() -> dict[str, float]:
@@ -217,7 +212,7 @@ PING = 0.05  # seconds
 
 def sent(*waits: float, ping: str = ": ping\n\n") -> list[dict[str, Any]]:
     """What a stream sends whose events come after so many seconds each."""
-    found: list[dict[str, Any]] = []
+    found = []
 
     async def events() -> AsyncGenerator[str, None]:
         for number, wait in enumerate(waits):
@@ -240,7 +235,7 @@ def sent(*waits: float, ping: str = ": ping\n\n") -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", [ChatResponses, MessagesResponses])
-def test_stream_pings_while_it_holds_back(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_pings_while_it_holds_back(kind, monkeypatch):
     monkeypatch.setattr("_inf.apps.serve.connections.PING_SECONDS", PING)
     start, first, one, *rest, two, end = sent(0, PING * 10, ping=kind.ping)
     assert start["type"] == "http.response.start"

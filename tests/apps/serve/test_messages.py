@@ -10,27 +10,25 @@ import pytest
 from pydantic import BaseModel
 
 from _inf.apps.serve.message_bodies import MessagesBody
-from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
-from inf import InferenceEngine
-from tests.support.scripted_thoughts import BAD_CALL, CALL, SAID, THOUGHT_CALL, Speaker, sampled
+from tests.support.scripted_thoughts import BAD_CALL, CALL, SAID, THOUGHT_CALL, sampled
 from tests.support.serve_clients import CHAT, KEY, MESSAGES, Http, user
 from tests.support.tool_calling import GREETING, answer, question
 
 SCHEMA = {"type": "object", "properties": {"at": {"type": "integer"}}}
 TOOL = {"name": "look", "description": "Looks.", "input_schema": SCHEMA}
-FORMAT: dict[str, Any] = {"type": "json_schema", "schema": {"type": "object"}}
-ASK: list[Any] = [user("What is the capital?")]
-BODY: dict[str, Any] = {"max_tokens": 200, "messages": ASK}
+FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
+ASK = [user("What is the capital?")]
+BODY = {"max_tokens": 200, "messages": ASK}
 
 
 @pytest.fixture(scope="module")
-def http(server: InferenceServer) -> Http:
+def http(server):
     return Http(server)
 
 
 @pytest.fixture(scope="module")
-def anthropic() -> Any:
+def anthropic():
     return pytest.importorskip("anthropic", reason="the package comes with SGLang")
 
 
@@ -51,15 +49,7 @@ def connected(anthropic: Any, http: Http) -> Any:
         ("Paris.", "repetition", ["text"], "max_tokens"),
     ],
 )
-def test_stream_joins_to_the_whole_message(
-    speaker: Speaker,
-    http: Http,
-    anthropic: Any,
-    said: str,
-    ends: str,
-    kinds: list[str],
-    reason: str,
-) -> None:
+def test_stream_joins_to_the_whole_message(speaker, http, anthropic, said, ends, kinds, reason):
     """As the package joins it."""
     speaker.says(said, ends=ends)
     api = connected(anthropic, http).messages
@@ -78,9 +68,7 @@ def test_stream_joins_to_the_whole_message(
     assert {name: stream[name] for name in whole} == whole
 
 
-def test_stop_sequence_is_named(
-    speaker: Speaker, http: Http, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_sequence_is_named(speaker, http, monkeypatch):
     speaker.says("It is")
     monkeypatch.setattr(speaker, "stop_reason", "Paris")
     whole = http.post(MESSAGES, **BODY, stop_sequences=["Paris"])
@@ -88,7 +76,7 @@ def test_stop_sequence_is_named(
 
 
 @pytest.mark.parametrize("said", [SAID, CALL])
-def test_aborted_answer_is_an_error(speaker: Speaker, http: Http, said: str) -> None:
+def test_aborted_answer_is_an_error(speaker, http, said):
     speaker.says(said, ends="abort")
     whole = http.post(MESSAGES, 503, **BODY, tools=[TOOL])
     assert whole["error"]["type"] == "overloaded_error" and "paused" in whole["error"]["message"]
@@ -99,7 +87,7 @@ def test_aborted_answer_is_an_error(speaker: Speaker, http: Http, said: str) -> 
         assert json.loads(stream.text.rstrip().rpartition("data: ")[2]) == whole
 
 
-def test_limit_above_the_models_context_is_cut_to_it(speaker: Speaker, http: Http) -> None:
+def test_limit_above_the_models_context_is_cut_to_it(speaker, http):
     """Claude Code asks for 32,000 tokens, whatever the model."""
     speaker.says("Paris. " * 5000)
     whole = http.post(MESSAGES, **BODY | {"max_tokens": 32_000})
@@ -114,13 +102,13 @@ def test_limit_above_the_models_context_is_cut_to_it(speaker: Speaker, http: Htt
 # ─── Prompts ───
 
 
-def test_blocks_are_rendered_as_the_chats_messages(speaker: Speaker, http: Http) -> None:
+def test_blocks_are_rendered_as_the_chats_messages(speaker, http):
     cached = {"cache_control": {"type": "ephemeral"}}
     text = {"type": "text", "text": "Look.", **cached}
     call = {"type": "tool_use", "id": "call_1", "name": "look", "input": {"at": 1}, **cached}
     thought = {"type": "thinking", "thinking": "Where?", "signature": "any"}
     result = {"type": "tool_result", "tool_use_id": "call_1", "is_error": True}
-    about: dict[str, Any] = {
+    about = {
         "messages": [
             {"role": "user", "content": [text, text]},
             {"role": "assistant", "content": [thought, text, call]},
@@ -149,7 +137,7 @@ def test_blocks_are_rendered_as_the_chats_messages(speaker: Speaker, http: Http)
     assert http.post(f"{MESSAGES}/count_tokens", **about) == {"input_tokens": tokens}
 
 
-def test_fields_are_those_of_chats() -> None:
+def test_fields_are_those_of_chats():
     named = {"type": "function", "function": {"name": "look"}}
     for kind, expected in {
         "auto": "auto",
@@ -173,9 +161,7 @@ def test_fields_are_those_of_chats() -> None:
 # ─── Sessions ───
 
 
-def test_conversation_is_one_trace_of_the_sampled_ids(
-    speaker: Speaker, server: InferenceServer
-) -> None:
+def test_conversation_is_one_trace_of_the_sampled_ids(speaker, server):
     """Of a client that sends back the blocks it got: thoughts, an empty one, and a call that is no
     JSON object, too. The last answer is asked for as a chat."""
     said = [THOUGHT_CALL, BAD_CALL, SAID, "Paris."]
@@ -208,8 +194,8 @@ def test_conversation_is_one_trace_of_the_sampled_ids(
 
 @pytest.mark.engine
 def test_tool_runner_of_the_package_runs_a_tool_and_answers_of_a_schema_are_parsed(
-    anthropic: Any, caller_server: InferenceServer
-) -> None:
+    anthropic, caller_server
+):
     """The runner asks for a conversation that the server stores, and then sends the whole one."""
 
     @anthropic.beta_tool
@@ -241,8 +227,7 @@ def test_tool_runner_of_the_package_runs_a_tool_and_answers_of_a_schema_are_pars
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.png"}}
 
 
-def test_what_would_change_the_answer_is_refused_by_name(http: Http) -> None:
-    said: Any
+def test_what_would_change_the_answer_is_refused_by_name(http):
     for said, named in (
         (
             {"messages": [{"role": "user", "content": [IMAGE]}]},
@@ -264,7 +249,7 @@ def test_what_would_change_the_answer_is_refused_by_name(http: Http) -> None:
     assert found["error"]["type"] == "not_found_error"
 
 
-def test_key_may_be_in_anthropics_header(spoken: tuple[Speaker, InferenceEngine]) -> None:
+def test_key_may_be_in_anthropics_header(spoken):
     speaker, engine = spoken
     speaker.says("Yes.")
     with engine.serve(api_key="secret") as server:

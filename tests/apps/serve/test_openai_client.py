@@ -6,22 +6,19 @@ import json
 from typing import Any
 
 import pytest
-from openai import OpenAI
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from inf import InferenceEngine
 from tests.support.serve_clients import (
     CHAT,
     COMPLETION,
-    Http,
     choices_of,
     joined_chat,
     user,
     whole_chat,
 )
 
-ASK: list[Any] = [user("Write one line about a robot.")]
+ASK = [user("Write one line about a robot.")]
 COLOR = {
     "type": "object",
     "properties": {"color": {"enum": ["red", "green"]}},
@@ -34,21 +31,21 @@ OF_COLOR = {"type": "json_schema", "json_schema": {"name": "c", "schema": COLOR}
 class RunningChoice(CompletionChoice):
     """The package's type, with the value of a choice that has not ended."""
 
-    finish_reason: str | None  # type: ignore[assignment]
+    finish_reason: str | None
 
 
 class RunningCompletion(Completion):
-    choices: list[RunningChoice]  # type: ignore[assignment]
+    choices: list[RunningChoice]
 
 
 @pytest.fixture(scope="module")
-def model(tiny_client: OpenAI) -> str:
+def model(tiny_client):
     [model] = tiny_client.models.list().data
     assert tiny_client.models.retrieve(model.id).id == model.id
     return model.id
 
 
-def test_model_says_its_limits(tiny: InferenceEngine, tiny_client: OpenAI) -> None:
+def test_model_says_its_limits(tiny, tiny_client):
     [about] = list[Any](tiny_client.models.list().data)
     assert (about.root, about.parent) == (tiny.config.model_name, None)
     assert about.max_model_len == tiny.model.limits.total
@@ -59,13 +56,11 @@ def test_model_says_its_limits(tiny: InferenceEngine, tiny_client: OpenAI) -> No
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 11, "n": 4}], ids=str)
-def test_chat_has_the_tokens_and_log_probs_of_generate(
-    sampling: dict[str, Any], tiny: InferenceEngine, tiny_client: OpenAI, model: str
-) -> None:
-    given: dict[str, Any] = {"model": model, "messages": ASK, "max_tokens": 20, **sampling}
+def test_chat_has_the_tokens_and_log_probs_of_generate(sampling, tiny, tiny_client, model):
+    given = {"model": model, "messages": ASK, "max_tokens": 20, **sampling}
     given |= {"logprobs": True, "top_logprobs": 2, "extra_body": {"return_token_ids": True}}
     rows = tiny.generate([ASK], max_tokens=20, logprobs=2, **sampling)
-    answer: Any = tiny_client.chat.completions.create(**given)
+    answer = tiny_client.chat.completions.create(**given)
     choices, ids = whole_chat(answer)
     assert [choice.ids for choice in choices] == rows.token_ids
     assert [choice.text for choice in choices] == rows.completions
@@ -99,11 +94,9 @@ def test_chat_has_the_tokens_and_log_probs_of_generate(
     ],
     ids="-".join,
 )
-def test_stream_joins_to_the_whole_response(
-    params: dict[str, Any], tiny_client: OpenAI, model: str
-) -> None:
+def test_stream_joins_to_the_whole_response(params, tiny_client, model):
     limits = {} if "max_completion_tokens" in params else {"max_tokens": 24}
-    body: dict[str, Any] = {"model": model, "messages": ASK, **limits, **params}
+    body = {"model": model, "messages": ASK, **limits, **params}
     body["extra_body"] = {"return_token_ids": True, **params.get("extra_body", {})}
     answer = tiny_client.chat.completions.create(**body)
     options = {"stream": True, "stream_options": {"include_usage": True}}
@@ -125,10 +118,8 @@ def test_stream_joins_to_the_whole_response(
     ("choice", "names"),
     [({"type": "function", "function": {"name": "g"}}, {"g"}), ("required", {"f", "g"})],
 )
-def test_tool_choice_makes_any_model_call(
-    choice: Any, names: set[str], stream: bool, tiny_client: OpenAI, model: str
-) -> None:
-    asked: Any = {"model": model, "messages": ASK, "temperature": 1.0, "seed": 5, "n": 8}
+def test_tool_choice_makes_any_model_call(choice, names, stream, tiny_client, model):
+    asked = {"model": model, "messages": ASK, "temperature": 1.0, "seed": 5, "n": 8}
     parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
     functions = [{"name": name, "parameters": parameters} for name in "fg"]
     asked["tools"] = [{"type": "function", "function": function} for function in functions]
@@ -146,10 +137,10 @@ def test_tool_choice_makes_any_model_call(
 
 
 @pytest.mark.parametrize("route", [CHAT, COMPLETION])
-def test_responses_and_events_are_of_the_packages_own_types(route: str, http: Http) -> None:
+def test_responses_and_events_are_of_the_packages_own_types(route, http):
     """Complete, and of the right types."""
-    body: dict[str, Any] = {"n": 2, "temperature": 1.0, "seed": 1, "max_tokens": 4}
-    kinds: Any = (Completion, RunningCompletion)
+    body = {"n": 2, "temperature": 1.0, "seed": 1, "max_tokens": 4}
+    kinds = (Completion, RunningCompletion)
     if route == CHAT:
         kinds = (ChatCompletion, ChatCompletionChunk)
         body |= {"messages": ASK, "logprobs": True, "top_logprobs": 2}

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from _inf.apps.serve.app import Service, create_app
-from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
 from inf import InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.running import RunningRow, begun, running, stand_still
-from tests.support.serve_clients import COMPLETION, Http
+from tests.support.serve_clients import COMPLETION
 from tests.support.tiny import tiny_model
 
 PROMPTS = as_ids(token_prompts(2, longest=40, seed=50))
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 200, "ignore_eos": True}
+GREEDY = {"temperature": 0, "max_tokens": 200, "ignore_eos": True}
 
 
 @pytest.fixture(autouse=True)
-def _goes_on(tiny: InferenceEngine) -> Iterator[None]:
+def _goes_on(tiny):
     yield
     tiny.resume()
 
 
-def test_paused_rows_end_and_requests_wait(tiny: InferenceEngine, http: Http) -> None:
+def test_paused_rows_end_and_requests_wait(tiny, http):
     def ask() -> Any:
         ids = PROMPTS[0]["prompt_token_ids"]
         return http.post(COMPLETION, prompt=ids, return_token_ids=True, **GREEDY)["choices"][0]
@@ -45,7 +43,7 @@ def test_paused_rows_end_and_requests_wait(tiny: InferenceEngine, http: Http) ->
 
 
 @pytest.mark.verl  # hf keeps no prefixes between calls
-def test_pause_empties_the_prefix_cache(http: Http) -> None:
+def test_pause_empties_the_prefix_cache(http):
     def cached() -> int:
         ids = PROMPTS[0]["prompt_token_ids"]
         usage = http.post(COMPLETION, prompt=ids, max_tokens=1)["usage"]
@@ -57,7 +55,7 @@ def test_pause_empties_the_prefix_cache(http: Http) -> None:
     assert cached() == 0
 
 
-def test_client_pauses_its_server(tiny: InferenceEngine, tiny_server: InferenceServer) -> None:
+def test_client_pauses_its_server(tiny, tiny_server):
     folder, prompts = str(tiny_model()), tiny.model.limits.prompt
     rollout = {"name": "openai", "prompt_length": prompts, "response_length": 200}
     address = {"base_url": tiny_server.base_url, "model_path": folder, "tokenizer_path": folder}
@@ -81,14 +79,14 @@ def test_client_pauses_its_server(tiny: InferenceEngine, tiny_server: InferenceS
         assert remote.generate(PROMPTS, **GREEDY).token_ids == expected
 
 
-def test_wrong_parameters_are_refused_by_name(tiny: InferenceEngine, http: Http) -> None:
+def test_wrong_parameters_are_refused_by_name(tiny, http):
     for path in ("/pause?mode=later", "/pause?clear_cache=1", "/resume?mode=keep"):
         error = http.post(path, 400)["error"]
         assert error["param"] == path.partition("?")[2].partition("=")[0]
     assert not tiny.paused
 
 
-def test_other_machines_have_no_route_that_pauses(tiny: InferenceEngine) -> None:
+def test_other_machines_have_no_route_that_pauses(tiny):
     async def status(host: str) -> int:
         transport = httpx.ASGITransport(create_app(Service(tiny), host, "key"))
         headers = {"Authorization": "Bearer key"}

@@ -8,22 +8,21 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from _inf.apps.serve.server import InferenceServer
-from inf import InferenceEngine, StreamChunk
+from inf import StreamChunk
 from tests.support.scripted_server import Reply, scripted
 from tests.support.scripted_server import connected as connected_to_text
-from tests.support.scripted_thoughts import CALL, SAID, Speaker
+from tests.support.scripted_thoughts import CALL, SAID
 from tests.support.serve_clients import client, user
 from tests.support.tool_calling import calculator, call
 
-ASK: list[Any] = [user("What is the capital?")]
-TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+ASK = [user("What is the capital?")]
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 OPENED = {"extra_body": {"chat_template_kwargs": {"thinking": True}}}
 WITH_TOOL = {"tools": [TOOL]}
 
 
 @pytest.fixture
-def engine(spoken: tuple[Speaker, InferenceEngine]) -> InferenceEngine:
+def engine(spoken):
     return spoken[1]
 
 
@@ -35,7 +34,7 @@ def joined(chunks: Iterable[StreamChunk]) -> tuple[str, str]:
 
 
 @pytest.fixture
-def api(server: InferenceServer) -> OpenAI:
+def api(server):
     return client(server)
 
 
@@ -60,9 +59,7 @@ def both(openai: OpenAI, **fields: Any) -> tuple[Any, Any, Any]:
 # ─── Rows ───
 
 
-def test_row_has_its_thought_beside_its_completion(
-    speaker: Speaker, engine: InferenceEngine
-) -> None:
+def test_row_has_its_thought_beside_its_completion(speaker, engine):
     speaker.says(SAID)
     output = engine.generate("Hi")
     [row] = output
@@ -77,9 +74,7 @@ def test_row_has_its_thought_beside_its_completion(
     assert last and last["reasoning_tokens"] == row.metadata["reasoning_tokens"]
 
 
-def test_stop_string_in_a_thought_ends_it(
-    speaker: Speaker, engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_string_in_a_thought_ends_it(speaker, engine, monkeypatch):
     speaker.says(SAID)
     speaker.answer = engine.tokenizer("<think>\nThe capital")["input_ids"]
     speaker._next = []
@@ -89,11 +84,9 @@ def test_stop_string_in_a_thought_ends_it(
     assert row.metadata["reasoning_tokens"] == len(speaker.answer)
 
 
-def test_tool_loop_keeps_thoughts_in_its_messages(
-    speaker: Speaker, engine: InferenceEngine
-) -> None:
+def test_tool_loop_keeps_thoughts_in_its_messages(speaker, engine):
     speaker.says(f"Look there?</think>{call('1')}", "Fine.</think>Done.")
-    how: Any = {"tools": [calculator("1")], "chat_template_kwargs": {"thinking": True}}
+    how = {"tools": [calculator("1")], "chat_template_kwargs": {"thinking": True}}
     [row] = engine.generate("Hi", **how)
     thoughts = [message.get("reasoning_content") for message in row.messages or []]
     assert thoughts == [None, "Look there?", None, "Fine."]
@@ -115,16 +108,14 @@ def test_tool_loop_keeps_thoughts_in_its_messages(
         (f"<think>I look.\n{CALL}", WITH_TOOL, "I look.", "", 1),  # the call ends the thought
     ],
 )
-def test_chat_has_the_thought_under_both_names(
-    speaker: Speaker, api: OpenAI, said: str, asked: Any, thought: str, content: str, calls: int
-) -> None:
+def test_chat_has_the_thought_under_both_names(speaker, api, said, asked, thought, content, calls):
     """A call in a thought counts only if the answer ends in it."""
     speaker.says(said)
     message, *found = both(api, **asked)
     assert found == [thought, content] and len(message.tool_calls or []) == calls
 
 
-def test_completions_and_forced_calls_are_not_split(speaker: Speaker, api: OpenAI) -> None:
+def test_completions_and_forced_calls_are_not_split(speaker, api):
     speaker.says(SAID)
     assert create(api).usage.completion_tokens_details.reasoning_tokens > 5
     whole = api.completions.create(model="some-model", prompt="Hi").choices[0].text
@@ -135,7 +126,7 @@ def test_completions_and_forced_calls_are_not_split(speaker: Speaker, api: OpenA
     assert message.tool_calls[0].function.name == "look" and thought is None
 
 
-def test_session_keeps_the_thoughts_ids(speaker: Speaker, server: InferenceServer) -> None:
+def test_session_keeps_the_thoughts_ids(speaker, server):
     """Of a client that sends thoughts back, by either name; where it drops them, a trace forks."""
     speaker.says(SAID, "<think>Again?</think>Yes.")
     openai = client(server, "thoughts")
@@ -156,7 +147,7 @@ def test_session_keeps_the_thoughts_ids(speaker: Speaker, server: InferenceServe
 # ─── A server of text ───
 
 
-def test_thought_that_a_server_of_text_splits_off_is_taken() -> None:
+def test_thought_that_a_server_of_text_splits_off_is_taken():
     about = {"completion_tokens_details": {"reasoning_tokens": 4}}
     usage = {"prompt_tokens": 1, "completion_tokens": 6, **about}
     said = ("The capital?", "Paris.")
@@ -168,7 +159,7 @@ def test_thought_that_a_server_of_text_splits_off_is_taken() -> None:
         if not body.get("stream"):
             choice = {"message": message, "finish_reason": "stop"}
             return Reply({"choices": [choice], "usage": usage})
-        deltas: list[Any] = [{name: letter} for name in message for letter in message[name]]
+        deltas = [{name: letter} for name in message for letter in message[name]]
         last = {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": usage}
         return Reply(events=[*({"choices": [{"delta": delta}]} for delta in deltas), last])
 

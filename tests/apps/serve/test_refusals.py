@@ -12,10 +12,9 @@ from _inf.apps.serve.bodies import ChatBody
 from _inf.apps.serve.completion_bodies import CompletionBody
 from _inf.apps.serve.connections import MAX_BODY_BYTES
 from _inf.apps.serve.responses import ChatResponses
-from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.backends.openai.http import httpx
-from inf import ConfigError, InferenceEngine
+from inf import ConfigError
 from tests.support.serve_clients import CHAT, COMPLETION, SGLANGS, TOKENS, Http, client, user
 
 ASK = [user("Hi")]
@@ -24,7 +23,7 @@ WIDE_TOOL = {"type": "function", "function": {"name": "f", "parameters": WIDE}}
 TOOL, OTHER_TOOL = ({"type": "function", "function": {"name": name}} for name in "fg")
 BAD_SCHEMA = {"minimum": "a"}
 # The routes that answer, their bodies, and a right one of each.
-FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
+FORMS = {
     CHAT: (ChatBody, {"messages": ASK, "max_tokens": 2}),
     COMPLETION: (CompletionBody, {"prompt": "Hi", "max_tokens": 2}),
     TOKENS: (TokensBody, {"token_ids": [5], "sampling_params": {"max_tokens": 2}}),
@@ -37,14 +36,14 @@ def of_schema(schema: Any) -> dict[str, Any]:
 
 
 def error(response: httpx.Response) -> dict[str, Any]:
-    found: dict[str, Any] = response.json()["error"]
+    found = response.json()["error"]
     assert set(found) == {"message", "type", "param", "code"}
     return found
 
 
 # What is wrong with the value of a keyword is in tests/request; here, that its name comes through,
 # and what only a body can have.
-UNKNOWN: list[tuple[str, dict[str, Any], str]] = [  # a route, fields, and what is said
+UNKNOWN = [  # a route, fields, and what is said
     (CHAT, {"tempersture": 1}, "tempersture: unknown key; did you mean 'temperature'?"),
     (CHAT, {"verbosity": "low"}, "verbosity: unknown"),
     (CHAT, {"stop_regex": 1}, "stop_regex: unknown"),  # not "stop"
@@ -56,7 +55,7 @@ UNKNOWN: list[tuple[str, dict[str, Any], str]] = [  # a route, fields, and what 
     (TOKENS, {"sampling_params": {"best_off": 1}}, "sampling_params.best_off: unknown"),
     (SGLANGS, {"sampling_params": {"ebnf": "a"}}, "sampling_params.ebnf: unknown"),
 ]  # fmt: skip
-WRONG: list[tuple[str, dict[str, Any], str]] = [  # and how the message begins
+WRONG = [  # and how the message begins
     (CHAT, {"n": 129}, "n: 129"),
     (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_completion_tokens: max_tokens is"),
     (CHAT, {"messages": []}, ""),
@@ -114,9 +113,7 @@ OF_PROMPTS = {CHAT: "messages", COMPLETION: "prompt", TOKENS: "token_ids", SGLAN
 
 
 @pytest.mark.parametrize(("route", "fields", "says"), [*UNKNOWN, *WRONG])
-def test_wrong_field_is_named_in_a_400(
-    route: str, fields: dict[str, Any], says: str, http: Http
-) -> None:
+def test_wrong_field_is_named_in_a_400(route, fields, says, http):
     response = http.send(route, **FORMS[route][1] | fields)
     found = error(response)
     assert (response.status_code, found["type"]) == (400, "invalid_request_error")
@@ -129,7 +126,7 @@ def test_wrong_field_is_named_in_a_400(
         assert found["code"] in (None, "context_length_exceeded")
 
 
-def test_wrong_model_route_or_method_has_openais_error_body(http: Http) -> None:
+def test_wrong_model_route_or_method_has_openais_error_body(http):
     for response in (
         http.send(CHAT, messages=ASK, model="gpt-5"),
         http.send(TOKENS, token_ids=[5], sampling_params={}, model="gpt-5"),
@@ -143,7 +140,7 @@ def test_wrong_model_route_or_method_has_openais_error_body(http: Http) -> None:
         assert response.status_code == status and error(response)["message"]
 
 
-def test_prompt_beyond_the_context_is_named_so(http: Http, tiny: InferenceEngine) -> None:
+def test_prompt_beyond_the_context_is_named_so(http, tiny):
     limits = tiny.model.limits
     long = [5] * (limits.prompt + 1)
     for fields in ({"prompt": long}, {"prompt": "Hi", "max_tokens": limits.total}):
@@ -152,7 +149,7 @@ def test_prompt_beyond_the_context_is_named_so(http: Http, tiny: InferenceEngine
             assert found["error"]["code"] == "context_length_exceeded"
 
 
-def test_body_that_cannot_be_read_is_refused(http: Http) -> None:
+def test_body_that_cannot_be_read_is_refused(http):
     for body, status in (
         (b"", 400),
         (b"[]", 400),
@@ -166,7 +163,7 @@ def test_body_that_cannot_be_read_is_refused(http: Http) -> None:
 # ─── Every field ───
 
 
-def test_wrong_value_of_any_field_is_refused_and_then_requests_are_answered(http: Http) -> None:
+def test_wrong_value_of_any_field_is_refused_and_then_requests_are_answered(http):
     for route, (form, body) in FORMS.items():
         checked = [name for name, field in form.model_fields.items() if field.annotation != Any]
         bodies = [{**body, name: [[None]]} for name in [*checked, "?"]]
@@ -181,9 +178,7 @@ def test_wrong_value_of_any_field_is_refused_and_then_requests_are_answered(http
 # ─── Addresses and keys ───
 
 
-def test_address_beyond_this_machine_needs_a_key_and_a_taken_port_is_named(
-    tiny: InferenceEngine, tiny_server: InferenceServer
-) -> None:
+def test_address_beyond_this_machine_needs_a_key_and_a_taken_port_is_named(tiny, tiny_server):
     for host in ("0.0.0.0", "::", "10.0.0.1", "example.com"):
         with pytest.raises(ConfigError, match="api_key"):
             tiny.serve(host=host)
@@ -192,7 +187,7 @@ def test_address_beyond_this_machine_needs_a_key_and_a_taken_port_is_named(
         tiny.serve(port=port)
 
 
-def test_command_refuses_a_wrong_address_before_an_engine_starts(command: Any) -> None:
+def test_command_refuses_a_wrong_address_before_an_engine_starts(command):
     for option, value, says in (
         ("--host", "0.0.0.0", "--api-key-env"),
         ("--api-key-env", "INF_NO_KEY", "INF_NO_KEY"),
@@ -201,11 +196,7 @@ def test_command_refuses_a_wrong_address_before_an_engine_starts(command: Any) -
         assert code == 2 and says in err
 
 
-def test_requests_need_the_key_and_it_is_in_no_log(
-    tiny: InferenceEngine,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_requests_need_the_key_and_it_is_in_no_log(tiny, caplog, capfd):
     caplog.set_level(logging.DEBUG)
     for name in ("httpcore", "httpx", "openai"):  # the client's own logs
         caplog.set_level(logging.CRITICAL, logger=name)
@@ -227,7 +218,7 @@ def test_requests_need_the_key_and_it_is_in_no_log(
     assert "correct-horse" not in said and prompt not in said
 
 
-def test_page_of_another_site_may_not_send_requests(tiny_server: InferenceServer) -> None:
+def test_page_of_another_site_may_not_send_requests(tiny_server):
     """Browsers send such a request without asking the server first."""
     text, http = json.dumps({"prompt": "Hi", "max_tokens": 1}), Http(tiny_server, "of-a-page")
     for origin, status in {
@@ -246,7 +237,7 @@ def test_page_of_another_site_may_not_send_requests(tiny_server: InferenceServer
         assert bool(tiny_server.sessions()) == (status == 200)
 
 
-def test_no_other_origin_may_read_and_no_other_name_of_this_machine_ask(http: Http) -> None:
+def test_no_other_origin_may_read_and_no_other_name_of_this_machine_ask(http):
     response = http.client.get("/v1/models", headers={"Origin": "https://evil.example"})
     assert not [name for name in response.headers if name.startswith("access-control")]
     for host, status in (("evil.example", 400), ("localhost:8000", 200)):
@@ -255,13 +246,8 @@ def test_no_other_origin_may_read_and_no_other_name_of_this_machine_ask(http: Ht
 
 @pytest.mark.parametrize(("stream", "method"), [(False, "whole"), (True, "events")])
 def test_exception_of_a_bug_is_a_500_and_its_message_is_in_no_log(
-    stream: bool,
-    method: str,
-    http: Http,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    stream, method, http, monkeypatch, caplog, capfd
+):
     secret = "a prompt"
 
     def fail(*_: Any) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,23 +14,23 @@ from tests.support.trained import adapter
 
 SETTINGS = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 128}
 IDS = [5, 9, 17, 33]
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
+GREEDY = {"temperature": 0, "max_tokens": 24}
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapters")
     return [adapter(tiny_model(), folder / str(seed), seed=seed) for seed in (5, 6)]
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[InferenceEngine]:
+def engine():
     with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
         yield engine
 
 
 @pytest.fixture
-def http(engine: InferenceEngine, folders: list[Path]) -> Iterator[Http]:
+def http(engine, folders):
     with engine.serve(adapter_folder=folders[0].parent) as server:
         yield Http(server)
 
@@ -47,9 +45,7 @@ def unload(http: Http) -> int:
     return http.send("/v1/unload_lora_adapter", lora_name="mine").status_code
 
 
-def test_adapters_are_loaded_listed_asked_for_and_unloaded(
-    http: Http, engine: InferenceEngine, folders: list[Path]
-) -> None:
+def test_adapters_are_loaded_listed_asked_for_and_unloaded(http, engine, folders):
     def answered(model: str) -> Any:
         whole = http.post(COMPLETION, model=model, prompt=IDS, return_token_ids=True, **GREEDY)
         assert whole["model"] == model
@@ -61,7 +57,7 @@ def test_adapters_are_loaded_listed_asked_for_and_unloaded(
     listed = http.get("/v1/models")["data"]
     assert [(each["id"], each["parent"]) for each in listed] == [(base, None), ("mine", base)]
     assert http.get("/v1/models/mine")["id"] == "mine"
-    ours: Any = {"prompt_token_ids": IDS}
+    ours = {"prompt_token_ids": IDS}
     first = engine.generate(ours, adapter="mine", **GREEDY).token_ids[0]
     plain = engine.generate(ours, **GREEDY).token_ids[0]
     assert answered("mine") == first != plain == answered(base)
@@ -82,7 +78,7 @@ def test_adapters_are_loaded_listed_asked_for_and_unloaded(
     assert gone["error"]["code"] == "model_not_found"
 
 
-def test_no_other_folder_is_read(http: Http, engine: InferenceEngine, folders: list[Path]) -> None:
+def test_no_other_folder_is_read(http, engine, folders):
     (folders[0].parent / "link").symlink_to("/etc")
     below = "is not below the server's adapter folder"
     told = {"/etc": below, "..": below, "link": below, "a\0b": "is not a folder"}
@@ -92,16 +88,14 @@ def test_no_other_folder_is_read(http: Http, engine: InferenceEngine, folders: l
     assert engine.adapters == []
 
 
-def test_of_loads_of_one_name_at_once_one_is_answered(http: Http, folders: list[Path]) -> None:
+def test_of_loads_of_one_name_at_once_one_is_answered(http, folders):
     with ThreadPoolExecutor(8) as threads:
         answers = [threads.submit(load, http, folders[0]) for _ in range(8)]
     assert sorted(each.result()[0] for each in answers) == [200, *[400] * 7]
     assert unload(http) == 200
 
 
-def test_server_without_a_folder_of_adapters_has_no_such_routes(
-    engine: InferenceEngine, folders: list[Path], tmp_path: Path
-) -> None:
+def test_server_without_a_folder_of_adapters_has_no_such_routes(engine, folders, tmp_path):
     with engine.serve() as server:
         assert load(Http(server), folders[0])[0] == 404
     with pytest.raises(ConfigError, match="adapter_folder: .*nowhere is not a folder"):

@@ -11,7 +11,6 @@ from openai import OpenAI
 
 from _inf.apps.rendered_call import RenderedCall, rendered_call
 from _inf.apps.serve.choice import Choice
-from _inf.apps.serve.server import InferenceServer
 from _inf.errors import ConfigError
 from _inf.parts.grammars.schemas import json_schema_text
 from _inf.response.streaming import StreamChunk
@@ -30,11 +29,11 @@ from tests.support.tool_calling import (
 )
 
 pytestmark = pytest.mark.engine
-TOOLS: list[Any] = [CALCULATOR]
+TOOLS = [CALCULATOR]
 
 
 @pytest.fixture(scope="module")
-def openai(caller_server: InferenceServer) -> OpenAI:
+def openai(caller_server):
     return client(caller_server)
 
 
@@ -67,10 +66,8 @@ def choice_of(caller: InferenceEngine, call: RenderedCall, said: str) -> Choice:
         (GREETING, GREETED, 0),
     ],
 )
-def test_stream_with_tools_joins_to_the_whole_response(
-    text: str, content: str, calls: int, openai: OpenAI
-) -> None:
-    more: dict[str, Any] = {"extra_body": {"return_token_ids": True}, "logprobs": True}
+def test_stream_with_tools_joins_to_the_whole_response(text, content, calls, openai):
+    more = {"extra_body": {"return_token_ids": True}, "logprobs": True}
     whole = whole_chat(ask(openai, text, **more))
     assert joined_chat(ask(openai, text, stream=True, **more)) == whole
     [choice], _ = whole
@@ -78,7 +75,7 @@ def test_stream_with_tools_joins_to_the_whole_response(
     assert choice.finish_reason == ("tool_calls" if calls else "stop")
 
 
-def test_tool_choice_none_shows_the_tools_and_finds_no_calls(openai: OpenAI) -> None:
+def test_tool_choice_none_shows_the_tools_and_finds_no_calls(openai):
     text = question("12 * 7")
     auto, none = (ask(openai, text, tool_choice=choice) for choice in ("auto", "none"))
     plain = ask(openai, text, tools=[], tool_choice="none")
@@ -90,26 +87,24 @@ def test_tool_choice_none_shows_the_tools_and_finds_no_calls(openai: OpenAI) -> 
     assert cut.finish_reason == "length" and "<tool_call>" in cut.message.content
 
 
-def test_one_call_is_kept_where_calls_may_not_be_parallel(openai: OpenAI) -> None:
-    asked: Any = {"parallel_tool_calls": False, "stream": True}
+def test_one_call_is_kept_where_calls_may_not_be_parallel(openai):
+    asked = {"parallel_tool_calls": False, "stream": True}
     [choice] = choices_of(ask(openai, question("12 * 7", "3 + 4"), **asked))
     assert choice.calls == [("calculator", json.dumps({"expression": "12 * 7"}))]
     assert (choice.text, choice.finish_reason) == ("", "tool_calls")
 
 
-def test_text_beside_a_call_has_the_calls_of_tools_that_the_request_lacks(
-    caller: InferenceEngine,
-) -> None:
+def test_text_beside_a_call_has_the_calls_of_tools_that_the_request_lacks(caller):
     said = f"Aloud. {call('1 + 1', UNKNOWN_TOOL)} {call('2 + 2')}"
     message = choice_of(caller, served(caller, TOOLS, "auto"), said).message
     assert [each["function"]["name"] for each in message["tool_calls"]] == ["calculator"]
     assert message["content"] == f"Aloud.\n{call('1 + 1', UNKNOWN_TOOL)}"
 
 
-def test_openais_helper_sees_where_a_streamed_call_ends(openai: OpenAI) -> None:
+def test_openais_helper_sees_where_a_streamed_call_ends(openai):
     [model] = openai.models.list().data
-    messages: Any = [user(question("12 * 7", "3 + 4"))]
-    asked: Any = {"model": model.id, "messages": messages, "temperature": 0, "tools": TOOLS}
+    messages = [user(question("12 * 7", "3 + 4"))]
+    asked = {"model": model.id, "messages": messages, "temperature": 0, "tools": TOOLS}
     with openai.chat.completions.stream(**asked) as stream:
         done = [each for each in stream if each.type == "tool_calls.function.arguments.done"]
     assert [each.name for each in done] == ["calculator"] * 2
@@ -126,19 +121,14 @@ def strict_calculator(**expression: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("expression", "calls"), [({"pattern": "^[0-9 *]+$"}, 1), ({"maxLength": 3}, 0)]
 )
-def test_call_of_a_strict_tool_fits_its_schema_or_stays_text(
-    expression: Any, calls: int, openai: OpenAI
-) -> None:
+def test_call_of_a_strict_tool_fits_its_schema_or_stays_text(expression, calls, openai):
     tools = strict_calculator(**expression)
     [choice] = choices_of(ask(openai, question("12 * 7"), tools=tools))
     assert (len(choice.calls), "12 * 7" in choice.text) == (calls, not calls)
     assert choice.finish_reason == ("tool_calls" if calls else "stop")
 
 
-def test_schema_of_a_strict_tool_that_cannot_be_held_to_is_refused(
-    caller: InferenceEngine,
-) -> None:
-    expression: Any
+def test_schema_of_a_strict_tool_that_cannot_be_held_to_is_refused(caller):
     for expression, says in (
         ({"nullable": True}, r"properties\.expression\.nullable: it cannot be enforced"),
         ({"pattern": "a(?=b)"}, "llguidance"),
@@ -153,13 +143,13 @@ def test_schema_of_a_strict_tool_that_cannot_be_held_to_is_refused(
 STRING = {"properties": {"expression": {"type": "string"}}}
 
 
-def test_odd_schema_of_a_tool_passes_where_no_grammar_uses_it(caller: InferenceEngine) -> None:
+def test_odd_schema_of_a_tool_passes_where_no_grammar_uses_it(caller):
     for parameters in ({"type": "any"}, {"type": "object", "properties": ["x"]}):
         for choice in ("auto", "none"):
             served(caller, [{"name": "f", "parameters": parameters}], choice)
 
 
-def test_forced_call_takes_a_stray_strict_and_a_missing_type(caller: InferenceEngine) -> None:
+def test_forced_call_takes_a_stray_strict_and_a_missing_type(caller):
     for parameters in ({}, STRING, {"strict": True, **STRING}):
         forced = served(caller, [{"name": "f", "parameters": parameters}], "required")
         schema = json.loads(json_schema_text(forced.params["json_schema"]))
@@ -167,7 +157,7 @@ def test_forced_call_takes_a_stray_strict_and_a_missing_type(caller: InferenceEn
         assert "strict" not in schema["properties"]["arguments"]
 
 
-def test_required_gives_several_calls_where_they_may_be_parallel(caller: InferenceEngine) -> None:
+def test_required_gives_several_calls_where_they_may_be_parallel(caller):
     both = [CALCULATOR, {"name": "f", "parameters": {"type": "object", "properties": {}}}]
     forced = served(caller, both, "required", parallel=True)
     schema = json.loads(json_schema_text(forced.params["json_schema"]))

@@ -20,7 +20,7 @@ RECORDED = [
     *(SYSTEM, user("One"), said("1", reasoning_content="Easy."), user("Two"), said("2")),
     *(user("Three"), said("3", tool_calls=[CALL])),
 ]
-FORKS: list[tuple[list[Any], int, str]] = [
+FORKS = [
     (RECORDED[:4], 4, "retried"),
     ([*RECORDED, user("Four")], 7, "template"),
     ([SYSTEM, user("One"), said("1"), *RECORDED[3:], user("Four")], 2, "thinking"),
@@ -35,7 +35,7 @@ FORKS: list[tuple[list[Any], int, str]] = [
 ]
 
 
-def test_fork_says_from_where_and_why() -> None:
+def test_fork_says_from_where_and_why():
     far = Trace("far", [1], messages=[user("Another")])
     near = Trace("near", [1], messages=RECORDED)
     for messages, common, reason in FORKS:
@@ -43,20 +43,20 @@ def test_fork_says_from_where_and_why() -> None:
         assert found == Fork("near", common, reason)
 
 
-def test_thought_in_the_text_of_an_answer_may_be_left_out() -> None:
+def test_thought_in_the_text_of_an_answer_may_be_left_out():
     trace = Trace("t", [1], messages=[user("One"), said("<think>\nEasy.\n</think>\n\n1")])
     assert fork_of([user("One"), said("1"), user("Two")], "", [("", trace)]) == Fork(
         "t", 1, "thinking"
     )
 
 
-def test_other_tools_are_the_reason_where_no_trace_with_the_same_is_as_near() -> None:
+def test_other_tools_are_the_reason_where_no_trace_with_the_same_is_as_near():
     traces = [("a", Trace("of-a", [1], messages=RECORDED)), ("b", Trace("of-b", [1]))]
     assert fork_of([*RECORDED, user("Four")], "b", traces) == Fork("of-a", 7, "tools")
     same = [*traces, ("b", Trace("also-b", [1], messages=RECORDED))]
     assert fork_of(RECORDED[:4], "b", same) == Fork("also-b", 4, "retried")
 
 
-def test_conversation_with_nothing_in_common_is_no_fork() -> None:
+def test_conversation_with_nothing_in_common_is_no_fork():
     assert fork_of([user("Two")], "", [("", Trace("t", [1], messages=RECORDED))]) is None
     assert fork_of([user("Two")], "", []) is None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import inf
 from _inf.apps.serve.server import InferenceServer
-from inf import ConfigError, InferenceEngine, InferenceError
+from inf import ConfigError, InferenceError
 from tests.support.serve_clients import CHAT, COMPLETION, MESSAGES, Http, user
 
 pytestmark = pytest.mark.engine
@@ -19,7 +17,7 @@ WHOLE = {"max_tokens": 6, "return_token_ids": True, "ignore_eos": True}
 
 
 @pytest.fixture
-def server(tiny: InferenceEngine, tmp_path: Path) -> Iterator[InferenceServer]:
+def server(tiny, tmp_path):
     with tiny.serve(traces=tmp_path / "traces.jsonl") as server:
         yield server
 
@@ -31,13 +29,11 @@ def opened(server: InferenceServer, name: str, **settings: Any) -> Http:
 
 def ids_of(http: Http, **params: Any) -> list[int]:
     [choice] = http.post(CHAT, **{"messages": ONE, **WHOLE, **params})["choices"]
-    ids: list[int] = choice["token_ids"]
+    ids = choice["token_ids"]
     return ids
 
 
-def test_sessions_parameters_replace_those_of_its_requests(
-    tiny: InferenceEngine, server: InferenceServer
-) -> None:
+def test_sessions_parameters_replace_those_of_its_requests(tiny, server):
     sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 5}
     greedy = {"temperature": 0.0, "do_sample": False, "ignore_eos": False}
     ids = ids_of(opened(server, "pinned", sampling=sampling), **greedy)
@@ -45,7 +41,7 @@ def test_sessions_parameters_replace_those_of_its_requests(
     assert ids != ids_of(Http(server), **greedy)
 
 
-def test_traces_have_the_names_of_their_session(server: InferenceServer, tmp_path: Path) -> None:
+def test_traces_have_the_names_of_their_session(server, tmp_path):
     names = {"task": "sums", "rollout": "7"}
     made = Http(server).post("/sessions", name="sub-agent", **names)
     assert made == {"session": "sub-agent", "path": "/sessions/sub-agent/v1"}
@@ -63,7 +59,7 @@ def ended(http: Http, limit: str, most: int, **more: Any) -> None:
     assert f"its {limit} of {most} is reached" in error["message"] and error["code"] == "length"
 
 
-def test_session_ends_after_its_last_turn_or_token(server: InferenceServer) -> None:
+def test_session_ends_after_its_last_turn_or_token(server):
     http = opened(server, "turns", max_turns=2)
     for _ in range(2):
         ids_of(http)
@@ -78,7 +74,7 @@ def test_session_ends_after_its_last_turn_or_token(server: InferenceServer) -> N
     assert answer["stop_reason"] == "max_tokens" and answer["usage"]["output_tokens"] == 4
 
 
-def test_limits_count_every_choice_of_every_prompt(server: InferenceServer) -> None:
+def test_limits_count_every_choice_of_every_prompt(server):
     http = opened(server, "shared", max_tokens=10, max_turns=5)
     body = {"prompt": [[5, 6], [7, 8]], "n": 2, **WHOLE}
     assert http.post(COMPLETION, **body)["usage"]["completion_tokens"] == 8  # 10 // 4 each
@@ -93,11 +89,8 @@ def test_limits_count_every_choice_of_every_prompt(server: InferenceServer) -> N
     )
 
 
-def test_fields_of_sessions_count_as_memory_and_no_session_is_opened_again(
-    server: InferenceServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fields_of_sessions_count_as_memory_and_no_session_is_opened_again(server, monkeypatch):
     monkeypatch.setattr("_inf.apps.serve.open_sessions.MAX_BYTES", 100_000)
-    settings: Any
     for settings in (
         {"task": "x" * 60_000},
         {"sampling": {"stop": ["x" * 600] * 100}},
@@ -111,8 +104,7 @@ def test_fields_of_sessions_count_as_memory_and_no_session_is_opened_again(
         http.delete()
 
 
-def test_wrong_setting_is_refused_by_its_key(server: InferenceServer) -> None:
-    settings: Any
+def test_wrong_setting_is_refused_by_its_key(server):
     for settings, key in (
         ({"task": ""}, "task"),
         ({"max_turns": 0}, "max_turns"),

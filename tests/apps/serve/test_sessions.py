@@ -18,7 +18,7 @@ from _inf.apps.serve.open_sessions import MAX_SESSIONS, SESSION_SECONDS, Session
 from _inf.apps.serve.server import InferenceServer
 from _inf.backends.openai.http import httpx
 from _inf.types import ThoughtMarks
-from inf import ConfigError, InferenceEngine, InferenceError
+from inf import ConfigError, InferenceError
 from tests.support.serve_clients import (
     CHAT,
     COMPLETION,
@@ -35,7 +35,7 @@ from tests.support.serve_clients import (
 from tests.support.tool_calling import CALCULATOR, GREETING, answer, calculator, question
 
 pytestmark = pytest.mark.engine
-SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3}
+SAMPLED = {"temperature": 1.0, "seed": 3}
 SOMETHING = {"role": "assistant", "content": "Something else."}
 
 
@@ -55,7 +55,7 @@ def said(answer: Any) -> Any:
 # ─── Streams ───
 
 SHORT = {"messages": [user("Hi")], "max_tokens": 6}
-FORMS: dict[str, tuple[dict[str, Any], str]] = {  # a stream's body, and what its end says
+FORMS = {  # a stream's body, and what its end says
     CHAT: (SHORT, '"finish_reason":"'),
     COMPLETION: ({"prompt": "Hi", "max_tokens": 6}, '"finish_reason":"'),
     MESSAGES: (SHORT, '"stop_reason":"'),
@@ -64,9 +64,7 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {  # a stream's body, and what it
 
 
 @pytest.mark.parametrize("route", FORMS)
-def test_stream_that_says_that_it_ended_is_recorded_or_ends_with_an_error(
-    route: str, tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stream_that_says_that_it_ended_is_recorded_or_ends_with_an_error(route, tiny, monkeypatch):
     body, end = FORMS[route]
 
     def lines_of(name: str) -> Generator[str, None, None]:
@@ -94,13 +92,11 @@ def test_stream_that_says_that_it_ended_is_recorded_or_ends_with_an_error(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_each_prompt_begins_with_the_recorded_ids(
-    stream: bool, tiny: InferenceEngine, tiny_server: InferenceServer
-) -> None:
+def test_each_prompt_begins_with_the_recorded_ids(stream, tiny, tiny_server):
     """A random model's text does not tokenize to its own ids again, so rendering would show. Each
     answer is the engine's to these ids."""
     openai, messages, whole = client(tiny_server, "ids"), [], []
-    mask: list[int] = []
+    mask = []
     for turn in range(4):
         messages.append(user(f"Turn {turn}"))
         answer = ask(openai, messages, **SAMPLED, max_tokens=10, stream=stream)
@@ -125,19 +121,17 @@ def test_each_prompt_begins_with_the_recorded_ids(
 
 
 # What openai's `.parse()`, litellm and other providers add to an answer's parts.
-ADDED: dict[str, Any] = {"parsed": {"a": 1}, "index": 0, "id": "msg_1", "reasoning_content": ""}
+ADDED = {"parsed": {"a": 1}, "index": 0, "id": "msg_1", "reasoning_content": ""}
 ADDED |= {"provider_specific_fields": {"refusal": None}, "thinking_blocks": [{"type": "thinking"}]}
 ADDED |= {"extra_content": {"google": {"thought_signature": "x"}}}
 
 
-def test_agent_with_tools_is_one_trace_whatever_its_client_adds_to_answers(
-    caller: InferenceEngine, caller_server: InferenceServer
-) -> None:
+def test_agent_with_tools_is_one_trace_whatever_its_client_adds_to_answers(caller, caller_server):
     """The agent knows nothing of sessions. The rollout that runs the tools itself samples as
     much."""
     openai, text = client(caller_server, "agent"), question("12 * 7", "3 + 4")
     run = calculator(lambda expression: str(eval(expression)))
-    messages: list[Any] = [user(text)]
+    messages = [user(text)]
     while messages[-1]["role"] != "assistant":
         message = said(ask(openai, messages, temperature=0, tools=[CALCULATOR])).to_dict()
         messages.append(message | ADDED)
@@ -160,9 +154,9 @@ def test_agent_with_tools_is_one_trace_whatever_its_client_adds_to_answers(
 # ─── Forks ───
 
 
-def test_history_that_leaves_its_trace_says_where_and_why(tiny_server: InferenceServer) -> None:
+def test_history_that_leaves_its_trace_says_where_and_why(tiny_server):
     openai = client(tiny_server, "left")
-    told: list[Any] = []
+    told = []
     for turn in range(3):
         told.append(user(f"Turn {turn}"))
         told.append(said(ask(openai, told, max_tokens=6, **SAMPLED)))
@@ -184,7 +178,7 @@ def test_history_that_leaves_its_trace_says_where_and_why(tiny_server: Inference
     assert len(first.finish_reasons) == 3 and len(tiny_server.traces("left")) == 5
 
 
-def test_choices_of_one_request_are_traces_of_their_own(tiny_server: InferenceServer) -> None:
+def test_choices_of_one_request_are_traces_of_their_own(tiny_server):
     openai = client(tiny_server, "choices")
     answer = ask(openai, [user("One")], n=3, **SAMPLED, max_tokens=8)
     choices, _ = whole_chat(answer)
@@ -197,7 +191,7 @@ def test_choices_of_one_request_are_traces_of_their_own(tiny_server: InferenceSe
     assert counts == [1, 2, 1]
 
 
-def test_prompts_of_ids_go_on_too_whatever_their_route(tiny_server: InferenceServer) -> None:
+def test_prompts_of_ids_go_on_too_whatever_their_route(tiny_server):
     http, ids = Http(tiny_server, "tokens"), [10, 11, 12]
     sampling = {"ignore_eos": True, "temperature": 1.0}
     whole = {"return_token_ids": True, "max_tokens": 4, **sampling}
@@ -227,11 +221,8 @@ def test_prompts_of_ids_go_on_too_whatever_their_route(tiny_server: InferenceSer
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_forced_end_of_a_thought_is_no_sampled_part_of_its_trace(
-    stream: bool,
-    tiny: InferenceEngine,
-    tiny_server: InferenceServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    stream, tiny, tiny_server, monkeypatch
+):
     marks = ThoughtMarks([7], [300, 301], unopened=False)
     monkeypatch.setattr(tiny, "model", dataclasses.replace(tiny.model, thought_marks=marks))
     more = {"ignore_eos": True, "thinking_token_budget": 1, "max_tokens": 4, "stream": stream}
@@ -248,10 +239,8 @@ def random_conversation(server: InferenceServer, name: str) -> None:
     """Turns, second answers and edits at random; each prompt must begin with recorded ids, unless
     its history was edited."""
     rng, openai = random.Random(name), client(server, name)
-    messages: list[Any] = [
-        user(rng.choice([GREETING, question("3 + 4"), question("2 * 3", "8 - 1")]))
-    ]
-    recorded: list[int] = []
+    messages = [user(rng.choice([GREETING, question("3 + 4"), question("2 * 3", "8 - 1")]))]
+    recorded = []
     for _ in range(rng.randint(2, 5)):
         how = {"temperature": rng.choice([0, 1.0]), "seed": rng.randrange(2**31)}
         answer = ask(openai, messages, **how, max_tokens=40, tools=[CALCULATOR])
@@ -275,9 +264,7 @@ def random_conversation(server: InferenceServer, name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.soak)])
-def test_random_conversations_begin_with_recorded_ids(
-    count: int, caller_server: InferenceServer
-) -> None:
+def test_random_conversations_begin_with_recorded_ids(count, caller_server):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         names = [f"random-{index}" for index in range(count)]
         list(pool.map(lambda name: random_conversation(caller_server, name), names))
@@ -287,15 +274,13 @@ def test_random_conversations_begin_with_recorded_ids(
 
 
 @pytest.mark.verl
-def test_batch_of_traces_has_the_columns_of_rollout_batch(
-    tiny: InferenceEngine, tiny_server: InferenceServer
-) -> None:
+def test_batch_of_traces_has_the_columns_of_rollout_batch(tiny, tiny_server):
     openai, one = client(tiny_server, "batch"), [user("One")]
     first = ask(openai, one, n=2, **SAMPLED, max_tokens=8)
     ask(openai, [*one, said(first), user("Two")], max_tokens=8)
     traces = tiny_server.traces("batch")
     batch = tiny.trainer_batch(traces, rewards=[1.0, 0.25])
-    tools: Any = [{"type": "function", "function": {"name": "f"}}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
     other = tiny.rollout_batch([one], temperature=1.0, n=2, max_tokens=4, tools=tools)
     assert set(batch.batch.keys()) == set(other.batch.keys())
     assert len(set(batch.non_tensor_batch.pop("rollout"))) == 1
@@ -324,7 +309,7 @@ def test_batch_of_traces_has_the_columns_of_rollout_batch(
 # ─── Over HTTP ───
 
 
-def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> None:
+def test_traces_rewards_and_the_end_over_http(tiny_server):
     http = Http(tiny_server, "http")
     http.post(CHAT, **SHORT, n=2, temperature=1.0)
     first, second = httpx.get(f"{http.root}/traces").json()["traces"]
@@ -346,9 +331,7 @@ def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> N
         tiny_server.traces("http")
 
 
-def test_sessions_are_bounded_in_memory_and_need_the_key(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_are_bounded_in_memory_and_need_the_key(tiny, monkeypatch):
     monkeypatch.setattr("_inf.apps.serve.open_sessions.MAX_BYTES", 100_000)
     body = {"messages": [user("Hi") | {"name": "x" * 60_000}], "max_tokens": 1}
 
@@ -365,21 +348,21 @@ def test_sessions_are_bounded_in_memory_and_need_the_key(
         assert [status("c"), status("c")] == [200, 429]
 
 
-def test_name_that_leads_elsewhere_is_refused(tiny_server: InferenceServer) -> None:
+def test_name_that_leads_elsewhere_is_refused(tiny_server):
     for name in ("..", ".", "a/b", "", "a" * 129):
         for asked in (tiny_server.session_url, tiny_server.session):
             with pytest.raises(ConfigError, match="session: its name has letters"):
                 asked(name)
 
 
-def test_first_requests_at_once_are_of_one_session(tiny_server: InferenceServer) -> None:
+def test_first_requests_at_once_are_of_one_session(tiny_server):
     http = Http(tiny_server, "at-once")
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda number: http.post(CHAT, **SHORT | {"seed": number}), range(4)))
     assert len(tiny_server.traces("at-once")) == 4
 
 
-def test_open_sessions_are_bounded_in_number_and_age() -> None:
+def test_open_sessions_are_bounded_in_number_and_age():
     now = 0.0
     sessions = Sessions(clock=lambda: now)
     for index in range(MAX_SESSIONS):

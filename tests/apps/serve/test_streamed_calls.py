@@ -68,7 +68,7 @@ def streamed(
 
 @pytest.mark.parametrize("marks", [True, False])
 @pytest.mark.parametrize("format", FORMATS)
-def test_streamed_text_is_that_of_the_whole_answer(format: str, marks: bool) -> None:
+def test_streamed_text_is_that_of_the_whole_answer(format, marks):
     for before in BEFORE:
         text = before + written_call(format)
         _, whole = streamed(text, format, marks=marks, pieces=len(text))
@@ -82,13 +82,13 @@ def test_streamed_text_is_that_of_the_whole_answer(format: str, marks: bool) -> 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_streamed_answer_without_a_call_is_whole(format: str) -> None:
+def test_streamed_answer_without_a_call_is_whole(format):
     for text in (*PLAIN, *(f"{before} {after}" for before in BEFORE for after in PLAIN)):
         contents, choice = streamed(text, format, marks=True, pieces=1)
         assert "".join(contents) == choice.message["content"] == text
 
 
-def test_text_streams_before_a_call_in_the_function_format() -> None:
+def test_text_streams_before_a_call_in_the_function_format():
     text = "Let me look at it. " + written_call("function")
     contents, _ = streamed(text, "function", marks=True, pieces=1)
     assert "".join(contents[: text.index("search")]) == "Let me look at it."
@@ -98,9 +98,7 @@ CALL = '{"name": "search", "arguments": {"query": "Py"}}'
 
 
 @pytest.mark.parametrize(("before", "arguments"), [("", []), (f"[{CALL}, ", ['{"query": "Py"}'])])
-def test_forced_call_that_a_limit_cut_is_a_call_as_far_as_it_came(
-    before: str, arguments: list[str]
-) -> None:
+def test_forced_call_that_a_limit_cut_is_a_call_as_far_as_it_came(before, arguments):
     for size in range(len(CALL)):
         text = before + CALL[:size]
         contents, choice = streamed(text, "hermes", marks=True, pieces=1, forced=True, why="length")
@@ -113,7 +111,7 @@ def test_forced_call_that_a_limit_cut_is_a_call_as_far_as_it_came(
         assert {each["function"]["name"] for each in calls} <= {"search"}
 
 
-def test_aborted_answer_says_so_although_it_has_a_call() -> None:
+def test_aborted_answer_says_so_although_it_has_a_call():
     for text, forced in ((CALL, True), (written_call("hermes"), False)):
         _, choice = streamed(text, "hermes", marks=True, pieces=1, forced=forced, why="abort")
         assert len(choice.message["tool_calls"]) == 1 and choice.finish_reason == "abort"

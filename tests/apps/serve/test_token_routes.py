@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from _inf.apps.serve.token_bodies import SglangBody, SglangSampling
-from inf import InferenceEngine
-from tests.support.serve_clients import SGLANGS, TOKENS, Http
+from tests.support.serve_clients import SGLANGS, TOKENS
 
 pytestmark = pytest.mark.engine
 IDS = [10, 11, 12]
@@ -25,13 +24,11 @@ def of_sglang(**sampling: Any) -> dict[str, Any]:
     return {"input_ids": IDS, "sampling_params": {**SAMPLED, "max_new_tokens": 6, **sampling}}
 
 
-def test_tokens_route_has_the_tokens_and_log_probs_of_generate(
-    http: Http, tiny: InferenceEngine
-) -> None:
+def test_tokens_route_has_the_tokens_and_log_probs_of_generate(http, tiny):
     unused = {"detokenize": False, "output_kind": 2, "routed_experts_prompt_start": 2}
     body = of_tokens(n=2, seed=7, top_k=0, logprobs=1, **unused)
     whole = http.post(TOKENS, **body, request_id="a", cache_salt="1")
-    asked: dict[str, Any] = {"n": 2, "seed": 7, "max_tokens": 6, "logprobs": 1, **SAMPLED}
+    asked = {"n": 2, "seed": 7, "max_tokens": 6, "logprobs": 1, **SAMPLED}
     rows = tiny.generate([{"prompt_token_ids": IDS}], **asked)
     assert whole["request_id"] == "a" and whole["usage"]["completion_tokens"] == 12
     for index, (choice, row) in enumerate(zip(whole["choices"], rows, strict=True)):
@@ -45,7 +42,7 @@ def test_tokens_route_has_the_tokens_and_log_probs_of_generate(
         assert [each["top_logprobs"][0]["token_id"] for each in content] == best
 
 
-def test_tokens_stream_joins_to_the_whole_response(http: Http) -> None:
+def test_tokens_stream_joins_to_the_whole_response(http):
     body = of_tokens(n=2, seed=7, logprobs=0)
     whole = http.post(TOKENS, **body)
     *chunks, last = http.events(TOKENS, **body, stream_options={"include_usage": True})
@@ -63,7 +60,7 @@ def test_tokens_stream_joins_to_the_whole_response(http: Http) -> None:
             assert listed == entry
 
 
-def test_tokens_route_has_grammars_and_prompt_log_probs(http: Http) -> None:
+def test_tokens_route_has_grammars_and_prompt_log_probs(http):
     body = of_tokens(structured_outputs={"regex": "[ab]{3}"}, ignore_eos=False, prompt_logprobs=2)
     whole = http.post(TOKENS, **body)
     assert whole["choices"][0]["finish_reason"] == "stop"
@@ -76,7 +73,7 @@ def test_tokens_route_has_grammars_and_prompt_log_probs(http: Http) -> None:
 
 
 @pytest.mark.verl
-def test_fields_are_those_of_sglang() -> None:
+def test_fields_are_those_of_sglang():
     from sglang.srt.managers.io_struct import GenerateReqInput
     from sglang.srt.sampling.sampling_params import SamplingParams
 
@@ -85,9 +82,7 @@ def test_fields_are_those_of_sglang() -> None:
     assert set(SglangSampling.model_fields) <= set(inspect.signature(SamplingParams).parameters)
 
 
-def test_sglang_route_has_the_tokens_and_log_probs_of_generate(
-    http: Http, tiny: InferenceEngine
-) -> None:
+def test_sglang_route_has_the_tokens_and_log_probs_of_generate(http, tiny):
     asked = {"return_logprob": True, "top_logprobs_num": 2, "rid": "a"}
     whole = http.post(SGLANGS, **of_sglang(sampling_seed=7), **asked)
     row = tiny.generate([{"prompt_token_ids": IDS}], seed=7, max_tokens=6, logprobs=2, **SAMPLED)[0]
@@ -108,7 +103,7 @@ def test_sglang_route_has_the_tokens_and_log_probs_of_generate(
     assert "output_token_logprobs" not in about
 
 
-def test_sglang_stream_has_all_tokens_so_far_in_each_event(http: Http) -> None:
+def test_sglang_stream_has_all_tokens_so_far_in_each_event(http):
     body = of_sglang(sampling_seed=7) | {"return_logprob": True}
     whole = http.post(SGLANGS, **body)
     for chunk in (chunks := http.events(SGLANGS, **body)):
@@ -119,7 +114,7 @@ def test_sglang_stream_has_all_tokens_so_far_in_each_event(http: Http) -> None:
     assert (ids, chunk["text"]) == (whole["output_ids"], whole["text"])
 
 
-def test_sglangs_route_takes_several_prompts_and_texts(http: Http, tiny: InferenceEngine) -> None:
+def test_sglangs_route_takes_several_prompts_and_texts(http, tiny):
     body = of_sglang(n=2) | {"input_ids": [IDS, [5, 6]], "rid": "a"}
     answers = http.post(SGLANGS, **body)
     assert [each["meta_info"]["id"] for each in answers] == ["a_0", "a_1", "a_2", "a_3"]

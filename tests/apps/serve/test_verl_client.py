@@ -10,7 +10,6 @@ import importlib
 import pickle
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,23 +18,21 @@ import numpy as np
 import pytest
 
 import inf
-from _inf.apps.serve.server import InferenceServer
-from inf import InferenceEngine
 
 pytestmark = pytest.mark.engine
 
 CLIENT = Path(inf.__file__).parent / "examples" / "verl_client.py"
 ROLLOUT = SimpleNamespace(prompt_length=512, response_length=16)
 CONFIG = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=ROLLOUT))
-GREEDY: dict[str, Any] = {"temperature": 0, "top_p": 1.0, "top_k": -1, "logprobs": True}
+GREEDY = {"temperature": 0, "top_p": 1.0, "top_k": -1, "logprobs": True}
 PROMPT = [10, 20, 30]
 
 
 @pytest.fixture(scope="module")
-def module() -> Iterator[Any]:
+def module():
     """The example, without the seconds of verl's imports."""
     replica = ModuleType("verl.workers.rollout.replica")
-    replica.TokenOutput = SimpleNamespace  # type: ignore[attr-defined]
+    replica.TokenOutput = SimpleNamespace
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, replica.__name__, replica)
         patch.syspath_prepend(CLIENT.parent)
@@ -44,7 +41,7 @@ def module() -> Iterator[Any]:
 
 
 @pytest.fixture
-def generate(module: Any, tiny_server: InferenceServer) -> Any:
+def generate(module, tiny_server):
     """`generate` of a client of the tiny model's server, with defaults for this page."""
 
     def call(**given: Any) -> Any:
@@ -57,9 +54,7 @@ def generate(module: Any, tiny_server: InferenceServer) -> Any:
     return call
 
 
-def test_a_turn_has_what_the_engine_sampled_and_its_log_probs(
-    generate: Any, tiny: InferenceEngine, tiny_server: InferenceServer
-) -> None:
+def test_a_turn_has_what_the_engine_sampled_and_its_log_probs(generate, tiny, tiny_server):
     [row] = tiny.generate({"prompt_token_ids": PROMPT}, temperature=0, max_tokens=16)
     params = {**GREEDY, "repetition_penalty": 1.0}
     output = generate(sampling_params=params, priority=3, record=False)
@@ -75,7 +70,7 @@ def test_a_turn_has_what_the_engine_sampled_and_its_log_probs(
     assert one == same != other
 
 
-def test_a_turn_is_bounded_by_what_is_left_of_the_row(generate: Any) -> None:
+def test_a_turn_is_bounded_by_what_is_left_of_the_row(generate):
     endless = {**GREEDY, "ignore_eos": True}
     prompt = [*range(10, 110)] * 5  # 500 ids of at most 528
     for limit, size in (({}, 16), ({"max_tokens": 20}, 20), ({"max_new_tokens": 20}, 20)):
@@ -85,9 +80,7 @@ def test_a_turn_is_bounded_by_what_is_left_of_the_row(generate: Any) -> None:
         generate(prompt_ids=[10] * 528)
 
 
-def test_turns_of_a_request_id_are_one_trace_that_is_taken_once(
-    generate: Any, module: Any, tiny_server: InferenceServer
-) -> None:
+def test_turns_of_a_request_id_are_one_trace_that_is_taken_once(generate, module, tiny_server):
     first = generate()
     second = generate(prompt_ids=np.array([*PROMPT, *first.token_ids, 40]))
     own = pickle.loads(pickle.dumps(module.InfServerClient(tiny_server.base_url, CONFIG)))
@@ -102,7 +95,7 @@ def test_turns_of_a_request_id_are_one_trace_that_is_taken_once(
 
 
 MEDIA = ("image_data", "video_data", "audio_data", "mm_processor_output")
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REFUSED = [
     *(({name: [object()]}, rf"{name}: inf serve takes token ids only") for name in MEDIA),
     *(
         ({"sampling_params": {name: 2}}, rf"sampling_params\['{name}'\]")
@@ -114,15 +107,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_what_cannot_be_sent_or_taken_is_refused_by_name(generate: Any, module: Any) -> None:
+def test_what_cannot_be_sent_or_taken_is_refused_by_name(generate, module):
     for given, says in REFUSED:
         with pytest.raises((ValueError, TypeError, module.InfServerError), match=says):
             generate(**given)
 
 
-def test_a_server_with_a_key_takes_its_key_only(
-    generate: Any, module: Any, tiny: InferenceEngine
-) -> None:
+def test_a_server_with_a_key_takes_its_key_only(generate, module, tiny):
     with tiny.serve(api_key="secret") as server:
         for key in (None, "wrong"):
             with pytest.raises(module.InfServerError, match="status 401"):
@@ -130,7 +121,7 @@ def test_a_server_with_a_key_takes_its_key_only(
         assert generate(base_url=server.base_url, client={"api_key": "secret"}).token_ids
 
 
-def test_a_server_that_is_not_there_or_silent_is_an_error_soon(generate: Any, module: Any) -> None:
+def test_a_server_that_is_not_there_or_silent_is_an_error_soon(generate, module):
     with pytest.raises(ValueError, match="base_url: '127.0.0.1:8000' does not begin with http"):
         module.InfServerClient("127.0.0.1:8000", CONFIG)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -141,6 +132,6 @@ def test_a_server_that_is_not_there_or_silent_is_an_error_soon(generate: Any, mo
         generate(base_url=url)
 
 
-def test_a_server_that_cuts_prompts_is_an_error(generate: Any, module: Any) -> None:
+def test_a_server_that_cuts_prompts_is_an_error(generate, module):
     with pytest.raises(module.InfServerError, match="changed the prompt"):
         generate(prompt_ids=[10] * 520, sampling_params={**GREEDY, "truncate_prompt": "left"})

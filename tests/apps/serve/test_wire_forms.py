@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 from lm_eval.utils import RemoteTokenizer, check_remote_tokenizer_support
 
-from _inf.apps.serve.server import InferenceServer
-from inf import InferenceEngine
-from tests.support.scripted_thoughts import Speaker
 from tests.support.serve_clients import CHAT, COMPLETION, Http, user
 
 pytestmark = pytest.mark.engine
 ASK = [user("Write one line about a robot.")]
 SAMPLED = {"temperature": 1.0, "seed": 11}
 TEXT = "The capital of France is Paris."
-BODIES: dict[str, Any] = {CHAT: {"messages": ASK}, COMPLETION: {"prompt": TEXT}}
+BODIES = {CHAT: {"messages": ASK}, COMPLETION: {"prompt": TEXT}}
 BOTH = pytest.mark.parametrize("route", BODIES)
 
 
@@ -38,7 +35,7 @@ def events(http: Http, route: str, **fields: Any) -> list[Any]:
 # ─── Log probs ───
 
 
-def test_log_probs_name_tokens_by_their_ids(http: Http) -> None:
+def test_log_probs_name_tokens_by_their_ids(http):
     asked = {"return_token_ids": True, "return_tokens_as_token_ids": True, **SAMPLED}
     choice = chosen(http, CHAT, logprobs=True, top_logprobs=2, **asked)
     content = choice["logprobs"]["content"]
@@ -54,9 +51,7 @@ def test_log_probs_name_tokens_by_their_ids(http: Http) -> None:
         assert top[name] == own and 2 <= len(top) <= 3
 
 
-def test_log_probs_of_named_ids_are_listed_in_their_place(
-    http: Http, tiny: InferenceEngine
-) -> None:
+def test_log_probs_of_named_ids_are_listed_in_their_place(http, tiny):
     asked = {"return_tokens_as_token_ids": True, "logprob_token_ids": [9, 300], **SAMPLED}
     [row] = tiny.generate([ASK], logprob_token_ids=[9, 300], max_tokens=8, **SAMPLED)
     choice = chosen(http, CHAT, logprobs=True, top_logprobs=1, **asked)
@@ -67,7 +62,7 @@ def test_log_probs_of_named_ids_are_listed_in_their_place(
         assert {"token_id:9", "token_id:300"} <= top.keys()
 
 
-def test_prompts_likeliest_tokens_have_ranks(http: Http, tiny: InferenceEngine) -> None:
+def test_prompts_likeliest_tokens_have_ranks(http, tiny):
     [greedy] = tiny.generate([{"text": TEXT}], max_tokens=4, temperature=0)
     ids = tiny.tokenizer(TEXT)["input_ids"] + greedy.token_ids
     [row] = tiny.generate([{"prompt_token_ids": ids}], max_tokens=1, prompt_logprobs=3)
@@ -86,9 +81,7 @@ def test_prompts_likeliest_tokens_have_ranks(http: Http, tiny: InferenceEngine) 
 
 @pytest.mark.parametrize("logprobs", [None, 0, 2])
 @pytest.mark.parametrize("of_ids", [False, True])
-def test_echo_puts_the_prompt_before_the_answer(
-    of_ids: bool, logprobs: int | None, http: Http, tiny: InferenceEngine
-) -> None:
+def test_echo_puts_the_prompt_before_the_answer(of_ids, logprobs, http, tiny):
     """With its special tokens."""
     ids = tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=True, return_dict=False)
     texts = [TEXT, tiny.tokenizer.decode(ids)]
@@ -96,7 +89,7 @@ def test_echo_puts_the_prompt_before_the_answer(
     prompts = [tiny.tokenizer(TEXT)["input_ids"], ids]
     body = {"prompt": prompts if of_ids else texts, "n": 2, "logprobs": logprobs, **SAMPLED}
     body |= {"return_token_ids": True, "prompt_logprobs": 0}
-    asked: Any = [{"prompt_token_ids": each} for each in prompts]
+    asked = [{"prompt_token_ids": each} for each in prompts]
     rows = tiny.generate(asked, n=2, max_tokens=8, prompt_logprobs=True, **SAMPLED)
     plain = post(http, COMPLETION, **body)["choices"]
     echoed = post(http, COMPLETION, **body, echo=True)["choices"]
@@ -123,9 +116,7 @@ def test_echo_puts_the_prompt_before_the_answer(
 
 
 @pytest.mark.parametrize("said", ["a😀b", "日本x", "<think>\nIt 😀\n</think>\n\nIs x"])
-def test_each_token_is_at_its_place_in_the_text(
-    said: str, speaker: Speaker, server: InferenceServer
-) -> None:
+def test_each_token_is_at_its_place_in_the_text(said, speaker, server):
     """Characters of several tokens, and the marks of a thought, which are special tokens."""
     speaker.says(said)
     http, body = Http(server), {"max_tokens": 200, "logprobs": 1, "return_token_ids": True}
@@ -146,9 +137,7 @@ def test_each_token_is_at_its_place_in_the_text(
 
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("prompt", [TEXT, [5, 6, 7], [TEXT, "Hi"]])
-def test_completions_stream_joins_to_the_whole_response(
-    prompt: Any, echo: bool, http: Http
-) -> None:
+def test_completions_stream_joins_to_the_whole_response(prompt, echo, http):
     body = {"prompt": prompt, "echo": echo, "n": 2, "return_token_ids": True, "stop": "e"}
     body |= SAMPLED
     whole = post(http, COMPLETION, **body)["choices"]
@@ -168,9 +157,7 @@ def test_completions_stream_joins_to_the_whole_response(
 
 
 @BOTH
-def test_answers_say_what_ended_them_and_that_no_prompt_was_scored(
-    route: str, http: Http, tiny: InferenceEngine
-) -> None:
+def test_answers_say_what_ended_them_and_that_no_prompt_was_scored(route, http, tiny):
     ids = [*range(384)]
     whole = post(http, route, stop_token_ids=ids, cache_salt="mine", **SAMPLED)
     [choice] = whole["choices"]
@@ -184,7 +171,7 @@ def test_answers_say_what_ended_them_and_that_no_prompt_was_scored(
         assert (choice["matched_stop"], choice["stop_reason"]) == found
 
 
-def test_fields_without_a_value_are_null(http: Http) -> None:
+def test_fields_without_a_value_are_null(http):
     thoughts = {"reasoning": None, "reasoning_content": None}
     whole = post(http, CHAT)
     [choice] = whole["choices"]
@@ -200,13 +187,10 @@ def test_fields_without_a_value_are_null(http: Http) -> None:
 # ─── Sampling and grammars ───
 
 
-def test_prompt_is_the_template_s_and_so_are_the_ids_of_tokenize(
-    http: Http, tiny: InferenceEngine
-) -> None:
+def test_prompt_is_the_template_s_and_so_are_the_ids_of_tokenize(http, tiny):
     """Without the beginning of an answer, with a begun one, and with tools."""
     begun = [*ASK, {"role": "assistant", "content": "The answer"}]
     tool = {"type": "function", "function": {"name": "f"}}
-    asked: dict[str, Any]
     for asked in (
         {"add_generation_prompt": True},
         {"add_generation_prompt": False},
@@ -238,8 +222,7 @@ def test_prompt_is_the_template_s_and_so_are_the_ids_of_tokenize(
         assert http.post(path, 400, **body)["error"]["param"] == param
 
 
-def test_structured_outputs_are_enforced(http: Http) -> None:
-    grammar: Any
+def test_structured_outputs_are_enforced(http):
     for grammar, matches in (
         ({"regex": "[ab]{3}c"}, r"[ab]{3}c"),
         ({"choice": ["red (or) wine.", "a|b"]}, r"red \(or\) wine\.|a\|b"),
@@ -252,9 +235,7 @@ def test_structured_outputs_are_enforced(http: Http) -> None:
         assert all(re.fullmatch(matches, text) for text in found), found
 
 
-def test_reasoning_effort_reaches_a_template_that_reads_it(
-    http: Http, tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reasoning_effort_reaches_a_template_that_reads_it(http, tiny, monkeypatch):
     refused = post(http, CHAT, 400, reasoning_effort="low")["error"]
     assert (refused["param"], refused["code"]) == ("reasoning_effort", "unknown_parameter")
     template = "{{ messages[0]['content'] }} {{ reasoning_effort }}"
@@ -264,9 +245,7 @@ def test_reasoning_effort_reaches_a_template_that_reads_it(
 
 
 @BOTH
-def test_fields_that_change_nothing_are_taken(
-    route: str, http: Http, tiny: InferenceEngine
-) -> None:
+def test_fields_that_change_nothing_are_taken(route, http, tiny):
     model = f"{tiny.config.model_name}:"  # SGLang's form of an adapter's name, without one
     echo = {"echo": True, "prompt_cache_retention": "24h"} if route == CHAT else {"echo": False}
     fields = {"seed": -1, "model": model, "best_of": 1, "top_k": 0, **echo}
@@ -280,7 +259,7 @@ def test_fields_that_change_nothing_are_taken(
 
 
 @BOTH
-def test_each_event_has_the_usage_so_far(route: str, http: Http) -> None:
+def test_each_event_has_the_usage_so_far(route, http):
     options = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": False}
     usage = post(http, route, n=2, **SAMPLED)["usage"]
     usages = [each["usage"] for each in events(http, route, n=2, stream_options=options, **SAMPLED)]
@@ -295,7 +274,7 @@ def test_each_event_has_the_usage_so_far(route: str, http: Http) -> None:
 # ─── Routes ───
 
 
-def test_routes_are_named_where_there_is_none(http: Http) -> None:
+def test_routes_are_named_where_there_is_none(http):
     response = http.send("/v1/embeddings")
     said = response.json()["error"]["message"]
     assert response.status_code == 404
@@ -308,9 +287,7 @@ def test_routes_are_named_where_there_is_none(http: Http) -> None:
     assert http.get("/v1/models/")["object"] == "list"
 
 
-def test_lm_eval_finds_the_servers_tokenizer(
-    tiny_server: InferenceServer, tiny: InferenceEngine
-) -> None:
+def test_lm_eval_finds_the_servers_tokenizer(tiny_server, tiny):
     url = f"{tiny_server.base_url}/completions"
     assert check_remote_tokenizer_support(url)
     remote = RemoteTokenizer(url)
