@@ -92,11 +92,11 @@ def test_chat_has_room_for_a_conversation_with_any_model_in_a_file_or_an_option(
     option = ["--set", "model_path=null"] if model == "null" else ["-m", model]
     for arguments in (option, ["-c", "file.yaml"]):
         assert chat("a\n", *arguments)[0] == 0
-        assert chat("a\n", *arguments, "--set", "rollout.max_model_len=3000")[0] == 0
+    assert chat("a\n", *option, "--set", "rollout.max_model_len=3000")[0] == 0
     assert chat("a\n", "-c", "long.yaml")[0] == 0
     lengths = [(one.rollout.prompt_length, one.rollout.response_length) for one in started]
     usual = (2048 if model == "null" else 512, 512)
-    assert lengths == [(3072, 1024), usual, (3072, 1024), usual, (9, 1024)]
+    assert lengths == [(3072, 1024), (3072, 1024), usual, (9, 1024)]
     assert "prompt_length" not in started[0].rollout.model_fields_set  # it fits a short model
 
 
@@ -126,8 +126,6 @@ def test_input_that_ends_inside_a_message_is_named_and_not_sent(chat):
     code, out, err = chat(text)
     assert (code, out) == (1, f"{ANSWER}\n")
     assert "ended inside a message, which was not sent" in err
-    answer, error = map(json.loads, chat(text, "--json")[1].splitlines())
-    assert answer["completion"] == ANSWER and "was not sent" in error["error"]
 
 
 def test_ctrl_c_in_a_piped_answer_ends_the_chat(chat, asked):
@@ -159,7 +157,6 @@ def test_set_reads_a_value_as_json_or_text(chat, asked):
         ("stop ###", "###"),
         ('stop ["###", "\\n"]', ["###", "\n"]),
         ("regex [ab]", "[ab]"),
-        ("temperature 1e-1", 0.1),
         ("top-k  5", 5),
         ('logit_bias {"5": 1}', {"5": 1}),
     ):
@@ -174,7 +171,6 @@ def test_set_of_what_a_chat_cannot_use_is_refused(chat):
     for text, says, *how in (
         ("num_beams 2", "num_beams: "),  # a chat's, a text chat's and a streamed chat's
         ("logprobs 2", "logprobs: "),
-        ("max_tokens_per_turn 5", "max_tokens_per_turn: "),
         ("temperature hot", "temperature: "),
         ("n 3", "n: ", "--json"),
         ("temperature", "/set: it needs NAME VALUE"),

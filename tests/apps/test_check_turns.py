@@ -155,8 +155,8 @@ def test_wrong_file_is_refused_by_its_name():
     for content, message in (
         ("{", "is not JSON"),
         (TALK[:1], "no message is an assistant's"),
-        (TALK[1:], "message 0 is an assistant's; begin with"),
         ([{"role": "assistant"}, 3], "is neither a list of messages nor"),
+        (TALK[1:], "message 0 is an assistant's; begin with"),
         ({"messages": TALK, "tools": [{"type": "x"}]}, "tool"),
     ):
         with pytest.raises(InferenceError, match="talk.json") as refused:
@@ -191,13 +191,3 @@ def test_command_refuses_what_it_cannot_read(command, monkeypatch):
     ):
         code, _, err = command("check", "turns", *words.split())
         assert code == 2 and err.startswith(f"inf: {said}") and "Retrying" not in err
-
-
-def test_check_itself_still_takes_its_prompts_and_options(command, monkeypatch):
-    def start(options: Any) -> Any:
-        raise PromptError("started")
-
-    monkeypatch.setattr("_inf.apps.cli.check.Options.start", start)
-    for words in ("", "A --batch 2", "--json", "-- turns"):
-        code, _, err = command("check", *words.split())
-        assert code == 2 and "inf: started" in err

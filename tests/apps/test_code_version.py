@@ -42,7 +42,6 @@ def same(first: CodeVersion, second: CodeVersion) -> bool:
 # A program with a hole, and what stands in it before and after the change.
 CHANGES = {
     "code": ("reward = lambda **rest: {}", "1", "2"),
-    "default": ("def reward(k={}, **rest): return k", "1", "2"),
     "global in an inner function": (
         "X = {}\ndef reward(**rest): return [x for x in (1, 2) if (lambda: x in X)()]",
         *("{1}", "{2}"),
@@ -68,7 +67,6 @@ CHANGES = {
         "import functools\n@functools.cache\ndef reward(s): return {}",
         *("1", "2"),
     ),
-    "bound argument": ("import functools\nreward = functools.partial(int, base={})", "2", "8"),
     "value of a closure": ("reward = (lambda x: lambda **rest: x)({})", "[1, 'a']", "[1, 'b']"),
 }
 
@@ -254,7 +252,7 @@ def test_edited_code_is_another_and_one_with_another_comment_is_not(
 
 
 def test_file_of_another_form_is_left_to_its_loading():
-    for text in ("", "[", "3", "tools: [{class_name: 3}]", "- {x: '${oc.env:N}'}"):
+    for text in ("", "[", "tools: [{class_name: 3}]"):
         Path("tools.yaml").write_text(text)
         assert of_file("tools.yaml").digest
 
@@ -274,8 +272,6 @@ def test_overwritten_model_is_another_and_a_copy_the_same_whatever_its_path_and_
     for file in copy.iterdir():
         os.utime(file, (1, 1))
     assert fingerprint.of_model(copy) == first
-    (copy / "config.json").rename(copy / "other.json")
-    assert fingerprint.of_model(copy) != first
     # A byte of a small file, a longer file, and other weights of the same size with the same times.
     (model / "config.json").write_text("[]")
     assert (second := fingerprint.of_model(model)) != first

@@ -65,10 +65,7 @@ def test_row_of_another_form_is_named():
     for name, row, said in (
         ("gsm8k", [], 'row 1: it must have "question" and "answer", as openai/gsm8k; it is []'),
         ("gsm8k", {"question": "a", "answer": "no number"}, "row 1: answer must be a text with ##"),
-        ("gsm8k", {"question": "a", "answer": "#### ,"}, "row 1: answer must be a text with ####"),
-        ("math500", {"question": "?"}, 'row 1: it must have "problem" and "answer", as Hugg'),
         ("math500", AIME25 | {"answer": None}, 'row 1: it must have "problem" and "answer"'),
-        ("math500", AIME25 | {"answer": " "}, "row 1: answer must be a text or a number, not ' '"),
         ("aime25", AIME25 | {"answer": "x"}, "row 1: answer must be a whole number, not 'x'"),
     ):
         with pytest.raises(ConfigError) as failure:

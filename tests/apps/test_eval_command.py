@@ -48,7 +48,9 @@ def _fresh(monkeypatch):
 
 @pytest.fixture
 def evaluate(command):
-    return functools.partial(command, "eval", "rows.jsonl", "--reward", "reward.py")
+    return functools.partial(
+        command, "eval", "rows.jsonl", "--reward", "reward.py", "--reward-workers", 1
+    )
 
 
 def rows() -> list[dict[str, Any]]:
@@ -89,10 +91,7 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
     assert found["metrics"]["val-core/openai/gsm8k/reward/mean@1"] == 0.5  # of those it answered
     assert '1 answers have no reward: "error" in their rows' in err
     written = read(Path("gsm8k.jsonl"))
-    places = [(row["line"], row["number"], row["sample"]) for row in written]
-    assert places == [(1, 0, 0), (2, 1, 0), (3, 2, 0)]
-    assert written[1]["prompt"][0]["role"] == "user" and written[1]["reward"] is None
-    assert written[1]["row_id"] == "1.0"
+    assert [row["row_id"] for row in written] == ["0.0", "1.0", "2.0"]
     assert written[1]["error"]["message"] == "the prompt has 900 tokens"
     code, out, _ = command(*asked, 3)
     assert (code, json.loads(out)["unscored"], Stub.starts) == (0, 0, 2)

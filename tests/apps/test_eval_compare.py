@@ -50,7 +50,6 @@ def test_rows_are_paired_by_their_number_and_what_is_not_compared_is_counted_and
         "only in A, not compared: 1 rows [7]",
         "only in B, not compared: 1 rows [9]",
         "no reward in one of them, not compared: 1 rows [3]",
-        "answers without a reward: 1 of A, 1 of B",
     ):
         assert line in found.table()
 
@@ -84,7 +83,6 @@ def test_runs_that_cannot_be_compared_are_refused_by_name():
         ([row(0, 1.0, "code")], "different data: the data_source of row 0 is 'math'"),
         ([row(0, 1.0, ground_truth="5")], "the ground_truth of row 0 is None in the first and '5'"),
         ([row(3, 1.0)], "no prompt in common that both scored"),
-        ([], "b.jsonl: it has no rows"),
         ([{"completion": "?"}], "b.jsonl, line 1: a row of `inf eval` has number and reward"),
         ([row(0, "good")], "b.jsonl, line 1: reward must be a number or null, not 'good'"),
     ):
@@ -112,11 +110,8 @@ def test_runs_scored_by_different_rewards_are_compared_with_that_said():
     for first, second, said in (
         (["a.py:f 12"], ["/moved/a.py:f 12"], ""),
         (["a.py:f 12"], ["a.py:f 34"], "Not scored by the same reward function"),
-        (["agent loop game 1", "f 12"], ["agent loop game 1", "f 12"], ""),
         (["agent loop game 1", "f 12"], ["agent loop game 2", "f 12"], "Not scored by the same"),
         (["judge 12?"], ["judge 12?"], "Maybe not scored by"),  # it uses what is not compared
-        (["f 1", "f 2"], ["f 1", "f 2"], "Maybe not scored by"),
     ):
         found = compared(by(*first), by(*second))
         assert said in found.table() and ("scored by" in found.table()) is bool(said)
-    assert "A was scored by f 1, f 2" in found.table()

@@ -37,7 +37,6 @@ def test_metrics_are_verls_own_and_ours_beside_them():
     theirs = process_validation_metrics(["math"] * 12, prompts, columns)["math"]["reward"]
     named = {name.split("/", 3)[3]: v for name, v in found.items()}
     assert named.items() >= dict(theirs).items() and "maj@4/mean" in theirs
-    assert found["val-core/math/reward/best@4/mean"] == theirs["best@4/mean"]
     assert found["val-core/math/reward/mean@4"] == pytest.approx(5 / 12)
     assert found["val-aux/math/reward/pass@1"] == pytest.approx(5 / 12)
     assert found["val-aux/math/reward/pass@4"] == pytest.approx(2 / 3)
@@ -79,22 +78,9 @@ def test_report_begins_with_how_many_are_right_and_how_many_were_cut():
     alike = "no interval: the questions do not differ"
     for rows, n, said in (
         (right, 1, "7 of 20 right (35 %, 95 % interval 18 to 57)"),
-        ([*right, row(20, None)], 1, "7 of 20 right (35 %, 95 % interval 18 to 57)"),
         (by_accuracy, 1, "1 of 3 right (33 %, 95 % interval 6 to 79)"),
-        (
-            [row(i, float(i < 1)) for i in range(200)],
-            1,
-            "1 of 200 right (0.5 %, 95 % interval 0.1 to 3)",
-        ),
-        ([row(0, 0.0), row(1, 0.0)], 1, "0 of 2 right (0 %, 95 % interval 0 to 66)"),
         ([row(0, None)], 1, "none of 1 answers has a reward"),
         ([row(0, 0.35), row(1, 0.95)], 1, f"{mean} 0.6500 of 2 answers ({apart})"),
-        ([row(0, 2.0), row(1, 2.0)], 1, f"{mean} 2.0000 of 2 answers ({alike})"),
-        (
-            [*4 * [row(0, 0.35)], *4 * [row(1, 0.95)]],
-            4,
-            f"{mean} 0.6500 of 8 answers to 2 questions ({apart} by question)",
-        ),
         (4 * [row(0, 1.0)], 4, f"4 of 4 answers to 1 questions right (100 %, {alike})"),
     ):
         rows = [{**rows[0], "finish_reason": "length"}, *rows[1:]]

@@ -11,18 +11,10 @@ import pytest
 from _inf.apps.json_lines import json_text
 from _inf.apps.json_object import json_object
 from _inf.apps.openai_answers import assistant
-from _inf.apps.serve.error_responses import by_field
 from _inf.apps.tool_choice import forced_calls
 from _inf.request.prompts import normalize
 from _inf.types import ToolCall
 from inf import ConfigError
-
-
-def test_error_about_a_keyword_names_the_field_that_gave_it():
-    with pytest.raises(ConfigError) as caught, by_field({"json_schema": "tools, as a schema"}):
-        raise ConfigError("json_schema.x: no.", key="json_schema.x")
-    assert str(caught.value) == "tools, as a schema.x: no." and caught.value.key == "tools"
-
 
 UNUSABLE = ("NaN", '{"a": [-Infinity]}', "1" * 4301, "[" * 201 + "]" * 201, r'"a\ud800"')
 

@@ -20,7 +20,7 @@ from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.cli import main
 from _inf.apps.cli.chat import Chat
 from _inf.apps.rollouts.traces import Trace, TraceFile
-from _inf.runtime.files import check_output, write_text
+from _inf.runtime.files import check_output
 from inf import GenerationOutput, GenerationRow, InferenceError
 from tests.support.json_lines import read
 from tests.support.stub_engine import StubEngine
@@ -117,13 +117,6 @@ def test_file_keeps_its_mode_and_a_link_its_target(writer):
     write(link)
     assert link.is_symlink() and stat.S_IMODE(Path("kept").stat().st_mode) == 0o600
     assert not list(Path().rglob(".inf-*"))
-
-
-def test_whole_file_takes_the_place_of_the_earlier_one():
-    write_text("a", "one")
-    with open("a") as earlier:
-        write_text("a", "two")
-        assert (earlier.read(), Path("a").read_text()) == ("one", "two")
 
 
 @each_writer

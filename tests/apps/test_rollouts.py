@@ -59,17 +59,16 @@ def test_row_without_an_id_has_its_line():
 
 def test_line_of_another_form_is_named_with_its_key():
     for line, says in (
-        ("[1]", "a row is a JSON object, not [1]"),
         ({"response": {"body": {}}}, "it has none of response_ids, completion, messages, error"),
         ({**ROW, "response_ids": [7, 8.0, 9]}, "response_ids.1: 8.0"),
         ({**ROW, "reward": float("nan")}, "reward: nan is not a finite number"),
-        ({**ROW, "logprobs": [-0.1]}, "logprobs: 1 values for 3 response_ids; give one each"),
         ({**ROW, "response_mask": None}, "response_mask is missing"),
+        ({**ROW, "response_mask": [1, 2, 1]}, "response_mask: its values must be 0 or 1"),
+        ({**ROW, "logprobs": [-0.1]}, "logprobs: 1 values for 3 response_ids; give one each"),
         (
             {**ROW, "answer_places": [[0, 2], [1, 3]]},
             "answer_places: it must be pairs of a first index and",
         ),
-        ({**ROW, "response_mask": [1, 2, 1]}, "response_mask: its values must be 0 or 1"),
         ('{"completion": "a', "it is not JSON (the file ends inside it)"),
     ):
         text = line if isinstance(line, str) else json.dumps(line)
@@ -125,15 +124,12 @@ def test_trace_of_a_session_is_a_rollout_with_its_fork():
         assert rollout.logprobs is None and rollout.response_ids == [3, 4, 5]
 
 
-def test_odd_value_in_a_column_of_a_batch_costs_no_row():
+def test_reward_that_no_float_holds_costs_no_row():
     ids, ones = torch.tensor([[1, 2]] * 2), torch.ones(2, 2, dtype=torch.int64)
-    tensors = {"input_ids": ids, "attention_mask": ones}
-    tensors |= {"responses": ids[:, 1:], "response_mask": ones[:, 1:]}
-    scores = [{"reward": 10**400}, {"reward": 2}]
-    columns = {"odd": [object(), 3], "reward_scores": scores}
-    first, second = as_rollouts(SimpleNamespace(batch=tensors, non_tensor_batch=columns))
-    assert first.reward is None and second.reward == 2.0
-    assert "odd" not in first.extra and second.extra["odd"] == 3
+    tensors = {"input_ids": ids, "attention_mask": ones, "response_mask": ones[:, 1:]}
+    columns = {"reward_scores": [{"reward": 10**400}, {"reward": 2}]}
+    batch = SimpleNamespace(batch={**tensors, "responses": ids[:, 1:]}, non_tensor_batch=columns)
+    assert [row.reward for row in as_rollouts(batch)] == [None, 2.0]
 
 
 # ─── The file of `inf serve --traces` ───

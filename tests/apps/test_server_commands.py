@@ -48,7 +48,6 @@ def test_bad_lines_of_a_batch_have_errors(server, command):
     lines = [
         {"prompt": "a"},
         {"messages": [{"role": "user", "content": "b"}]},
-        {"custom_id": "c", "body": openai},
         {"custom_id": "d", "body": {**openai, "logprobs": True}},
     ]
     write(Path("in.jsonl"), lines)
@@ -60,11 +59,9 @@ def test_bad_lines_of_a_batch_have_errors(server, command):
     server.script = busy
     assert command("batch", "in.jsonl", "out.jsonl", *at(server))[0] == 1
     rows = read(Path("out.jsonl"))
-    assert rows[0]["completion"] == "A" and rows[0]["usage"]["total_tokens"] == 10
+    assert rows[0]["completion"] == "A"
     assert "No b" in rows[1]["error"]["message"]
-    [choice] = rows[2]["response"]["body"]["choices"]
-    assert choice["message"]["content"] == "C" and rows[2]["response"]["body"]["model"] == MODEL
-    assert rows[3]["error"]["message"].startswith("body.logprobs: the server works with text")
+    assert rows[2]["error"]["message"].startswith("body.logprobs: the server works with text")
 
 
 def test_reward_gets_all_text_after_the_prompt(server):

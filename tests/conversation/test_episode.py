@@ -98,7 +98,7 @@ def test_min_tokens_are_of_all_turns():
     assert row.next_request().params.min_tokens == 2
 
 
-@pytest.mark.parametrize("forced", [[0], [1, 2], [3]])
+@pytest.mark.parametrize("forced", [[0], [1, 2]])
 def test_answer_with_forced_tokens_is_one_answer_and_its_row_is_not_continued(forced):
     row = as_row(
         ended(between(9, 9), answered([1, 2, 3, END], "stop", forced), answered([4, 5], "abort"))

@@ -1,7 +1,5 @@
 """Keywords that a conversation cannot serve are refused by name, with fitting advice."""
 
-from __future__ import annotations
-
 import pytest
 
 from inf import ConfigError
@@ -21,7 +19,6 @@ def nagged(caller, monkeypatch):
     [
         ({"nam": "nag"}, r"name: 'gsm8k', the default next to nam, is not an .* are nag\."),
         ({"name": "nga"}, r"name: 'nga' is not an interaction; the interactions are nag\."),
-        ({"name": ["nag"]}, r"name: \['nag'\] is not an interaction"),
     ],
 )
 def test_unknown_interaction_is_named_as_the_caller_wrote_it(nagged, kwargs, says):

@@ -74,13 +74,11 @@ def test_forced_token_has_mask_0():
 @pytest.mark.parametrize(
     ("ids", "mask", "places"),
     [
-        (IDS, MASK, []),
         (IDS[:6], MASK[:6], []),  # cut within an answer, as verl's own loops do
         (IDS, [0, *MASK[1:]], [0]),  # a sampled id lost its mask
         (IDS, [1, 1, 1, 1, 0, 1, 1], [3]),  # an id of the template got one
         # The first answer was rendered again: from its second id on nothing was sampled there.
         ([4, 6, 9, 6, 7, 8, 9], MASK, [1, 2, 5, 6]),
-        ([4, 5, 5, 9, 6, 7, 8, 9], [1, 1, 1, 1, 0, 0, 1, 1], [2, 3, 6, 7]),
         # The template's ids differ from those of the second request: its answer is another's.
         ([4, 5, 9, 6, 6, 8, 9], MASK, [5, 6]),
         ([7, 7], [1, 1], [0, 1]),
@@ -94,8 +92,6 @@ def test_places_that_were_not_sampled(ids, mask, places):
 def test_requests_of_other_prompts_and_answers_that_were_not_kept_do_not_count():
     beside = [sampled([1, 2], [7, 7]), sampled([5], [4]), sampled(PROMPT, [4, 8])]
     assert unsampled(IDS, MASK, [*beside, *REQUESTS]) == []
-    retried = [sampled(PROMPT, [7, 9]), *REQUESTS]
-    assert unsampled(IDS, MASK, retried) == []
 
 
 def test_any_exact_row_is_exact_and_any_changed_id_is_found():
@@ -129,9 +125,7 @@ def test_row_ends_as_its_last_request_did():
     after_a_tool = row([*IDS, 6, 6], [*MASK, 0, 0])
     assert after_a_tool.transcript.answer_ids == [8, 9] and after_a_tool.matched_stop == STOP
     unknown = row([7, 7, 5, 6], [1, 1, 0, 1])
-    assert unknown.transcript.answer_ids == [6]
     assert (unknown.finish_reason, unknown.matched_stop) == ("stop", None)
-    assert row([], [], []).finish_reason == "stop"
 
 
 def test_log_probs_are_the_loops_own_or_the_recorded_ones():

@@ -91,13 +91,12 @@ def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile(held):
     assert rows[1].metadata["tool_rewards"] == {"slow": 1.0, "quick": 1.0}
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_a_share_that_is_given_up_leaves_at_least_one_row(held, rows):
-    """As in verl: of one row, `int(1 * (1 - 0.7))` are enough, which is none."""
+def test_a_share_that_is_given_up_leaves_at_least_one_row(held):
+    """As in verl: of two rows, `int(2 * (1 - 0.7))` are enough, which is none."""
     with warnings.catch_warnings():  # a row that a limit ends has not failed
         warnings.simplefilter("error")
-        found = held([1, 400, 400][:rows], VerlTool("a", []), over_sample_rate=0.7)
-    assert [row.finish_reason for row in found] == ["length", "abort", "abort"][:rows]
+        found = held([1, 400], VerlTool("a", []), over_sample_rate=0.7)
+    assert [row.finish_reason for row in found] == ["length", "abort"]
     assert all("the other rows ended first" in row.error for row in found[1:])
 
 

@@ -117,32 +117,25 @@ REFUSED = [
     ({"type": "integer", "minimun": 0}, "json_schema.minimun"),
     ({"anyOf": [A, {"items": {"nullable": True}}]}, "json_schema.anyOf[1].items.nullable"),
     ({"properties": {"a": {"$id": "urn:a"}}}, "json_schema.properties.a.$id"),
-    ({"x-guidance": {"lenient": True}}, "json_schema.x-guidance"),
     ({"type": "object", "minProperties": 2}, "json_schema.minProperties"),
     ({"const": 10**16}, "json_schema"),
-    ({"const": 0.1234567890123456}, "json_schema"),
     # What it does not enforce, or reports itself.
     ({"$defs": {"a": {"not": {}}}, "$ref": "#/$defs/a"}, "json_schema.$defs.a.not"),
     ({"oneOf": OWN_PROPERTIES}, "json_schema"),
-    ({"$ref": "#/$defs/none"}, "json_schema"),
     ({"type": "string", "pattern": "a++"}, "json_schema.pattern"),
-    ({"type": "string", "pattern": r"\n\d"}, "json_schema.pattern"),
     ({"type": "string", "pattern": '[^"]+'}, "json_schema.pattern"),
     ({"items": {"type": "string", "pattern": r"[^\\]"}}, "json_schema.items.pattern"),
     *([(NEGATIVE, "json_schema.items")] if OLD else []),
     ({"items": {"type": "string", "pattern": "^a{5}$", "maxLength": 3}}, "json_schema.items"),
     ({"patternProperties": {"[[a]": {}}}, "json_schema.patternProperties.[[a]"),
-    ({"patternProperties": {"^a": {}, "b": {}}}, "json_schema"),
     ({"properties": {"a": A}, "patternProperties": {"b": A}}, "json_schema.patternProperties"),
     # Nothing matches these.
     (False, "json_schema"),
-    ({"type": "object", "additionalProperties": False, "required": ["a"]}, "json_schema"),
     ({"$ref": "#"}, "json_schema"),
     # No schemas.
     ({"properties": {"a": {"minLength": -1}}}, "json_schema.properties.a.minLength"),
     ({"const": {1, 2}}, "json_schema"),
     ("{", "json_schema"),
-    ('{"const": NaN}', "json_schema"),
     ('{"const": "\\ud800"}', "json_schema"),
     ('{"type": "integer", "minimum": 1e400}', "json_schema"),
     (b"{}", "json_schema"),
@@ -152,7 +145,6 @@ REFUSED = [
     ({"items": {"maxItems": 6_000}, "maxItems": 6_000}, "json_schema"),
     ({"properties": {f"p{n}": True for n in range(5_000)}}, "json_schema"),
     ({"allOf": [{**A, "multipleOf": 9973}, {"multipleOf": 9967}]}, "json_schema.multipleOf"),
-    ({"type": "number", "multipleOf": 0.0009765625}, "json_schema.multipleOf"),
     ({"type": "string", "pattern": "^a{1000000}$"}, "json_schema.pattern"),
     ({"allOf": [{"anyOf": [{"required": [f"{a}{n}"]} for a in "ab"]} for n in range(30)]},
      "json_schema"),
@@ -169,7 +161,6 @@ def test_what_cannot_be_enforced_is_refused_by_its_path(schema, path):
     ("type_", "says"),
     [
         ("objct", "'objct' is not a JSON type; did you mean 'object'?"),
-        (["null", "list"], "'list' is not a JSON type; they are object, array, "),
         (["null", "null"], "must name one JSON type or more, each once"),
     ],
 )
@@ -240,8 +231,8 @@ REFUSED_REGEXES = [
     (r"a(?=b)b", "look-ahead"), (r"(a)\1", "backreference"), (r"a^b", "lookarounds"),
     (r"(?a)\w", "flag"), ("(", "position 0"), ("[a", "position 0"), ("", "empty"),
     (r"[^\s\S]", "nothing"), ("a{1,20000}", "repeats"), (r"\p{L}", "bad escape"),
-    ("a++b", "possessive"), ("[a-z&&[b]]", "inside a class"), ("[[a]", "inside a class"),
-    ("(?x)a b", "flag x"), ("(?sx:a b)", "flag x"), ("\ud800", "surrogate"), (3, "string"),
+    ("a++b", "possessive"), ("[[a]", "inside a class"), ("(?x)a b", "flag x"),
+    ("\ud800", "surrogate"), (3, "string"),
 ]  # fmt: skip
 
 

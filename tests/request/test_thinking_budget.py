@@ -39,7 +39,6 @@ def answered(
         ([5, *START], 0, [0, 1]),
         ([5, *START, 1], 3, [2, 3]),  # what stands in the prompt counts
         ([5, *START, 1, *END, 3, *START], 2, [2, 3]),  # a thought of an earlier turn does not
-        ([5, *START, 1, *END], 2, []),
         ([5, *START], 20, []),
     ],
 )
@@ -53,11 +52,9 @@ def test_end_mark_is_forced_after_the_budget_of_a_thought_that_the_prompt_opens(
 def test_thought_that_the_answer_opens_has_the_budget_from_there_on():
     ids, forced = answered(2, [5], [1, *START, 3, 4])
     assert forced == [5, 6] and ids[:7] == [1, *START, 3, 4, *END]
-    assert answered(2, [5], [10, 1, 11])[1] == []  # parts of a mark are none
 
 
 def test_thought_that_ends_by_itself_is_not_ended_again():
-    assert answered(4, START, [1, *END, 2])[1] == []
     assert answered(3, START, [1, *END, 2])[1] == []  # with the last token of the budget
     ids, forced = answered(2, START, [1, 20, 21])  # the mark has only begun: it comes whole
     assert forced == [2, 3] and ids[:4] == [1, 20, 20, 21]
@@ -80,9 +77,7 @@ def test_mark_in_a_message_that_has_ended_opens_and_closes_nothing():
     marks = ThoughtMarks(START, END, False, turn_ends=[9, 8])
     assert opened([5, *START, 1, 9, 5], marks) is None
     assert opened([5, *START, 1, 9, *START, 1, 1], marks) == -2
-    unopened = ThoughtMarks(START, END, True, turn_ends=[9, 8])
-    assert opened([5, *END, 8, 5], unopened) == 0
-    assert opened([8, *END, *[5] * 50], unopened) is None
+    assert opened([5, *END, 8, 5], ThoughtMarks(START, END, True, turn_ends=[9, 8])) == 0
 
 
 def test_answer_repeats_where_its_end_is_equal_parts():
@@ -93,5 +88,4 @@ def test_answer_repeats_where_its_end_is_equal_parts():
     assert found([9, 7, 7, 7], 1, 1, 3) and not found([9, 7, 7, 7], 1, 1, 4)
     assert not found([7, 7, 7, 9], 1, 3, 2)  # it is the end that counts
     assert found([5, 1, 2, 1, 2], 1, 2, 2) and not found([5, 1, 2, 1, 2], 1, 1, 2)
-    assert found([7] * 4, 2, 2, 2) and not found([7] * 3, 2, 2, 2)
-    assert not found([], 1, 2, 2)
+    assert not found([7] * 3, 2, 2, 2)

@@ -6,14 +6,11 @@ import copy
 import dataclasses
 import enum
 import re
-from collections import UserDict, deque
-from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pydantic
 import pytest
 import torch
@@ -21,7 +18,6 @@ from datasets import Dataset
 from hypothesis import given, settings
 
 from _inf.errors import PromptError
-from _inf.request.messages import ROLES
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize, tokenize_responses
@@ -72,11 +68,6 @@ class ModelMessage(pydantic.BaseModel):
     audio: None = None
 
 
-class Turn(NamedTuple):
-    role: str
-    content: str
-
-
 def chat(*turns: tuple[str, str]) -> str:
     """Return the text that the tiny model's chat template should render."""
     written = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns)
@@ -90,14 +81,10 @@ def chat(*turns: tuple[str, str]) -> str:
     "prompts",
     [
         "hi",
-        deque(["hi"]),
-        [np.str_("hi")],
         np.array(["hi"], dtype=object),
         pd.Series(["hi"], index=[7]),
-        pa.array(["hi"]),
         [USER],
         [(USER,)],
-        [UserDict(USER)],
         [np.array([USER])],
         pd.Series([[USER]]),
         Dataset.from_dict({"prompt": [[USER]]})["prompt"],
@@ -107,7 +94,6 @@ def chat(*turns: tuple[str, str]) -> str:
         [message(name=None, tool_calls=None, refusal="", annotations=[], function_call={})],
         [ModelMessage(role="user", content="hi")],
         [SimpleNamespace(role="user", content="hi", tool_calls=None)],
-        [Turn("user", "hi")],
     ],
 )
 def test_one_user_message_is_one_prompt_in_every_form(prompts, tokenizer):
@@ -182,12 +168,8 @@ def test_lists_are_batches_or_one_conversation_and_keep_their_order(tokenizer):
     mixed = ["a", talk, {"prompt_token_ids": [9, 5]}, {"prompt_token_ids": (7,)}]
     assert ids(mixed, tokenizer) == [tokenizer.encode(chat(("user", "a"))), expected, [9, 5], [7]]
     assert ids([], tokenizer) == ids((), tokenizer) == []
-    for given_ids in (np.array([0, 383], dtype=np.uint16), [np.int32(0), torch.tensor(383)]):
-        (sent,) = ids({"prompt_token_ids": given_ids}, tokenizer)
-        assert sent == [0, 383] and {*map(type, sent)} == {int}
-    for role in ROLES:
-        message = {"role": role, "content": ""}
-        assert ids([message], tokenizer) == [tokenizer.encode(chat((role, "")))]
+    (sent,) = ids({"prompt_token_ids": [np.int32(0), torch.tensor(383)]}, tokenizer)
+    assert sent == [0, 383] and {*map(type, sent)} == {int}
 
 
 @pytest.mark.parametrize(
@@ -202,15 +184,9 @@ def test_arguments_of_a_call_are_read_where_that_is_possible(text, read):
 # ── Refusals ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def generator() -> Iterator[str]:
-    yield "hi"
-
-
 # One prompt each, and what its refusal says after "prompt N".
 BAD = [
     (None, " is None"),
-    (b"hi", " is of type bytes"),
-    (generator(), " is of type generator"),
     (torch.ones(1, device="meta"), " is of type Tensor"),
     ("", " is an empty string"),
     (USER, " is one message; put it into a list: [message]."),
@@ -219,22 +195,16 @@ BAD = [
     ({"prompt_token_ids": [5], "n": 1}, " is a mapping with the keys ['n', 'prompt_token_ids']"),
     ({"prompt_token_ids": []}, ": prompt_token_ids is empty"),
     ({"prompt_token_ids": "5"}, ": prompt_token_ids is of type str"),
-    ({"prompt_token_ids": torch.ones(1, device="meta")}, ": prompt_token_ids is of type Tensor"),
     ({"prompt_token_ids": [5, True]}, ": prompt_token_ids[1] is of type bool"),
-    ({"prompt_token_ids": [torch.tensor(True)]}, ": prompt_token_ids[0] is of type Tensor"),
     ({"prompt_token_ids": np.array([5.0])}, ": prompt_token_ids[0] is of type float"),
-    ({"prompt_token_ids": torch.tensor([[5]])}, ": prompt_token_ids[0] is of type list"),
     ({"prompt_token_ids": [5, -1]}, ": prompt_token_ids[1] is -1, outside"),
     ({"prompt_token_ids": [VOCABULARY]}, f": prompt_token_ids[0] is {VOCABULARY}, outside"),
     ({"prompt_token_ids": [5, HUGE]}, ": prompt_token_ids[1] is"),
     ([], " is a conversation without messages"),
-    ([1, 2], ", message 0 is of type int"),
     ([[USER]], ", message 0 is of type list"),
     ([USER, {"prompt_token_ids": [5]}], ", message 1: unknown key 'prompt_token_ids'"),
     ([USER, {"role": "user"}], ", message 1 has no 'content'"),
-    ([USER, {"content": "hi"}], ", message 1 has no 'role'"),
     ([message(role="usr")], ", message 0: unknown role 'usr'; did you mean 'user'?"),
-    ([message(role=["user"])], ", message 0: unknown role ['user']"),
     ([message(content=None)], ", message 0: content is None"),
     ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is supported"),
     ([message(content=[TEXT, {"type": "text"}])], ", message 0: content[1]: text is None"),
@@ -242,11 +212,8 @@ BAD = [
     ([message(content=[TEXT, IMAGE])], ", message 0: content[1] is a part of type 'image_url'"),
     ([message(reasoning=5)], ", message 0: reasoning is of type int"),
     ([message(reasoning="a", reasoning_content="b")], ", message 0: reasoning_content and reas"),
-    ([message(tool_calls=5)], ", message 0: tool_calls is of type int"),
     ([message(tool_calls=[5])], ", message 0, tool_calls[0]: 5 is not {"),
     ([message(contents="hi")], ", message 0: unknown key 'contents'; did you mean 'content'?"),
-    ([{**USER, HUGE: 1}], ", message 0: unknown key"),
-    ({"text": None}, ": text is None"),
     ({"text": ""}, ": the text is empty"),
     (
         {"text": "\ud800"},
@@ -352,9 +319,6 @@ def test_prompt_may_fill_the_limit_to_the_token_and_one_more_is_refused(tokenize
     assert ids(full, tokenizer) == [[5] * 64]
     said = refusal(["hi", {"prompt_token_ids": [5] * 65}], tokenizer)
     assert said.startswith("prompt 1 has 65 tokens, above the limit of 64 (rollout.prompt_length)")
-    longest = "a" * 53  # one token each, after the template's eleven
-    assert len(ids(longest, tokenizer)[0]) == 64
-    assert refusal(longest + "a", tokenizer).startswith("prompt 0 has 65 tokens")
 
 
 def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer):

@@ -40,18 +40,13 @@ def nested(levels: int) -> Any:
             {"3": 1, "(1, 2)": 2, "null": 3, "true": 4},
         ),
         ([math.inf, -math.inf, math.nan, 1.5], [None, None, None, 1.5]),
-        ([np.float32("nan"), np.float64(2), np.int8(3)], [None, 2.0, 3]),
-        (np.array([[1.0, math.inf]]), [[1.0, None]]),
         (np.array([{(1,): math.nan}], dtype=object), [{"(1,)": None}]),
-        (10**400, 10**400),
         (10**5000, "a int"),
         (b"\xff", "b'\\xff'"),
-        ({2}, "{2}"),
         (Speechless(), "a Speechless"),
         (contains_itself(), {"a": ["(it contains itself)"] * 2}),
-        (nested(2), {"x": {"x": 1}}),
     ],
-    ids=range(12),
+    ids=range(7),
 )
 def test_any_value_is_json(value, plain):
     found = json_value(value)

@@ -99,26 +99,19 @@ def test_text_of_a_row_that_was_cut_is_whole_and_untidied(text, finish, tokenize
     assert decoded(tokenizer, row(ids, finish)).completions == [plain]
 
 
-def test_padding_is_in_response_ids_and_nowhere_else(tokenizer):
-    answered = decoded(tokenizer, row([9, PAD_ID]), row(list(range(10, 18))))
-    assert answered.token_ids == [[9, PAD_ID], list(range(10, 18))]
-    padded, full = (m["response_ids"] for m in answered.metadata)
-    assert (padded, full) == ([9, *[PAD_ID] * 7], list(range(10, 18)))
-    assert [sum(m["response_mask"]) for m in answered.metadata] == [2, 8]
-
-
 def test_metadata_has_the_engines_values(tokenizer):
-    said = row([9, 7], "stop", 7, logprobs=[-0.25, -1.5], weight_versions=[(3, 0)], cached_tokens=2)
+    ids = [9, PAD_ID, 7]  # a sampled one is no padding
+    said = row(ids, "stop", 7, logprobs=[-0.25, -1, -0.5], weight_versions=[(3, 0)])
     (metadata,) = decoded(tokenizer, said).metadata
     assert metadata == {
-        "response_ids": [9, 7, *[PAD_ID] * 6],
-        "response_mask": [1, 1, 0, 0, 0, 0, 0, 0],
+        "response_ids": [*ids, *[PAD_ID] * 5],
+        "response_mask": [1] * 3 + [0] * 5,
         "finish_reason": "stop",
         "matched_stop": 7,
         "matched_stop_text": tokenizer.decode([7]),
         "prompt_tokens": 5,
-        "completion_tokens": 2,
-        "cached_tokens": 2,
+        "completion_tokens": 3,
+        "cached_tokens": 4,
         "prompt_index": 0,
         "sample_index": 0,
         "cumulative_logprob": -1.75,
@@ -142,16 +135,11 @@ def test_likeliest_tokens_of_a_prompt_have_its_own_token_and_go_into_tables(toke
     assert output.top_prompt_logprobs == [expected]
     as_json = json.loads(output.to_pandas()["top_prompt_logprobs"][0])
     assert as_json == output.to_dict()[0]["top_prompt_logprobs"] == json.loads(json.dumps(expected))
-    scored = decoded(tokenizer, said, prompt_logprobs=True)
-    assert scored.prompt_logprobs and scored.top_prompt_logprobs is None
     assert decoded(tokenizer, said).prompt_logprobs is None
 
 
 def test_what_users_code_returned_is_json_and_goes_through_parquet(tokenizer, tmp_path):
-    for fields, plain in (
-        ({}, {}),
-        ({np.int64(7): [{(1, 2): np.float32(3)}], "b": {2}}, {"7": [{"(1, 2)": 3.0}], "b": "{2}"}),
-    ):
+    for fields, plain in (({}, {}), ({np.int64(7): [np.float32(3)]}, {"7": [3.0]})):
         said = Transcript(
             ids=[9],
             mask=[1],
@@ -184,9 +172,6 @@ def spelled(tokenizer: Any, *tokens: str) -> list[int]:
 @pytest.mark.parametrize(
     ("tokens", "stop", "text"),
     [
-        (("x", "y", "z"), "yz", "x"),  # across tokens
-        (("x", " the"), " t", "x"),  # the last token goes on after it
-        (("x", "</", "y"), "/y", "x<"),  # it begins inside a token
         (("x", " capital"), "a", "x c"),  # twice in the last token
         (("x", "y", "q", "x", "y"), "xy", "xyq"),  # the first was before min_tokens
     ],
@@ -277,8 +262,8 @@ def test_printed_output_is_a_table_with_a_line_for_each_of_the_first_rows(monkey
     assert head.split() == ["completion", "finish", "tokens", "logprob"]
     assert lines.pop() == "... 7 more"
     assert len(lines) == PRINTED_ROWS and max(map(len, [head, *lines])) <= 60
-    assert lines[4].startswith(r"4   [b]\x1b[31m\n[b]\x1b") and lines[4].split()[-1] == "-1.00"
-    assert "more" not in str(output(PRINTED_ROWS)) and str(output(0)) == repr(output(0))
+    assert str(output(0)) == repr(output(0))
+    assert lines[4].startswith(r"4   [b]\x1b[31m\n[b]\x1b")
 
 
 # ── Tables and files ─────────────────────────────────────────────────────────────────────────────
@@ -324,7 +309,6 @@ def test_dicts_and_tables_have_plain_values_without_padding(tokenizer):
     answered = stopped_every_way(tokenizer)
     end = tokenizer.convert_tokens_to_ids(IM_END)
     [the] = spelled(tokenizer, " the")
-    assert [m["matched_stop"] for m in answered.metadata] == [end, "th", None, the]
     about = {"completion": " ", "token_ids": [the], "logprobs": [-0.5], "cumulative_logprob": -0.5}
     about |= {"finish_reason": "stop", "matched_stop": "th", "matched_stop_id": None}
     about |= {"prompt_tokens": 5, "completion_tokens": 1, "cached_tokens": 4}
@@ -339,9 +323,6 @@ def test_dicts_and_tables_have_plain_values_without_padding(tokenizer):
     said, cut = talked(tokenizer).to_dict()
     assert said["tool_rewards"] == {"f": 0.5} and said["num_turns"] == 1
     assert (said["response_ids"], said["response_mask"]) == ([10, 11, 12], [1, 1, 0])
-    assert said["messages"][1] == {"role": "assistant", "content": "a"}
-    assert said["tool_calls"][0]["arguments"] == {"x": 1}
-    assert said["executed_tool_calls"][0]["reward"] == 0.5
     assert said["reward_scores"] == {"f": 0.5, "user_turn_rewards": [1.0]}
     assert (said["limit"], cut["limit"], cut["error"]) == (None, "max_tokens", "e")
 
@@ -382,7 +363,6 @@ def test_notebook_shows_texts_as_they_are_and_runs_nothing(tokenizer):
     text = "</td></tr></table><script>alert(1)</script> &lt;"
     page = output(TABLE_ROWS + 7, text)._repr_html_()
     assert page.count("<tr>") == TABLE_ROWS + 1 and page.endswith("<p>and 7 more rows</p>")
-    assert "more rows" not in output(TABLE_ROWS)._repr_html_()
     assert "<script>" not in page and html.escape(text) in page
     shown = stopped_every_way(tokenizer)[0]._repr_html_()
     assert html.escape(IM_END) in shown and "token_ids" not in shown

@@ -13,7 +13,6 @@ from _inf.parts.budget.budget import opened
 from _inf.parts.typed import GenerateParams
 from _inf.request.sampling import Sampling, resolve
 from _inf.response.decode import answer_text, decode, decoded_text
-from _inf.response.row import GenerationRow
 from _inf.response.streaming import TextStream
 from _inf.response.thoughts import Thoughts, ThoughtStream
 from _inf.turns import Transcript
@@ -35,8 +34,6 @@ def split(text: str, *, inside: bool = False) -> tuple[str, str, bool]:
         ("Paris.", False, "", "Paris."),
         ("<think>\nFrance?\n</think>\n\nParis. ", False, "France?", "Paris. "),
         ("France?\n</think>\n\nParis.", True, "France?", "Paris."),
-        ("<think>\nFrance?\n</think>\n\nParis.", True, "France?", "Paris."),  # opened twice
-        ("<think>\n\n</think>\n\nParis.", False, "", "Paris."),
         ("<think>France? It", False, "France? It", ""),  # unfinished
         ("France? </thi", True, "France? </thi", ""),
         ("A <think> tag.", False, "", "A <think> tag."),  # not at the beginning
@@ -88,12 +85,8 @@ def sampling(tokenizer: Any) -> Sampling:
         ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False, False),
         ("<|im_start|>user\n<think><|im_end|>\n<|im_start|>assistant\n", False, False),
         ("<|im_start|>assistant\n<think>\nOkay, so first", False, True),  # to be continued
-        (f"<|im_start|>assistant\n<think>\nIs it? </think>\n{'It is. ' * 20}", False, False),
         (f"<|im_start|>assistant\n{'It is. ' * 20}", True, True),
         (f"<|im_start|>assistant\nIs it? </think>\n{'It is. ' * 20}", True, False),
-        ("<|im_start|>user\n</think><|im_end|>\n<|im_start|>assistant\n", True, True),
-        ("<|im_start|>assistant\n", True, True),
-        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", True, False),
     ],
 )
 def test_prompt_opens_a_thought(tokenizer, prompt, unopened, inside):
@@ -145,24 +138,6 @@ def test_any_number_of_shown_marks_is_decoded(tokenizer):
     assert text == "a<think><think>a" * 1500 + "<think>"
 
 
-def split_row(
-    output: RequestOutput, before: list[int], tokenizer: Any, thoughts: Thoughts | None
-) -> GenerationRow:
-    own = sampling(tokenizer)
-    decoded = decode([output], [Prompt(before)], own, tokenizer, 99)
-    return (thoughts.split_rows(decoded, [output], own) if thoughts else decoded)[0]
-
-
-def test_row_without_a_parser_is_not_split(tokenizer):
-    text = "<think>a</think>b"
-    for thoughts, said in ((None, (None, text)), (Thoughts(THINK, tokenizer), ("a", "b"))):
-        output = row(tokenizer, text)
-        made = split_row(output, [5], tokenizer, thoughts)
-        assert (made.reasoning, made.completion) == said
-        assert made.token_ids == output.token_ids
-        assert ("reasoning_tokens" in made.metadata) is (thoughts is not None)
-
-
 def test_thought_of_an_answer_that_ends_in_forced_tokens_is_split(tokenizer):
     """Forced tokens are part of the answer, whatever their mask is."""
     before = tokenizer("<|im_start|>assistant\n<think>\n")["input_ids"]
@@ -170,7 +145,9 @@ def test_thought_of_an_answer_that_ends_in_forced_tokens_is_split(tokenizer):
     ids, mask = said + end, [1] * len(said) + [0] * len(end)
     turns = Transcript([], ids, mask, [0.0] * len(ids), [range(len(ids))])
     output = RequestOutput(said, finish_reason="length", transcript=turns)
-    made = split_row(output, before, tokenizer, Thoughts(THINK, tokenizer))
+    own = sampling(tokenizer)
+    decoded = decode([output], [Prompt(before)], own, tokenizer, 99)
+    [made] = Thoughts(THINK, tokenizer).split_rows(decoded, [output], own)
     assert (made.reasoning, made.completion) == ("So it is", "")
 
 

@@ -16,8 +16,6 @@ URI = {"type": "string", "format": "uri", "maxLength": 30}
 # Schemas that are enforced, with texts that match, and some that do not. What else a grammar would
 # let through, random walks find.
 SCHEMAS = [
-    ({"type": ["string", "null"]}, ['"x"', "null"], []),
-    ({"const": {"a": [1, None]}}, ['{"a":[1,null]}'], []),
     ({"enum": ["é", 'a"b\\', 1.5, None]}, ['"é"', '"a\\"b\\\\"', "1.5"], []),
     ({**A, "minimum": 115, "maximum": 132}, ["115", "132"], ["114", "133", "15"]),
     ({"type": "number", "exclusiveMinimum": -8, "exclusiveMaximum": 2.5}, ["-7.25", "2"], ["3"]),
@@ -32,13 +30,11 @@ SCHEMAS = [
       f'"https://a.b/{"c" * 30}"']),
     ({**URI, "pattern": "^https:"}, ['"https://a.b"'], ['"http://a.b"', '"https:"']),
     ({"type": "string", "format": "path"}, ['"../a b"', '""'], []),
-    ({"type": "array", "uniqueItems": False}, ["[1,1]"], []),
     ({"type": "array", "items": A, "minItems": 2}, ["[1,2]"], []),
     ({"type": "array", "prefixItems": [A, {"type": "null"}], "items": False, "maxItems": 1},
      ["[1]"], ["[1,null]"]),
     ({"type": "object", "properties": {"a": A, "b": A}, "required": ["b"]},
      ['{"b":1}', '{"a":1,"b":2}'], ['{"b":1,"c":2}']),
-    ({"type": "object", "properties": {"a": A}, "required": ["z"]}, ['{"z":[1]}'], ["{}"]),
     ({"type": "object", "properties": {"a": A}, "required": ["a"], "additionalProperties": A,
       "minProperties": 2, "maxProperties": 3}, ['{"a":1,"b":1}'], ['{"a":1}']),
     ({"type": "number", "multipleOf": 0.5}, ["0.5", "12", "7.0"], []),
@@ -53,20 +49,16 @@ SCHEMAS = [
      ['{"a":1,"b":2}'], ['{"b":2,"a":1}']),
     ({"$defs": {"a": A}, "$ref": "#/$defs/a", "maximum": 3}, ["3"], []),
     (TREE, ['{"kids":[{},{"kids":[]}]}', "{}"], []),
-    ({"anyOf": [A, {"type": "null"}], "title": "x"}, ["1", "null"], []),
     (SHAPES, ['{"kind":"a","x":1}', '{"kind":"b"}'], []),
     (True, ['{"a":[null,{}]}', "1"], []),
 ]  # fmt: skip
 
 
 REGEXES = [
-    r"yes|no",
     r"[A-Z][a-z]{1,9}( [A-Z][a-z]{1,9})?",
     r"^-?(0|[1-9]\d{0,4})(\.\d{1,2})?$",
     r"(?P<year>19|20)\d\d-(0[1-9]|1[0-2])",
-    r"#[0-9a-fA-F]{6}",
     r"[^\s@]{1,8}@[a-z]{1,8}\.(com|org)",
-    r"<b>[^<>]{0,12}</b>",
     r"(?:red|green|blue)(?:, (?:red|green|blue)){0,3}",
     r"\w{1,6}\W\w{1,6}?",
     r"Answer: .{1,20}",

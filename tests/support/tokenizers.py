@@ -9,25 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-WORDS = [
-    "a",
-    "b",
-    "é",
-    "the",
-    "日",
-    "ing",
-    "▁",
-    "▁▁",
-    "▁a",
-    "▁b",
-    "▁the",
-    "▁w",
-    "w",
-    "!",
-    ".",
-    "\n",
-]
-WORDS += ["<0x"]
+WORDS = [*"a b é the 日 ing ▁ ▁▁ ▁a ▁b ▁the ▁w w ! .".split(), "\n", "<0x"]
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 END, MARK = "<end>", "<mark>"
 

@@ -51,7 +51,7 @@ def test_every_parser_of_sglang_and_verl_is_a_format():
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_call_is_read_also_of_an_unknown_tool(format):
-    for name, tools in (("search", TOOLS), ("find", TOOLS), ("find", [])):
+    for name, tools in (("search", TOOLS), ("find", [])):
         (call,) = parse(written(format, name), format, tools).calls
         assert (call.name, call.arguments, call.error) == (name, {"query": "Python"}, None)
 
@@ -67,10 +67,9 @@ def test_instructions_show_a_call_that_is_read_or_there_are_none(format):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("text", ["", "Nothing to call.", "f(x) = {1: 'a'} < 3 [see (1)]", "  \n"])
-def test_a_text_without_a_call_is_all_content(format, text):
-    for tools in (TOOLS, []):
-        parsed = parse(text, format, tools)
+def test_a_text_without_a_call_is_all_content(format):
+    for text in ("", "f(x) = {1: 'a'} < 3 [see (1)]", "  \n"):
+        parsed = parse(text, format, TOOLS)
         assert (parsed.content, parsed.calls) == (text, [])
 
 
@@ -165,18 +164,13 @@ def test_a_model_that_repeats_itself_is_read_in_no_time(format, piece):
 @pytest.mark.parametrize(
     ("format", "text", "arguments"),
     [
-        *(
-            ("hermes", f"<tool_call>{before}{CALLED}{after}</tool_call>", {"query": "</tool_call>"})
-            for before, after in (("", ""), ("\n ", "\n\n"))
-        ),
+        ("hermes", f"<tool_call>{CALLED}\n\n</tool_call>", {"query": "</tool_call>"}),
         (
             "hermes",  # JSON in a string
             '<tool_call>{"name": "search", "arguments": "{\\"query\\": \\"x\\"}"}</tool_call>',
             {"query": "x"},
         ),
         ("hermes", '<tool_call>{"name": "search", "arguments": ""}</tool_call>', {}),
-        ("json", '{"tool": "search", "arguments": " "}', {}),
-        ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": ""}]', {}),
         (
             "llama3_json",  # without its tag
             '\n{"name": "search", "parameters": {"query": "x"}}',
@@ -185,11 +179,6 @@ def test_a_model_that_repeats_itself_is_read_in_no_time(format, piece):
         (
             "gpt-oss",  # after its generation prompt
             written("gpt-oss").removeprefix("<|start|>assistant").removesuffix("<|call|>"),
-            {"query": "Python"},
-        ),
-        (
-            "gpt-oss",
-            f"<|channel|>analysis<|message|>Hm.<|end|>{written('gpt-oss')}",
             {"query": "Python"},
         ),
         (
@@ -239,12 +228,9 @@ def test_call_of_another_spelling_is_read(format, text, arguments):
     ("format", "text"),
     [
         ("llama3", '{"answer": 3}'),
-        ("gpt-oss", "<|channel|>final<|message|>Hello."),
         ("gpt-oss", "<|start|>assistant<|channel|>commentary<|message|>First I look.<|end|>"),
         ("json", '{"name": "Ada", "age": 3}'),
-        ("json", '{"arguments": "for and against"}'),
         ("json", '{"name": "Ada'),
-        ("function", "Use f(x) or print()."),
         ("function", "see note(a=b), it's f(x == 1)"),
         ("function", "(a) sin(2), don't(x='"),
     ],
@@ -275,16 +261,14 @@ def test_a_wrong_call_gets_a_text_that_says_how_to_call(format, text, says):
     assert error and says in error
 
 
-@pytest.mark.parametrize("format", ["hermes", "json", "xml", "llama3", "deepseekv32"])
+@pytest.mark.parametrize("format", ["json", "xml", "deepseekv32"])
 def test_arguments_nested_deeper_than_other_code_can_copy_are_an_error(format):
     for levels, faulty in ((40, False), (400, True)):
         nested = "[" * levels + "]" * levels
         call = {
-            "hermes": f'<tool_call>{{"name": "f", "arguments": {{"x": {nested}}}}}</tool_call>',
             "json": f'{{"tool": "f", "arguments": {{"x": {nested}}}}}',
             "xml": "<invoke><tool_name>f</tool_name><parameters>"
             f"<x>{nested}</x></parameters></invoke>",
-            "llama3": f'<|python_tag|>{{"name": "f", "parameters": {{"x": {nested}}}}}',
             "deepseekv32": f'<｜DSML｜invoke name="f">{{"x": {nested}}}</｜DSML｜invoke>',
         }[format]
         (found,) = parse(call, format, []).calls
@@ -298,27 +282,15 @@ def test_a_broken_hermes_call_does_not_take_the_next_with_it():
         '<tool_call>{"name": "search"',
         '<tool_call>{"arguments": {}}</tool_call>',
         '<tool_call>{"name": "search", "arguments": 3}</tool_call>',
-        "<tool_call>[]</tool_call>",
     ):
         first, second = parse(f"a {broken} b {good} c", "hermes", TOOLS).calls
         assert first.error and first.start_pos == 2
         assert (second.name, second.error, second.raw_text) == ("search", None, good)
 
 
-def test_the_seeds_three_forms_are_read_as_written():
-    arguments = {"query": "Python tutorials", "max_results": 5}
-    values = "<query>Python tutorials</query>\n<max_results>5</max_results>"
-    forms = {
-        "json": json.dumps({"tool": "search", "arguments": arguments}, indent=4),
-        "xml": "<function_calls>\n<invoke>\n<tool_name>search</tool_name>\n"
-        f"<parameters>\n{values}\n</parameters>\n</invoke>\n</function_calls>",
-        "function": 'search(query="Python tutorials", max_results=5)',
-    }
-    for format, text in forms.items():
-        for tools in (TOOLS, []):
-            parsed = parse(f"Sure:\n```\n{text}\n```\n", format, tools)
-            assert parsed.content == "Sure:"
-            assert [(call.name, call.arguments) for call in parsed.calls] == [("search", arguments)]
+@pytest.mark.parametrize("format", ["json", "xml", "function"])
+def test_a_fence_about_a_call_is_no_text_of_the_answer(format):
+    assert parse(f"Sure:\n```\n{written(format)}\n```\n", format, TOOLS).content == "Sure:"
 
 
 def test_a_pythonic_call_stands_in_a_list_that_may_be_left_open():

@@ -137,25 +137,19 @@ SLOW = "^(a|aa)+$"
     ("given", "says"),
     [
         ("weather", "tools: 'weather' is not a list"),
-        (WEATHER, "tools: .* is not a list"),
         ([3], r"tools\[0\]: 3 is not a schema, function or verl tool"),
         ([WEATHER, WEATHER], r"tools\[1\]: the name 'weather' is taken by tools\[0\]"),
         (
             [multiply, unhinted],
             r"tools\[1\]: .*'unhinted': .*city is missing a type hint",
         ),
-        (
-            [functools.partial(multiply, 2)],
-            r"tools\[0\]: functools\.partial.* has no name;",
-        ),
+        ([functools.partial(multiply, 2)], r"tools\[0\]: functools\.partial.* has no name;"),
         ([{**WEATHER, "name": "a b"}], r"tools\[0\]\.name: 'a b'"),
-        ([{"description": "x"}], r"tools\[0\]\.name: Field required"),
         (
             [{"name": "f", "paramters": {}}],
             r"\.paramters: no such field; did you mean 'parameters'",
         ),
         ([{"type": "tool", "function": WEATHER}], r"tools\[0\]\.type: 'tool'"),
-        ([{"function": {"name": 3}}], r"tools\[0\]\.function\.name: 3"),
         ([{"name": "search", "parameters": {"query": "string"}}], r'\.parameters: .*"type": "obj'),
         (
             [{"name": "f", "parameters": {"type": "object", "properties": PROPERTIES}}],
@@ -185,7 +179,6 @@ ELSEWHERE = {"properties": {"x": {"$ref": "http://localhost:9/s.json"}}}  # is n
     [
         (PARAMETERS, {"city": "Rome", "days": 2}, "^$"),
         (PARAMETERS, {"city": 3}, "^city: 3 is not of type 'string'$"),
-        (PARAMETERS, {"city": "x", "town": "y"}, "'town' was unexpected"),
         (PARAMETERS, {"town": 1, "days": 0}, "^[^;]*;[^;]*;[^;]*$"),
         (PARAMETERS, {"city": ["x"] * 10_000}, "^.{1,399}$"),
         (ELSEWHERE, {"x": 1}, "cannot be applied"),
@@ -231,13 +224,10 @@ def test_check_of_references_that_double_is_an_error_of_its_call(keyword):
     ("value", "text"),
     [
         ("plain", "plain"),
-        (84, "84"),
-        (True, "true"),
         ({"é": [1.5, None]}, '{"é": [1.5, null]}'),
         ({1, 2}, "{1, 2}"),
         (None, "(no output)"),
         ("", "(no output)"),
-        (" \n", "(no output)"),
         ("a\ud800b", "a?b"),
     ],
 )
@@ -266,7 +256,6 @@ async def raises_exit_async() -> None:
         (raises(GeneratorExit()), "GeneratorExit"),
         (raises(asyncio.CancelledError()), "CancelledError"),
         (lambda needed: needed, "TypeError: .*needed"),
-        (lambda: 10**5000, "ValueError"),
     ],
 )
 def test_a_tool_that_fails_is_an_error_for_the_model(function, says):
@@ -396,10 +385,10 @@ def test_what_a_verl_tool_returns_is_tolerated_where_it_is_obvious():
     done = run(made, {"x": "y"}, execute_kwargs={"k": 1})
     assert done.text == "('row', {'x': 'y'}, {'k': 1})"
     assert (done.reward, done.metrics, done.error) == (0.5, {"calls": 1}, None)
-    for returned, text in [("text", "text"), (("text", 1), "text"), ((None, 0.0), "(no output)")]:
+    for returned in ("text", ("text", 1)):
         done = run(verl_tool(returned), {"x": "y"})
-        assert (done.text, done.error) == (text, None)
-    for wrong in ((3, 0.0, {}), (1, 2, 3, 4), ("text", "much", {})):
+        assert (done.text, done.error) == ("text", None)
+    for wrong in ((1, 2, 3, 4), ("text", "much", {})):
         assert run(verl_tool(wrong), {"x": "y"}).error
     image = (ToolResponse(text="see", image=["pixels"]), 0.0, {})
     assert "only text" in str(run(verl_tool(image), {"x": "y"}).error)

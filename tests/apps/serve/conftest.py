@@ -1,13 +1,9 @@
 """A server on each of the session's engines, and one on the model that calls tools."""
 
-from __future__ import annotations
-
 import pytest
 
-from inf import InferenceEngine
 from tests.support.scripted_thoughts import speaking
 from tests.support.serve_clients import Http, client
-from tests.support.tool_calling import TOOL_MODEL
 
 
 @pytest.fixture(scope="session")
@@ -35,14 +31,6 @@ def sessions_of_the_test_alone(request):
     for server in servers:
         for name in server.sessions():
             Http(server, name).delete()
-
-
-@pytest.fixture(scope="session")
-def caller():
-    """The model that calls tools, on the backend that starts in a second."""
-    rollout = {"name": "hf", "dtype": "float32", "prompt_length": 1024, "response_length": 256}
-    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="session")

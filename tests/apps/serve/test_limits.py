@@ -5,12 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import pytest
-
 from inf import InferenceEngine
 from tests.support.serve_clients import CHAT, COMPLETION, Http, user
 
-pytestmark = pytest.mark.engine
 BEFORE = [user("Hi"), {"role": "assistant", "content": "Hello"}]
 TWO = {"max_tokens": 2, "return_token_ids": True}
 

@@ -65,22 +65,17 @@ def test_chat_has_the_tokens_and_log_probs_of_generate(sampling, tiny, tiny_clie
     assert [choice.ids for choice in choices] == rows.token_ids
     assert [choice.text for choice in choices] == rows.completions
     assert len(set(map(tuple, rows.token_ids))) == sampling.get("n", 1)
-    assert choices[0].finish_reason == rows[0].metadata["finish_reason"]
     assert answer.usage.prompt_tokens == len(ids)
     assert answer.usage.completion_tokens == sum(map(len, rows.token_ids))
     cached = tiny.generate([ASK], max_tokens=1)[0].cached_tokens
     assert answer.usage.to_dict()["prompt_tokens_details"] == {"cached_tokens": cached}
     content = answer.choices[0].logprobs.content
     assert [each.logprob for each in content] == pytest.approx(rows.logprobs[0], abs=1e-4)
-    for each, tops in zip(content, rows[0].top_logprobs or (), strict=True):
-        best = sorted(tops.values(), reverse=True)[:2]
-        assert [top.logprob for top in each.top_logprobs] == pytest.approx(best, abs=1e-4)
 
 
 @pytest.mark.parametrize(
     "params",
     [
-        {"temperature": 0.9, "seed": 3, "n": 3},
         {"temperature": 0.9, "seed": 3, "top_p": 0.9, "logprobs": True, "top_logprobs": 3},
         {"stop": ["a", "e"], "n": 2},
         {"logit_bias": {"5": 100}, "presence_penalty": 1, "frequency_penalty": -1},

@@ -100,7 +100,6 @@ def test_tool_loop_keeps_thoughts_in_its_messages(speaker, engine):
     ("said", "asked", "thought", "content", "calls"),
     [
         (SAID, {}, "The capital?", "It is Paris.", 0),
-        ("The capital?\n</think>\n\nIt is Paris.", OPENED, "The capital?", "It is Paris.", 0),
         (SAID, OPENED, "The capital?", "It is Paris.", 0),  # opened twice
         ("The capital? It </th", OPENED, "The capital? It </th", "", 0),  # unfinished
         (f"<think>Maybe {CALL}?</think>No.", WITH_TOOL, f"Maybe {CALL}?", "No.", 0),

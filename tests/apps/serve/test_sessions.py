@@ -34,7 +34,6 @@ from tests.support.serve_clients import (
 )
 from tests.support.tool_calling import CALCULATOR, GREETING, answer, calculator, question
 
-pytestmark = pytest.mark.engine
 SAMPLED = {"temperature": 1.0, "seed": 3}
 SOMETHING = {"role": "assistant", "content": "Something else."}
 
