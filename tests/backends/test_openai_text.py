@@ -39,7 +39,9 @@ def test_messages_go_out_and_text_comes_back(server, tmp_path):
     with connected(server) as engine:
         assert repr(engine) == f"<InferenceEngine: {MODEL} (openai, {server.base_url})>"
         output = engine.generate(["hi", history], max_tokens=[4, 5], temperature=0.5, stop="END")
-        assert engine.tokenizer is None and engine.stats()["completion_tokens"] == 6
+        totals = engine.stats()
+        assert engine.tokenizer is None and totals["completion_tokens"] == 6
+        assert totals["calls"] == 1 and totals["busy_seconds"] > 0
         with refused(ConfigError, "^tokenizer_path: it must be set"):
             engine.escape_special_tokens("hi")
         engine.restart()
