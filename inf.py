@@ -71,17 +71,18 @@ if TYPE_CHECKING:
         save_rollouts,
     )
     from _inf.apps.rollouts.traces import Trace
+    from _inf.apps.runs import Run, load_run
     from _inf.apps.serve.server import InferenceServer
 
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
 __all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
 __all__ += ["as_rollouts", "load_rollouts", "load_traces", "rollouts_to_data_proto"]
 __all__ += ["save_rollouts", "ToolError", "ConfigError", "EngineDeadError", "GenerationTimeout"]
-__all__ += ["InferenceError", "PromptError"]
+__all__ += ["InferenceError", "PromptError", "Run", "load_run"]
 # Names that are imported when they are first used, from these modules of `_inf.apps`; those that
 # are not here come from the same as `Rollout`.
 LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
-LATER |= {"Rollout": "rollouts"}
+LATER |= {"Rollout": "rollouts", "Run": "runs", "load_run": "runs"}
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`inf show FILE`: writes a page that shows rollouts."""
+"""`inf show`: writes or serves a page that shows rollouts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from _inf.errors import ConfigError
 from _inf.runtime.files import check_output, write_text
 
 if TYPE_CHECKING:
@@ -15,30 +16,78 @@ if TYPE_CHECKING:
 
 
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines: the rollouts.")],
-    other: Annotated[
-        Path | None, typer.Argument(metavar="[OTHER]", help="Shown next to FILE, row by row.")
-    ] = None,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE [OTHER] | FOLDER",
+            help="JSON lines: rollouts, one or two files side by side; or a trainer's folder.",
+        ),
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="The page.", show_default="FILE with .html")
+        Path | None, typer.Option(help="The page.", show_default="FILE or FOLDER with .html")
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Count a run's tokens with this model's tokenizer."),
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option(help="Serve a run's page on this machine instead; Ctrl-C ends it.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, help="Of --serve; 0 takes a free one.")] = 0,
 ) -> None:
-    """Write a page that shows the rollouts of FILE, each token with its log prob.
+    """Write a page that shows rollouts, each token with its log prob; or a run over its steps.
 
     FILE was written by inf eval, inf batch --rollouts, inf serve --traces or inf.save_rollouts
-    (docs/rollouts.md). The page is one file, for any browser, and reads nothing else. An existing
-    one is overwritten.
+    (docs/rollouts.md). FOLDER is a verl run's trainer.rollout_data_dir or
+    trainer.validation_data_dir (docs/your_run.md); three or more files are a run, too. The page is
+    one file, for any browser, and reads nothing else. An existing one is overwritten.
     """
+    if len(paths) > 2 or any(path.is_dir() for path in paths):
+        _show_run(paths, out, tokenizer, port if serve else None)
+    elif serve or tokenizer is not None:
+        raise ConfigError("inf show: --serve and --tokenizer are for the folder of a run.")
+    else:
+        _show_files(paths, out)
+
+
+def _show_files(files: Sequence[Path], out: Path | None) -> None:
     from _inf.apps.rollouts.page import page
     from _inf.apps.rollouts.sources import load_rollouts
 
-    files = [path for path in (file, other) if path is not None]
-    target = out or file.with_suffix(".html")
+    target = out or files[0].with_suffix(".html")
     check_output(target, "--out", files)
     loaded = [(str(path), load_rollouts(path)) for path in files]
     write_text(target, page(loaded))
     counts = ", ".join(f"{_counted(rollouts)} of {name}" for name, rollouts in loaded)
     typer.echo(f"{counts}: {target}", err=True)
+
+
+def _show_run(
+    paths: Sequence[Path], out: Path | None, tokenizer: str | None, port: int | None
+) -> None:
+    """port: of a served page; None writes a file."""
+    from _inf.apps.runs.page import run_page
+    from _inf.apps.runs.run import load_run
+    from _inf.backends.model_info import tokenizer_only
+    from _inf.config import Config
+
+    first = Path(paths[0].resolve())
+    target = out or first.with_suffix(".html")
+    if port is None:
+        check_output(target, "--out")
+    run = load_run(
+        paths, tokenizer=tokenizer and tokenizer_only("--tokenizer", tokenizer, Config()).tokenizer
+    )
+    for note in run.notes:
+        typer.echo(note, err=True)
+    size = f"{len(run)} rows of {len(run.steps)} steps"
+    if port is None:
+        write_text(target, run_page(run))
+        typer.echo(f"{size}: {target}", err=True)
+    else:
+        from _inf.apps.runs.server import serve
+
+        serve(run, port, lambda address: typer.echo(f"{size}: {address}", err=True))
 
 
 def _counted(rollouts: Sequence[Rollout]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,18 +16,22 @@ from _inf.apps.eval.dataset import UNKNOWN_SOURCE
 from _inf.apps.eval.intervals import mean_interval
 from _inf.apps.eval.metrics import AnswerRow
 from _inf.apps.json_lines import json_lines, json_text
+from _inf.apps.rollouts.trainer_rows import finite, is_of_verl
 from _inf.errors import ConfigError, shown
 
 Run: TypeAlias = dict[int, list[AnswerRow]]  # an answer each
 
 SHOWN = 20  # changed prompts in the table
+PREVIEW = 60  # characters of a prompt there
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A prompt that both runs scored, with the mean reward of each. number: of the data's row."""
+    """A prompt that both runs scored, with the mean reward of each. number: of the data's row, or
+    of the prompt among those of a trainer's files, from 0; prompt: the end of its text."""
 
     number: int
+    prompt: str
     data_source: str
     a: float
     b: float
@@ -120,7 +124,7 @@ class Comparison:
         equal = self.overall.prompts - len(self.changed)
         lines.append(f"better: {better}, worse: {worse}, equal: {equal}")
         lines += [
-            f"  row {pair.number}: {pair.a:g} -> {pair.b:g} ({pair.data_source})"
+            f"  row {pair.number}: {pair.a:g} -> {pair.b:g} ({pair.data_source}) {pair.prompt}"
             for pair in self.changed[:SHOWN]
         ]
         if (more := len(self.changed) - SHOWN) > 0:
@@ -153,12 +157,14 @@ class Comparison:
 
 
 def compare_runs(a: Path, b: Path) -> Comparison:
-    """Compare the rows of two runs.
+    """Compare the rows of two runs of `inf eval`, or of two files of a verl trainer, whose rows are
+    paired by their prompts.
 
-    Raises `ConfigError` for a file that is not of `inf eval`, for runs on different data, and for
-    runs that have no scored prompt in common.
+    Raises `ConfigError` for another file, for runs on different data, and for runs that have no
+    scored prompt in common.
     """
-    first, second = read_run(a), read_run(b)
+    prompts: dict[str, int] = {}
+    first, second = read_run(a, prompts), read_run(b, prompts)
     both = sorted(first.keys() & second.keys())
     pairs = []
     for number in both:
@@ -166,7 +172,8 @@ def compare_runs(a: Path, b: Path) -> Comparison:
         _check_same(a, b, number, one[0], other[0])
         if (ours := _rewards(one)) and (theirs := _rewards(other)):
             source = one[0].get("data_source") or UNKNOWN_SOURCE
-            pairs.append(Pair(number, source, statistics.fmean(ours), statistics.fmean(theirs)))
+            means = statistics.fmean(ours), statistics.fmean(theirs)
+            pairs.append(Pair(number, _end(one[0].get("prompt")), source, *means))
     if not pairs:
         raise ConfigError(f"{a} and {b} have no prompt in common that both scored.")
     by_source: dict[str, list[Pair]] = defaultdict(list)
@@ -193,16 +200,41 @@ def compare_runs(a: Path, b: Path) -> Comparison:
     )
 
 
-def read_run(path: Path) -> Run:
-    """Read a run's rows, by the number of the data's row; of several of a line the last counts."""
+def read_run(path: Path, prompts: dict[str, int] | None = None) -> Run:
+    """Read a run's rows, by the number of the data's row; of several of a line the last counts.
+
+    prompts: the numbers of the prompts of a trainer's rows, to which new ones are added.
+    """
     rows: dict[int, AnswerRow] = {}
     for place, row in json_lines(path):
+        if prompts is not None and isinstance(row, dict) and is_of_verl(row):
+            row = _of_trainer(row, prompts)
         _check_row(row, f"{path}, line {place}")
         rows[row.get("line", place)] = row
     run: Run = defaultdict(list)
     for row in rows.values():
         run[row["number"]].append(row)
     return run
+
+
+def _of_trainer(row: Mapping[str, object], prompts: dict[str, int]) -> AnswerRow:
+    prompt = str(row["input"])
+    return {
+        "number": prompts.setdefault(prompt, len(prompts)),
+        "prompt": prompt,
+        "data_source": row.get("data_source"),
+        "ground_truth": row.get("gts"),
+        "reward": finite(row["score"]),
+        "scored_by": "the trainer",
+    }
+
+
+def _end(prompt: object) -> str:
+    """The end of a prompt's text, where its question stands, or of its last message's."""
+    if isinstance(prompt, list) and prompt and isinstance(prompt[-1], dict):
+        prompt = prompt[-1].get("content")
+    words = " ".join(str(prompt or "")[-4 * PREVIEW :].split())
+    return words if len(words) <= PREVIEW else f"... {words[-PREVIEW:]}"
 
 
 def _check_row(row: object, place: str) -> None:

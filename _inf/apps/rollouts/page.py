@@ -37,10 +37,10 @@ def page(files: Sequence[tuple[str, Sequence[Rollout]]]) -> str:
         for rollout in rollouts:
             place = (rollout.row_id, seen[rollout.row_id])
             seen[rollout.row_id] += 1
-            beside.setdefault(place, [None] * len(files))[side] = _row(rollout)
+            beside.setdefault(place, [None] * len(files))[side] = row_data(rollout)
     rows = [{"id": row_id, "sides": sides} for (row_id, _), sides in beside.items()]
     rows = _by_rollout(rows)
-    return _filled({"files": [name for name, _ in files], "rows": rows})
+    return filled({"files": [name for name, _ in files], "rows": rows})
 
 
 def _by_rollout(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -61,16 +61,21 @@ def frame(rollouts: Sequence[Rollout]) -> str:
     )
 
 
-def _filled(data: Mapping[str, object]) -> str:
-    style, script = _part("page.css"), _part("page.js")
+def filled(data: Mapping[str, object], name: str = "page", asks_server: bool = False) -> str:
+    """Return a page with its data. name: of its template, style and script, which follow those of
+    one row; asks_server: whether the script may ask the page's own server."""
+    style = _part("page.css") + (_part(f"{name}.css") if name != "page" else "")
+    script = _part("row.js") + _part(f"{name}.js")
     allowed = f"style-src {_hash(style)}; script-src {_hash(script)}"
+    if asks_server:
+        allowed += "; connect-src 'self'"
     parts = {
         "policy": f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
         "style": style,
         "script": script,
         "data": json_text(data).replace("<", "\\u003c"),
     }
-    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], _part("page.html"))
+    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], _part(f"{name}.html"))
 
 
 def _part(name: str) -> str:
@@ -82,7 +87,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _row(rollout: Rollout) -> dict[str, Any]:
+def row_data(rollout: Rollout) -> dict[str, Any]:
     logprobs = rollout.logprobs
     error = rollout.extra.get("error")
     messages = _messages(rollout)

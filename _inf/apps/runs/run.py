@@ -1,0 +1,138 @@
+"""`load_run`: a trainer's samples over all steps."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from _inf.apps.rollouts.rollout import Rollout
+from _inf.apps.rollouts.sources import row_of_file
+from _inf.apps.runs.index import Index, parsed, read_index
+from _inf.errors import ConfigError
+from _inf.types import Tokenizer
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Rows(Sequence[Rollout]):
+    """The rows of a run in the order of their steps, each read from its file when it is asked
+    for."""
+
+    def __init__(self, index: Index, places: range | None = None) -> None:
+        self._index = index
+        self._places = range(len(index.places)) if places is None else places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, at: int) -> Rollout: ...
+    @overload
+    def __getitem__(self, at: slice) -> Rows: ...
+    def __getitem__(self, at: int | slice) -> Rollout | Rows:
+        if isinstance(at, slice):
+            return Rows(self._index, self._places[at])
+        place = self._index.places[self._places[at]]
+        where = f"{place.file}, line {place.line}"
+        with place.file.open("rb") as file:
+            file.seek(place.offset)
+            row = parsed(file.read(place.size), f"{where}: it changed since it was read")
+        return row_of_file(row, place.line, where)
+
+
+class Run:
+    """The samples of a trainer's run: `inf.load_run`.
+
+    name: of its folder or files.
+    steps: their numbers, in order.
+    rows: a lazy sequence of `Rollout`s, in the order of the steps.
+    notes: sentences on what was left out.
+    """
+
+    def __init__(self, name: str, index: Index) -> None:
+        self.name = name
+        self.index = index
+        self.rows = Rows(index)
+        self.steps: list[int] = sorted(set(index.table["step"].tolist()))
+        self.notes = index.notes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}: {len(self.steps)} steps, {len(self)} rows>"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a line for each row: `step`, `prompt` (its number; equal prompts have the same),
+        `score`, `length`, `characters`, `tokens`, `cut`, with NaN for what a file does not say."""
+        return self.index.table.copy()
+
+    def by_step(self) -> pandas.DataFrame:
+        """Return a line for each step: `rows`, `cut` (the share of answers that a limit ended), and
+        mean, 25 %, 50 % and 75 % quantiles of `score` and `length`, such as `score_mean`."""
+        groups = self.index.table.groupby("step")
+        steps = groups.agg(rows=("length", "size"), cut=("cut", "mean"))
+        for name in ("score", "length"):
+            steps[f"{name}_mean"] = groups[name].mean()
+            quantiles = groups[name].quantile([0.25, 0.5, 0.75]).unstack()
+            steps[[f"{name}_25", f"{name}_50", f"{name}_75"]] = quantiles
+        return steps
+
+    def by_prompt(self) -> pandas.DataFrame:
+        """Return a line for each prompt: `rows`, `steps`, the mean scores of its `first` and `last`
+        step, and their difference, `change`; the greatest changes first."""
+        means = self.index.table.groupby(["prompt", "step"])["score"].agg(["mean", "size"])
+        groups = means.groupby("prompt")
+        prompts = groups["size"].agg(rows="sum", steps="size")
+        prompts["first"], prompts["last"] = groups["mean"].first(), groups["mean"].last()
+        prompts["change"] = (prompts["last"] - prompts["first"]).where(prompts["steps"] > 1)
+        order = prompts["change"].abs().fillna(-1).sort_values(ascending=False, kind="stable")
+        return prompts.loc[order.index]
+
+
+def load_run(
+    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, tokenizer: Tokenizer = None
+) -> Run:
+    """Read the samples of a whole run.
+
+    path: the folder of a verl trainer's `trainer.rollout_data_dir` or `validation_data_dir`, or one
+        of `save_rollouts` files; or a file, or several.
+    tokenizer: for lengths in tokens; without it, files without ids have characters.
+
+    Raises `ConfigError` with the file, the line and what was looked for.
+    """
+    paths = [Path(path)] if isinstance(path, str | os.PathLike) else [*map(Path, path)]
+    files = [file for each in paths for file in _files(each)]
+    if not files:
+        raise ConfigError.of("path", "no files; name a run's folder, or its files.")
+    name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+    def count(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return Run(name, read_index(files, None if tokenizer is None else count))
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the file, or the folder's files of rows in the order of the numbers in their names."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ConfigError(f"{path}: no such file or folder.")
+    files = sorted(path.glob("*.jsonl"), key=_numbered)
+    if not files:
+        below = sorted(str(each.parent) for each in path.glob("*/*.jsonl"))
+        instead = f"; did you mean {below[0]}?" if below else ""
+        raise ConfigError(
+            f"{path}: it has no .jsonl files; a verl trainer writes them into "
+            f"trainer.rollout_data_dir and trainer.validation_data_dir{instead}"
+        )
+    return files
+
+
+def _numbered(path: Path) -> tuple[list[int], str]:
+    return [int(digits) for digits in re.findall(r"\d+", path.stem)], path.name

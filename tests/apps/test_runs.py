@@ -1,0 +1,276 @@
+"""A trainer's samples over a run: how its files are read, the page of `inf show FOLDER` in a
+headless Chromium and from its server."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+import inf
+from _inf.apps.eval.compare import compare_runs
+from _inf.apps.runs import page as run_pages
+from _inf.apps.runs.page import run_page
+from _inf.apps.runs.server import create_app
+from _inf.errors import ConfigError
+from tests.apps import test_show
+from tests.apps.test_show import HOSTILE
+from tests.support.json_lines import write
+from tests.support.pages import blocks
+from tests.support.tiny import tiny_model
+
+browser, opened = test_show.browser, test_show.opened
+STEPS = [1, 2, 10]  # in the order of their names 10 is before 2
+QUESTIONS = [f"system\nBe brief.\nuser\nQuestion {name}\nassistant\n" for name in ("A", HOSTILE)]
+
+
+def rows_of_step(step: int) -> list[dict[str, Any]]:
+    """Two answers to each of two prompts, as verl writes them; the first prompt is learned."""
+    return [
+        {
+            "input": question,
+            "output": f"{'So ' * step}{HOSTILE} #### {sample}",
+            "gts": "7",
+            "score": float(place == 0 and step > 1 + 5 * sample),
+            "step": step,
+            "acc": True,
+        }
+        for place, question in enumerate(QUESTIONS)
+        for sample in range(2)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "run"
+    made.mkdir()
+    for step in STEPS:
+        write(made / f"{step}.jsonl", rows_of_step(step))
+    return made
+
+
+def refusal(path: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        inf.load_run(path)
+    return str(caught.value)
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_as_verl(rows: list[dict[str, Any]], step: int, folder: str) -> None:
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+
+    columns = {name: [row[name] for row in rows] for name in rows[0] if name != "step"}
+    names = {"input": "inputs", "output": "outputs", "score": "scores"}
+    given = {names.get(name, name): values for name, values in columns.items() if name != "acc"}
+    given |= {"reward_extra_infos_dict": {"acc": columns["acc"]}, "dump_path": folder}
+    RayPPOTrainer._dump_generations(SimpleNamespace(global_steps=step), **given)
+
+
+@pytest.mark.slow  # the imports of verl's trainer
+@pytest.mark.verl
+def test_files_of_verls_own_writer_are_read_and_the_page_on_runs_works_with_them(
+    folder: Path, tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for step in STEPS:
+        write_as_verl(rows_of_step(step), step, "rollouts")
+    for step in (0, 100):
+        write_as_verl(rows_of_step(step), step, "validation")
+    theirs, ours = inf.load_run("rollouts"), inf.load_run(folder)
+    assert [row.row() for row in theirs.rows] == [row.row() for row in ours.rows]
+
+    typed = blocks("docs/your_run.md", "bash")[0].splitlines()
+    for line in typed:
+        arguments = shlex.split(line, comments=True)[1:]
+        if "--serve" not in arguments:  # which goes on until Ctrl-C
+            assert command(*arguments)[0] == 0
+    assert Path("rollouts.html").exists() and Path("validation/0.html").exists()
+    (program,) = blocks("docs/your_run.md", "python")
+    exec(program, found := {})
+    assert found["table"]["score"].mean() == 0.25
+
+
+def test_rows_are_in_the_order_of_steps_and_read_when_they_are_asked_for(folder: Path) -> None:
+    run = inf.load_run(folder)
+    assert (run.steps, len(run), run.notes) == (STEPS, 12, [])
+    last = run.rows[-1]
+    assert last.completion == f"{'So ' * 10}{HOSTILE} #### 1" and last.reward == 0.0
+    assert last.extra == {"prompt": QUESTIONS[1], "ground_truth": "7", "step": 10, "acc": True}
+    assert [row.extra["step"] for row in run.rows[3:6]] == [1, 2, 2]
+    assert inf.load_rollouts(folder / "10.jsonl")[-1] == last
+    (folder / "10.jsonl").write_text("")
+    with pytest.raises(ConfigError, match=r"10\.jsonl, line 4: it changed since it was read"):
+        run.rows[-1]
+
+
+def test_tables_have_a_line_for_each_row_step_and_prompt(folder: Path) -> None:
+    run = inf.load_run(folder)
+    table = run.to_pandas()
+    assert table["prompt"].tolist() == [0, 0, 1, 1] * 3
+    assert table["length"].tolist() == table["characters"].tolist() and table["cut"].isna().all()
+    steps = run.by_step()
+    assert steps.index.tolist() == STEPS and steps["rows"].tolist() == [4] * 3
+    assert steps["score_mean"].tolist() == [0, 0.25, 0.5] and steps["score_75"].iloc[1] == 0.25
+    prompts = run.by_prompt()
+    assert prompts.index.tolist() == [0, 1] and prompts["change"].tolist() == [1, 0]
+
+
+def test_lengths_are_tokens_where_rows_have_ids_or_a_tokenizer_is_given(
+    folder: Path, tmp_path: Path
+) -> None:
+    answer = {"response_ids": [5, 6, 7], "response_mask": [1, 0, 1], "prompt": "Hello"}
+    ours = [{**answer, "finish_reason": reason} for reason in ("length", "stop")]
+    write(tmp_path / "step_3.jsonl", ours)
+    run = inf.load_run([tmp_path / "step_3.jsonl"])
+    assert run.steps == [3] and run.to_pandas()["length"].tolist() == [2, 2]
+    assert run.by_step()["cut"].tolist() == [0.5]
+
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model())
+    table = inf.load_run(folder, tokenizer=tokenizer).to_pandas()
+    text = rows_of_step(1)[0]["output"]
+    assert table["length"][0] == len(tokenizer(text)["input_ids"])
+
+
+def test_odd_values_are_kept_and_counted_and_a_last_line_that_is_cut_is_left_out(
+    tmp_path: Path,
+) -> None:
+    scores = [None, math.nan, {"acc": 1}, "x", True, 2]
+    rows = [{"input": "Q", "output": "A" * 3_000_000, "score": score, "uid": 1} for score in scores]
+    write(tmp_path / "val_7.jsonl", [*rows, '{"input": "Q", "outp'])
+    (tmp_path / "val_7.jsonl").write_text((tmp_path / "val_7.jsonl").read_text().rstrip("\n"))
+    run = inf.load_run(tmp_path)
+    assert run.steps == [7]  # of the name
+    assert [row.reward for row in run.rows] == [None, None, None, None, 1.0, 2.0]
+    assert run.rows[2].extra["score"] == {"acc": 1} and run.rows[2].extra["uid_"] == 1
+    assert len(run.rows[5].completion or "") == 3_000_000
+    assert [note.partition("/val_7")[2] or note for note in run.notes] == [
+        ".jsonl, line 7: left out; the file ends inside it.",
+        "1 rows have a score of type float, which counts as none.",
+        "1 rows have a score of type dict, which counts as none.",
+        "1 rows have a score of type str, which counts as none.",
+    ]
+
+
+def test_what_is_no_run_is_refused_with_what_was_found(folder: Path, tmp_path: Path) -> None:
+    assert refusal(tmp_path).endswith(f"; did you mean {folder}?")
+    assert "no such file or folder" in refusal(tmp_path / "none") and "no files" in refusal([])
+    write(folder / "2.jsonl", ["{", *rows_of_step(2)])
+    assert "2.jsonl, line 1: it is not JSON" in refusal(folder)
+    write(folder / "2.jsonl", [{"question": 1, "reply": 2}])
+    said = refusal(folder)
+    assert "2.jsonl, line 1: it has none of response_ids" in said
+    assert "rows have input, output and score" in said and "['question', 'reply']" in said
+    (folder / "2.jsonl").write_text("5\n")
+    assert "2.jsonl, line 1: a row is a JSON object" in refusal(folder)
+    (folder / "2.jsonl").write_text("\n")
+    assert "its files have no rows" in refusal(folder / "2.jsonl")
+
+
+def test_two_steps_are_compared_by_their_prompts(folder: Path) -> None:
+    found = compare_runs(folder / "1.jsonl", folder / "10.jsonl")
+    assert (found.overall.a, found.overall.b, found.overall.prompts) == (0, 0.5, 2)
+    (changed,) = found.changed
+    assert (changed.number, changed.difference) == (0, 1) and "Question A" in changed.prompt
+    assert "row 0: 0 -> 1 (unknown) system Be brief." in found.table() and found.same_reward
+
+
+# ── The page ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def waits(seen: Any, count: str) -> None:
+    seen.page.wait_for_function(
+        "count => document.getElementById('count').textContent.startsWith(count)", arg=count
+    )
+
+
+def test_page_shows_a_prompts_answers_over_the_steps_and_each_row(
+    folder: Path, opened: Any
+) -> None:
+    seen = opened(run_page(inf.load_run(folder)))
+    seen.page.wait_for_selector(".card")
+    assert seen.count() == "12 of 12 rows, 3 steps, 2 prompts"
+    assert seen.texts("#charts figcaption") == [
+        "score, mean and quartiles: 0 → 0.5 (from 0 to 1)",
+        "length in characters, mean and quartiles: 96 → 123 (from 96 to 123)",
+    ]
+    assert seen.texts("#list .number") == ["6 rows, 3 steps", "0 → 1", "6 rows, 3 steps", "0 → 0"]
+    assert seen.texts("#list .preview")[0] == "A assistant"
+    assert seen.texts("#detail h2") == ["step 1", "step 2", "step 10"]
+    assert seen.texts(".card .text")[0] == f"So {HOSTILE} #### 0"
+    seen.page.click(".card >> nth=3")
+    assert seen.texts("#detail h2") == ["step 2 · score 0 · 99 characters"]
+    assert HOSTILE in seen.text("#detail .messages")
+    seen.page.click("#detail button")
+    assert len(seen.texts(".card")) == 6
+
+    seen.page.fill("#low", "0.5")
+    waits(seen, "3 of 12 rows")
+    seen.page.select_option("#listed", "rows")
+    seen.page.wait_for_selector("#list button >> nth=2")
+    assert [text.split("·")[0] for text in seen.texts("#list .number")][::2] == [
+        *("step 2", "step 10", "step 10")
+    ]
+    seen.page.fill("#search", "#### 1")
+    waits(seen, "1 of 12 rows")
+    seen.page.click("#filters button")
+    waits(seen, "12 of 12 rows")
+    seen.page.click("#charts svg >> nth=0", position={"x": 2, "y": 20})
+    waits(seen, "4 of 12 rows")
+    assert seen.page.input_value("#last") == "1"
+
+
+def test_page_that_would_be_too_large_says_which_rows_it_has(
+    folder: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_pages, "MOST_TEXT", 4_000)
+    seen = opened(run_page(inf.load_run(folder)))
+    seen.page.wait_for_selector(".card")
+    said = seen.text("#notes")
+    assert said.startswith("This page has the text of ") and " of 12 rows, first those" in said
+    seen.page.click("#list button >> nth=1")
+    seen.page.wait_for_selector("text=inf show")
+    assert "is not in this page" in seen.texts(".card")[-1]
+
+
+def test_server_gives_the_text_of_rows_and_finds_text_and_answers_to_its_own_name_only(
+    folder: Path,
+) -> None:
+    run = inf.load_run(folder)
+    client = TestClient(create_app(run), base_url="http://127.0.0.1")
+    assert "connect-src 'self'" in client.get("/").text
+    rows = client.get("/rows?at=0,11,99,x,-1").json()
+    assert [*rows] == ["0", "11"] and rows["11"]["reward"] == 0.0
+    assert client.get("/search", params={"text": "question a"}).json() == [0, 1, 4, 5, 8, 9]
+    assert client.get("/search", params={"text": HOSTILE.upper()}).json() == [*range(12)]
+    assert client.get("/search", params={"text": "gts"}).json() == []  # a key
+    elsewhere = TestClient(create_app(run), base_url="http://elsewhere.example")
+    assert elsewhere.get("/").status_code == 400
+
+
+def test_command_writes_a_page_beside_the_folder(
+    folder: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    code, _, said = command("show", ".")
+    page = folder.with_suffix(".html")
+    assert code == 0 and said == f"12 rows of 3 steps: {page}\n"
+    assert json.dumps("tokens") not in page.read_text()
+    code, _, said = command("show", "1.jsonl", "2.jsonl", "10.jsonl", "--tokenizer", tiny_model())
+    assert code == 0 and '"unit": "tokens"' in Path("1.html").read_text()
+    for wrong, why in (
+        (["1.jsonl", "--serve"], "--serve and --tokenizer are for the folder of a run"),
+        ([".", "--tokenizer", "."], "--tokenizer: Transformers cannot load a tokenizer from ."),
+        ([".", "--out", "."], "it is a folder"),
+    ):
+        code, _, said = command("show", *wrong)
+        assert code == 2 and why in said
