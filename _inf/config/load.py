@@ -66,7 +66,10 @@ def load_config(
     `faults_of`, the faults that they find in a config. lengths: defaults of prompt_length and
     response_length, for a backend that reads them, and unless `max_model_len` is set."""
     with resolving():
-        below = _set_in(source) if isinstance(source, Config) else read_source(source)
+        if isinstance(source, Config):
+            below, lengths = source.model_dump(exclude_unset=True), lengths or _lengths_in(source)
+        else:
+            below = read_source(source)
         if "actor_rollout_ref" in below:
             raise ConfigError(WHOLE_VERL_CONFIG)
         above = _lift_flat_keys(plain(overrides))
@@ -88,16 +91,11 @@ def load_config(
     return config.of_source(source.source) if isinstance(source, Config) else config
 
 
-def _set_in(config: Config) -> JSON:
-    """Return the keys that were set, with the lengths that a command gave (`lengths`)."""
-    rollout, default = config.rollout.model_dump(), RolloutConfig().model_dump()
-    embedded = embedded_rollout()
-    lengths = {
-        name: rollout[name]
-        for name in FOLLOW_THE_MODEL
-        if rollout[name] not in (default[name], embedded.get(name))
-    }
-    return over({"rollout": lengths}, config.model_dump(exclude_unset=True))
+def _lengths_in(config: Config) -> dict[str, int]:
+    """Return the lengths that a command gave (`lengths`): nobody set them."""
+    defaults = RolloutConfig().widths, RolloutConfig(**embedded_rollout()).widths
+    lengths = zip(FOLLOW_THE_MODEL, config.rollout.widths, *defaults, strict=True)
+    return {name: now for name, now, *known in lengths if now not in known}
 
 
 @contextlib.contextmanager
@@ -143,6 +141,8 @@ def parse_assignments(texts: Iterable[str]) -> JSON:
             tree: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"{path}={value}"]))
         except Exception as error:  # PyYAML's constructors may raise anything
             raise not_yaml(path, error) from None
+        if keys := [key for key in _paths(tree) if ":" in key]:
+            raise ConfigError(f"{text}: in YAML a space follows each colon; {keys[0]!r} is a key")
         merged = over(merged, tree)
     return merged
 

@@ -11,19 +11,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
 
-from _inf.config.load import KEYS, over, parse_assignments, placed, resolving
+from _inf.config.load import KEYS, over, placed, resolving
 from _inf.config.schema import Config
-from _inf.config.source import ABSENT, at, plain, read_source
+from _inf.config.source import ABSENT, at, plain
+from _inf.config.trainer_source import (
+    SECTION,
+    lengths_of,
+    overridden,
+    overrides_of,
+    resolved,
+    whole_config,
+)
 from _inf.config.verl_keys import ONE_VALUE
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.types import JSON
 
-SECTION = "actor_rollout_ref"
 # Keys of `ONE_VALUE` whose other values would change an answer.
 _CHANGE_ANSWERS = (
     "skip_tokenizer_init",
@@ -45,11 +50,17 @@ LEFT_OUT = (
 # Engine arguments of vLLM that would change an answer.
 _OF_VLLM = tuple(
     f"engine_kwargs.vllm.{name}"
-    for name in "quantization hf_overrides kv_cache_dtype rope_scaling logits_processors".split()
+    for name in (
+        *("quantization", "hf_overrides", "kv_cache_dtype", "rope_scaling", "rope_theta", "dtype"),
+        *("tokenizer", "logits_processors", "mm_processor_kwargs"),
+    )
 )
 _READ = ("rollout", "model", "data", SECTION)  # other sections are the trainer's
+_TRAINERS = ("actor", "ref", "hybrid_engine", "nccl_timeout")
 _DEFAULTS = Config().to_dict()
 _ARGUMENTS = "engine_kwargs.sglang."
+# Keys of `model.override_config` that change no answer.
+_NEUTRAL = ("attn_implementation", "moe_config.freeze_moe_router")
 _TO_A_CALL = "give it to each call as {}, and set it to null in the overrides"
 _NO_EQUAL = "it has no equal here; if you can do without, set it to null in the overrides"
 # Keys that would change an answer, with what to do. Each may also be the model's own path.
@@ -104,46 +115,47 @@ def read_trainer(
         of the trainer (`actor_rollout_ref.rollout.n=4`, `data.max_prompt_length=1024`, also with
         Hydra's `+`) are read as if they stood in the file.
     """
-    asked = _assigned(overrides)
+    asked = overrides_of(overrides)
     name = "a mapping" if isinstance(source, Mapping) else str(source)
-    whole = _whole(source, name)
-    theirs = {*whole, SECTION, "data"} - _DEFAULTS.keys()
-    trainers = {key: asked.pop(key) for key in [*asked] if key in theirs}
+    whole = whole_config(source, name)
+    mine = [*_DEFAULTS, SECTION, "data"]
+    trainers = {
+        key: asked.pop(key)
+        for key in [*asked]
+        if key not in _DEFAULTS and (key in {*whole, *mine} or not _unknown(key, mine))
+    }
     said = _section(asked.pop("rollout", None), "rollout")
-    own = {**_lengths(trainers.get("data")), **said}
-    whole = over(over(whole, trainers), {SECTION: {"rollout": own}} if own else {})
+    whole = overridden(whole, trainers, said)
     section = _section(whole[SECTION], SECTION)
     rollout, model, data = _parts(whole)
-    rollout |= {name: n for name, n in _lengths(data).items() if rollout.get(name) is None}
+    rollout |= {name: n for name, n in lengths_of(data).items() if rollout.get(name) is None}
     read = TrainerConfig(name)
+    _read_sections(read, section)
     _read_model(read, model, data, asked)
     unread = unread_by(said.get("name", _DEFAULTS["rollout"]["name"]))
     _read_rollout(read, rollout, {path for path, _ in _leaves(said)}, (*LEFT_OUT, *unread))
     read.left_out += [key for key in (*section, *whole) if key not in _READ]
+    if data.keys() - set(_OF_DATA):
+        read.left_out.append("the rest of data")
     read.document = over(read.document, asked)
     if read.document["model_path"] is None:
         read.faults.append(f"{SECTION}.model.path: must be set")
     return read
 
 
-def _assigned(overrides: Mapping[str, object] | Iterable[str] | None) -> JSON:
-    """Return overrides of either form as a mapping."""
-    if isinstance(overrides, Mapping):
-        return dict(plain(_resolved(overrides)))
-    texts = [overrides] if isinstance(overrides, str) else overrides
-    try:
-        return parse_assignments(str.lstrip(text, "+") for text in texts or ())
-    except TypeError:  # no texts
-        why = f"expected a mapping or assignments, not {shown(overrides)}"
-        raise ConfigError.of("overrides", why) from None
+def _read_sections(read: TrainerConfig, section: JSON) -> None:
+    """Note keys that would be read if they were spelt or placed as verl has them."""
+    for key in (key for key in section if key not in {*_READ, *_TRAINERS}):
+        if f"rollout.{key}" in KEYS:
+            read.faults.append(
+                f"{SECTION}.{key}: unknown key; it belongs at {SECTION}.rollout.{key}"
+            )
+        elif near := _unknown(key, ("model", "rollout")):
+            read.faults.append(f"{SECTION}.{key}: unknown key{near}")
 
 
-def _lengths(data: object) -> JSON:
-    """Return the rollout's lengths that `data` asks for. In a file whose interpolations are
-    resolved, the rollout's own do not follow overrides of `data`."""
-    given = data if isinstance(data, dict) else {}
-    names = {"max_prompt_length": "prompt_length", "max_response_length": "response_length"}
-    return {here: given[name] for name, here in names.items() if given.get(name) is not None}
+def _unknown(key: str, known: Iterable[str]) -> str:
+    return did_you_mean(key.lower(), known)
 
 
 def _parts(whole: JSON) -> Iterator[JSON]:
@@ -151,26 +163,7 @@ def _parts(whole: JSON) -> Iterator[JSON]:
     with resolving():
         tree = OmegaConf.create(whole)
         for path in (f"{SECTION}.rollout", f"{SECTION}.model", "data"):
-            yield _section(plain(_resolved(OmegaConf.select(tree, path))), path)
-
-
-def _resolved(node: object) -> object:
-    """Return plain values. An interpolation that has no value stays, as it may not be needed; where
-    it is, `load_config` names it."""
-    if isinstance(node, ListConfig):
-        return [_item(node, index) for index in range(len(node))]
-    return {key: _item(node, key) for key in node} if isinstance(node, DictConfig) else node
-
-
-def _item(node: DictConfig | ListConfig, key: Any) -> object:
-    if OmegaConf.is_missing(node, key):
-        return "???"
-    try:
-        value = node[key]
-    except OmegaConfBaseException:
-        unresolved: Any = OmegaConf.to_container(node)
-        return unresolved[key]
-    return _resolved(value)
+            yield _section(plain(resolved(OmegaConf.select(tree, path))), path)
 
 
 def _section(value: object, path: str) -> JSON:
@@ -178,26 +171,6 @@ def _section(value: object, path: str) -> JSON:
     if not isinstance(value, dict | None):
         raise ConfigError.of(path, f"must be a section with keys, not {shown(value)}")
     return value or {}
-
-
-def _whole(source: str | os.PathLike[str] | Mapping[str, object], name: str) -> JSON:
-    """Return the tree with its `actor_rollout_ref`, interpolations kept. name: for errors."""
-    if source is None:
-        raise ConfigError.of("from_verl()", "expected a trainer's config: a path or a mapping")
-    if isinstance(source, DictConfig) and SECTION in source:
-        unresolved: Any = OmegaConf.to_container(source)
-        source = unresolved
-    values: Any = _resolved(source)
-    tree = read_source(values)
-    whole = tree if SECTION in tree else {SECTION: tree}
-    section = whole[SECTION]
-    if not isinstance(section, dict) or not {"model", "rollout"} <= section.keys():
-        why = f"no trainer's config: {SECTION} with the sections model and rollout is missing"
-        if "defaults" in tree:
-            why = "Hydra has not composed it yet; name the .hydra/config.yaml of a run, or write"
-            why += " it: python3 -m verl.trainer.main_ppo --cfg job ARGUMENTS > config.yaml"
-        raise ConfigError.of(name, why)
-    return whole
 
 
 def _read_model(read: TrainerConfig, model: JSON, data: JSON, asked: JSON) -> None:
@@ -218,8 +191,7 @@ def _read_model(read: TrainerConfig, model: JSON, data: JSON, asked: JSON) -> No
     ):
         for key, value in keys.items():
             if key == "override_config" and isinstance(value, dict):
-                value = {path: leaf for path, leaf in _leaves(value) if _is_set(leaf)}  # Megatron's
-                value.pop("attn_implementation", None)
+                value = {p: leaf for p, leaf in _leaves(value) if leaf != {} and p not in _NEUTRAL}
             if key in faults and _is_set(value) and value != path:
                 read.refuse(f"{section}.{key}", value, faults[key])
             elif key not in known and (near := did_you_mean(key, known)):
@@ -229,7 +201,7 @@ def _read_model(read: TrainerConfig, model: JSON, data: JSON, asked: JSON) -> No
     elif side not in (None, "error") and "truncate_prompt" not in asked:
         read.refuse("data.truncation", side, "here it is left, right or error")
     for key, value in model.items():
-        if key not in _OF_MODEL and not isinstance(value, dict):
+        if key not in _OF_MODEL:
             read.leave_out(f"model.{key}", value)
 
 
@@ -240,9 +212,11 @@ def _read_rollout(
     for path, value in _leaves(rollout):
         place = f"rollout.{path}"
         ours = place in KEYS or path.startswith(_ARGUMENTS)
+        if path == "top_k" and value == 0:
+            value = -1  # all, as verl's `hf` rollout has it
         if path in said and (ours or value is not None):
             read.take(place, value)
-        elif _is_below(path, _OF_VLLM) and _is_set(value):
+        elif _is_below(path, _OF_VLLM) and _is_set(value) and value != "auto":
             read.refuse(f"{SECTION}.{place}", value, _NO_EQUAL)
         elif _is_below(path, left_out) or (path == "load_format" and value == "dummy"):
             neutral, _ = ONE_VALUE.get(path, (at(_DEFAULTS, place), ""))
@@ -254,6 +228,8 @@ def _read_rollout(
             read.faults.append(f"{SECTION}.{place}: unknown key{near}")
         elif _is_set(value):
             read.refuse(f"{SECTION}.{place}", value, _NO_EQUAL)
+        elif value is False:
+            read.left_out.append(f"{place}: False")
 
 
 def _nearest(place: str) -> str:

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import cast
 
+from _inf.config.load import resolving
 from _inf.config.other_names import hint
+from _inf.config.source import plain
 from _inf.errors import ConfigError, shown
 from _inf.parts.typed import GenerateParams
 from _inf.request.keywords import FILTERS, KEYWORDS
@@ -29,34 +31,42 @@ _OTHER_NAMES = {
     "no_stop_trim": "include_stop_str_in_output",
 }
 _SAMPLE = ("temperature", *FILTERS)
-# Fields that vLLM's class sets itself, from others that are read here.
-_DERIVED = ("output_text_buffer_length", "skip_reading_prefix_cache")
+# Fields that change no answer: vLLM's that its class derives or sets, and Transformers' version.
+_NO_ANSWER = (
+    *("output_text_buffer_length", "skip_reading_prefix_cache", "output_kind"),
+    "transformers_version",
+)
 
 
 def joined(call: str, sampling_params: object, params: GenerateParams) -> GenerateParams:
     """Return both as keywords; `call` is named in errors."""
     given, defaults = _fields(call, sampling_params)
-    keywords: JSON = {}
+    named: dict[str, tuple[str, object]] = {}  # a keyword, and the field that it comes from
     unknown = []
     for name, value in given.items():
         here = _OTHER_NAMES.get(name, name)
         if here in KEYWORDS:
-            if not _same(keywords.setdefault(here, value), value):
-                raise ConfigError.of(here, f"sampling_params has it as {name} too; leave out one.")
-        elif name not in _DERIVED and (name not in defaults or not _same(value, defaults[name])):
+            if value is None and defaults.get(name) is not None:
+                unknown.append(f"{name}=None has no equal here; None means what the config says")
+            elif value is not None:
+                other, same = named.setdefault(here, (name, value))
+                if not _same(same, value):
+                    why = f"sampling_params has it as {other} and as {name}; leave one of them out."
+                    raise ConfigError.of(here, why)
+        elif name not in _NO_ANSWER and not _says_nothing(value, defaults.get(name)):
             near = hint(name, KEYWORDS)
             unknown.append(
                 f"{name} is no keyword here{near}" if near else f"{name} has no equal here"
             )
+    keywords: JSON = {name: value for name, (_, value) in named.items()}
     greedy = keywords.get("do_sample") is False  # as Transformers' class, with its temperature of 1
     keywords = {
         name: _value(name, value)
         for name, value in keywords.items()
-        if not _says_nothing(value)
-        and not (greedy and name in _SAMPLE and _same(value, defaults.get(name)))
+        if not (greedy and name in _SAMPLE and _same(value, defaults.get(name)))
     }
     if unknown:
-        said = {name: value for name, value in keywords.items() if KEYWORDS[name].asks(value)}
+        said = {n: value for n, value in keywords.items() if not _same(value, KEYWORDS[n].neutral)}
         words = ", ".join(["prompts", *(f"{name}={shown(value)}" for name, value in said.items())])
         write = f"the others are {call[:-1]}{words}, ...)" if said else ""
         raise ConfigError.of("sampling_params", f"{'; '.join([*unknown, write]).rstrip('; ')}.")
@@ -66,8 +76,9 @@ def joined(call: str, sampling_params: object, params: GenerateParams) -> Genera
     return cast(GenerateParams, {**keywords, **params})
 
 
-def _says_nothing(value: object) -> bool:
-    return value is None or (isinstance(value, list | dict | set) and not value)
+def _says_nothing(value: object, default: object) -> bool:
+    empty = isinstance(value, list | dict | set) and not value
+    return value is None or empty or _same(value, default)
 
 
 def _value(name: str, value: object) -> object:
@@ -77,7 +88,7 @@ def _value(name: str, value: object) -> object:
             return [_value(name, each) for each in value]
         number = isinstance(value, Integral) and not isinstance(value, bool)
         return -1 if number and value == 0 else value
-    return sorted(value) if isinstance(value, set) else value
+    return sorted(value, key=str) if isinstance(value, set) else value
 
 
 def _same(one: object, other: object) -> bool:
@@ -90,7 +101,8 @@ def _same(one: object, other: object) -> bool:
 def _fields(call: str, value: object) -> tuple[JSON, JSON]:
     """Return the public fields of a dict or an object, and the defaults of the object's class."""
     if isinstance(value, Mapping):
-        return {str(name): each for name, each in value.items()}, {}
+        with resolving():
+            return dict(plain(value)), {}
     place = f"{call}: {shown(value)} is in second place, which is for sampling parameters: "
     try:
         fields = _public(value)

@@ -69,6 +69,8 @@ def test_defaults_depend_on_the_model_and_not_on_the_form_of_the_config(
 def test_commands_lengths_stay_though_the_config_is_given_on() -> None:
     of_a_command = read_config(None, {}, {"prompt_length": 4096})
     assert read_config(of_a_command, {"model_path": "another"}).rollout.prompt_length == 4096
+    short = read_config(of_a_command, {"rollout": {"max_model_len": 2600}})
+    assert short.rollout.widths == (2048, 512)  # where there is no room for them
 
 
 @pytest.mark.parametrize("rollout", [[], False, 0, ""])

@@ -193,12 +193,70 @@ def test_interpolations_without_a_value_are_named_only_where_a_key_needs_them() 
     for each in (source, node, node.actor_rollout_ref):
         assert read_trainers_config(each, None).rollout.n == 3
     assert f"model.lora_rank: '{unset}'" in (read_trainers_config(source, None).source or "")
+    whole = {"actor_rollout_ref": OmegaConf.create({**source, **section()})["actor_rollout_ref"]}
+    assert read_trainers_config(whole, None).rollout.n == 1
     for wrong in (section({"n": unset}), OmegaConf.create(section({"n": unset}))):
         (said,) = refusals(wrong)
         assert said.startswith("rollout.n: cannot be resolved") and "NO_SUCH_VARIABLE" in said
         assert read_trainers_config(wrong, ["rollout.n=2"]).rollout.n == 2
     (said,) = refusals(source, OmegaConf.create({"model_path": unset}))
     assert said.startswith("model_path: cannot be resolved")
+
+
+def test_lengths_of_the_rollout_follow_those_of_data_unless_they_are_its_own() -> None:
+    same = section({"response_length": 512}, data={"max_response_length": 512})
+    other = section({"response_length": 1024}, data={"max_response_length": 512})
+    longer, own = "data.max_response_length=256", "actor_rollout_ref.rollout.response_length=64"
+    for source, overrides, length in (
+        (same, [longer], 256),
+        (same, [longer, own], 64),
+        (other, [longer], 1024),
+        (TRAINER, [longer, own], 64),
+    ):
+        assert read_trainers_config(source, overrides).rollout.response_length == length
+
+
+def test_a_runs_command_line_may_have_what_only_its_trainer_or_hydra_knows() -> None:
+    command = ["hydra.run.dir=outputs/${now:%Y}", "+ray_init.num_cpus=8", "model_engine=megatron"]
+    command += ["+actor_rollout_ref.rollout.new_switch=False", "+data.system_prompt=x"]
+    command += ["actor_rollout_ref.rollout.top_k=0"]
+    config = read_trainers_config(section({"top_k": 5}), command)
+    assert config.rollout.top_k == -1
+    left_out = "rollout.new_switch: False, hydra, ray_init, model_engine, the rest of data"
+    assert (config.source or "").endswith(left_out)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("--config-name=x", "--config-name=x: an option of Hydra"),
+        ("~data.x", "~data.x: an option of Hydra"),
+        ("rollout={n:4}", "rollout={n:4}: in YAML a space follows each colon"),
+        (
+            "rollout.n=4 rollout.seed=1",
+            "rollout.n=4 rollout.seed=1: give rollout.seed as an assign",
+        ),
+        ("rolout.n=4", "rolout: unknown key; did you mean 'rollout'?"),
+        ("actor_rollout_ref.Rollout.n=4", "actor_rollout_ref.Rollout: unknown key; did you mean"),
+        ("actor_rollout_ref.n=4", "actor_rollout_ref.n: unknown key; it belongs at actor_rollout_"),
+        (
+            "actor_rollout_ref.model.override_config.sliding_window=False",
+            "actor_rollout_ref.model.override_config: {'sliding_window': False} would change",
+        ),
+    ],
+)
+def test_overrides_that_would_be_lost_are_refused(override: str, says: str) -> None:
+    (said,) = refusals(section(), [override])
+    assert said.startswith(says)
+
+
+def test_folder_of_a_run_and_a_config_of_verls_generation_are_read(tmp_path: Path) -> None:
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save(OmegaConf.create(TRAINER), tmp_path / ".hydra/config.yaml")
+    assert read_trainers_config(tmp_path, None).rollout.temperature == 0.7
+    generation = {"model": {"path": "m"}, "rollout": {"prompt_length": 9}, "data": {"n_samples": 5}}
+    config = read_trainers_config(generation, None)
+    assert config.rollout.prompt_length == 9 and "the rest of data" in (config.source or "")
 
 
 def test_keys_beside_the_rollout_that_answers_depend_on_are_read() -> None:

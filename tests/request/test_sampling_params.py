@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pydantic
 import pytest
+from omegaconf import OmegaConf
 
 from _inf.errors import ConfigError
 from _inf.request.sampling import with_sampling_params
@@ -82,7 +83,7 @@ class OfVllm(msgspec.Struct):
     top_k: int = 0
     stop: list[str] = msgspec.field(default_factory=list)
     seed: int | None = None
-    max_tokens: int = 16
+    max_tokens: int | None = 16
     detokenize: bool = True
     structured_outputs: Any = None
     output_text_buffer_length: int = 0
@@ -151,8 +152,21 @@ def test_top_k_of_zero_is_vllms_all(top_k: object, here: object) -> None:
 def test_two_names_of_one_keyword_must_agree() -> None:
     assert taken({"max_tokens": 5, "max_new_tokens": 5}) == {"max_tokens": 5}
     assert refused({"max_tokens": 5, "max_new_tokens": 7}) == (
-        "max_tokens: sampling_params has it as max_new_tokens too; leave out one."
+        "max_tokens: sampling_params has it as max_tokens and as max_new_tokens; leave one of them"
+        " out."
     )
+    assert taken({"max_tokens": None, "max_new_tokens": 5}) == {"max_tokens": 5}
+
+
+def test_values_that_say_nothing_are_told_from_those_that_do() -> None:
+    nothing = {"temperature": None, "truncate_prompt_tokens": None, "extra_args": {}}
+    assert taken(OmegaConf.create({"_target_": "verl.SamplingConfig", **nothing})) == {}
+    empty = {"tools": [], "json_schema": {}, "allowed_token_ids": []}
+    assert taken(empty) == empty
+    assert taken(OmegaConf.create({"stop": ["a"]})) == {"stop": ["a"]}
+    said = "sampling_params: max_tokens=None has no equal here; None means what the config says; "
+    assert refused(OfVllm(max_tokens=None)).startswith(said)
+    assert refused(OmegaConf.create({"n": "${x}"})).startswith("n: cannot be resolved")
 
 
 def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
@@ -164,6 +178,8 @@ def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
     )
     extra = Pydantic.model_validate({"temperature": 0.5, "scale": np.ones(2)})
     assert refused(extra).startswith("sampling_params: scale has no equal here; the others are ")
+    arrays = {"temperature": np.ones(2), "scale": 1}
+    assert refused(arrays).startswith("sampling_params: scale has no equal here; the others are ")
     said = "sampling_params: temprature is no keyword here; did you mean 'temperature'?."
     assert refused({"temprature": 0}) == said
     assert refused({"seed": 1}, seed=2) == (
