@@ -1,6 +1,7 @@
 """GRPO on a laptop: the engine samples, a Transformers model learns, and its weights go back.
 
     python examples/grpo.py
+    python examples/grpo.py --rollouts rollouts && inf show rollouts
     python examples/grpo.py --lora
 
 The model learns to be brief: an answer's reward is the share of MAX_TOKENS that it does not use.
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 
-from inf import InferenceEngine
+from inf import InferenceEngine, save_rollouts
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -48,12 +49,14 @@ def rewards(batch: Any) -> torch.Tensor:
 
 
 def advantages(batch: Any, scores: torch.Tensor) -> torch.Tensor:
-    """verl's advantages: each row against the mean and spread of its question, on every token."""
+    """verl's advantages: each row against the mean and spread of its question, on every token. The
+    batch gets the scores where verl has them: on each row's last token."""
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
     mask = batch.batch["response_mask"]
     on_last_token = torch.zeros(mask.shape)
     on_last_token[torch.arange(len(mask)), mask.sum(dim=1) - 1] = scores
+    batch.batch["token_level_scores"] = on_last_token
     advantage, _ = compute_grpo_outcome_advantage(
         on_last_token, mask.float(), index=batch.non_tensor_batch["uid"]
     )
@@ -110,8 +113,14 @@ def send(engine: InferenceEngine, model: Any) -> None:
     engine.load_adapter(ADAPTER, weights, peft_config=config["default"])
 
 
-def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: float) -> list[float]:
-    """Train; return the mean reward of each step."""
+def train(
+    engine: InferenceEngine,
+    model: torch.nn.Module,
+    steps: int,
+    rate: float,
+    folder: Path | None = None,
+) -> list[float]:
+    """Train; return the mean reward of each step. folder: for the rollouts, a file a step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     curve = []
     adapter = ADAPTER if hasattr(model, "peft_config") else None
@@ -129,6 +138,8 @@ def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: flo
         scores = rewards(batch)
         learn(model, optimizer, batch, advantages(batch, scores))
         send(engine, model)
+        if folder is not None:
+            save_rollouts(batch, folder / f"{step}.jsonl", engine.tokenizer)
         curve.append(float(scores.mean()))
         print(
             f"step {step:3}  reward {curve[-1]:.3f}  {batch.non_tensor_batch['completions'][0]!r}"
@@ -164,6 +175,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("grpo.png"))
     parser.add_argument("--backend", choices=("sglang", "hf"), default="sglang")
     parser.add_argument("--lora", action="store_true", help="learn an adapter, on --backend hf")
+    parser.add_argument("--rollouts", type=Path, help="a folder for the rollouts of each step")
     arguments = parser.parse_args()
     backend = "hf" if arguments.lora else arguments.backend
     rollout: dict[str, Any] = {
@@ -180,7 +192,9 @@ def main() -> None:
         model.get_input_embeddings().requires_grad_(False)
         model = with_lora(model) if arguments.lora else model
         rate = LORA_RATE if arguments.lora else LEARNING_RATE
-        curve = train(engine, model, arguments.steps, rate)
+        if arguments.rollouts is not None:
+            arguments.rollouts.mkdir(exist_ok=True)
+        curve = train(engine, model, arguments.steps, rate, arguments.rollouts)
     draw(curve, arguments.out)
     print(f"{arguments.out}: mean reward {curve[0]:.3f} at first, {curve[-1]:.3f} at last")
     learnt = sum(each.numel() for each in model.parameters() if each.requires_grad)

@@ -101,7 +101,8 @@ async function showPrompt(prompt) {
   const made = document.createDocumentFragment();
   const first = texts.get(places[0]);
   const question = first && (first.messages || []).find((message) => message.role !== "assistant");
-  made.append(element("div", "text not-sampled", question ? question.content : prompt.text));
+  const whole = first && first.prompt ? first.prompt.join("") : question && question.content;
+  made.append(element("div", "text not-sampled", whole || prompt.text));
   if (all.length > 1) {
     made.append(chart("mean score of this prompt", all, all.map((step) => mean(bySteps.get(step).map((place) => rows.score[place])))) || "");
   }

@@ -123,10 +123,11 @@ def read_row(row: Mapping[str, object], place: Place) -> tuple[str, str, object,
     if is_of_verl(row):
         return str(row["input"]), str(row["output"]), row["score"], None
     rollout = row_of_file(row, place.line, f"{place.file}, line {place.line}")
-    prompt = rollout.extra.get("prompt") or rollout.messages or rollout.prompt_token_ids or ""
+    texts = rollout.prompt_texts and "".join(rollout.prompt_texts)
+    prompt = texts or rollout.extra.get("prompt") or rollout.messages or rollout.prompt_token_ids
     mask = rollout.response_mask
     tokens = None if mask is None else sum(mask)
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt)
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt or "")
     return text, rollout.completion or "", rollout.reward, tokens
 
 

@@ -70,7 +70,9 @@ class CompiledGrammars:
 
         def give(_: Future[object]) -> None:
             if future.set_running_or_notify_cancel():
-                future.set_result(self._row(matcher, place[1]))
+                row = self._row(matcher, place[1])
+                matcher.users.discard(future)  # the row is counted in its place
+                future.set_result(row)
 
         matcher.compiled.add_done_callback(give)
         return future, False

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from inf import InferenceEngine
+from inf import InferenceEngine, load_run
 from tests.support.pages import ROOT
 from tests.support.reference import Transformers, logprobs
 from tests.support.scripted_thoughts import speaking
@@ -31,7 +31,7 @@ def test_three_steps_move_the_served_model_with_the_trained_one(mortal, tmp_path
 
     before, first = served()
     try:
-        curve = grpo["train"](mortal, model, 3, 1e-2)
+        curve = grpo["train"](mortal, model, 3, 1e-2, tmp_path)
         after, last = served()
     finally:
         mortal.update_weights(Transformers.of(tiny_model()).model)  # the folder's again
@@ -40,6 +40,10 @@ def test_three_steps_move_the_served_model_with_the_trained_one(mortal, tmp_path
     assert after == pytest.approx(expected, abs=1e-3)
     assert before != pytest.approx(expected, abs=1e-2)
     assert last - first == 3 and len(curve) == 3 and all(0 <= reward <= 1 for reward in curve)
+    run = load_run(tmp_path)
+    assert run.steps == [0, 1, 2] and run.index.unit == "tokens"
+    assert run.by_step()["score_mean"].tolist() == pytest.approx(curve)
+    assert all(text.startswith("<|im_start|>") for text in run.index.prompts)
     grpo["draw"](curve, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
