@@ -48,9 +48,11 @@ def main(steps: int = 200, rows: int = 1024) -> None:
         create_app(run)
         served = time.perf_counter()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{run}, {size / 2**20:.0f} MiB: read in {read - begin:.1f} s, a page of")
-        print(f"{len(page) / 2**20:.0f} MiB in {written - read:.1f} s, the served one in")
-        print(f"{served - written:.1f} s; {memory:.0f} MiB of memory at most")
+        print(f"{len(run)} rows of {len(run.steps)} steps, {size / 2**20:.0f} MiB")
+        print(f"read: {read - begin:.1f} s")
+        print(f"a page of {len(page) / 2**20:.0f} MiB: {written - read:.1f} s more")
+        print(f"the served page: {served - written:.1f} s more")
+        print(f"memory: {memory:.0f} MiB at most")
 
 
 if __name__ == "__main__":
