@@ -146,6 +146,7 @@ def test_odd_values_are_kept_and_counted_and_a_last_line_that_is_cut_is_left_out
 ) -> None:
     scores = [None, math.nan, {"acc": 1}, "x", True, 2]
     rows = [{"input": "Q", "output": "A" * 3_000_000, "score": score, "uid": 1} for score in scores]
+    rows[0]["step"] = 7.0
     write(tmp_path / "val_7.jsonl", [*rows, '{"input": "Q", "outp'])
     (tmp_path / "val_7.jsonl").write_text((tmp_path / "val_7.jsonl").read_text().rstrip("\n"))
     run = inf.load_run(tmp_path)
@@ -163,6 +164,7 @@ def test_odd_values_are_kept_and_counted_and_a_last_line_that_is_cut_is_left_out
 
 def test_what_is_no_run_is_refused_with_what_was_found(folder: Path, tmp_path: Path) -> None:
     assert refusal(tmp_path).endswith(f"; did you mean {folder}?")
+    assert f"{folder} is a folder: one folder is a run" in refusal([folder, folder])
     assert "no such file or folder" in refusal(tmp_path / "none") and "no files" in refusal([])
     write(folder / "2.jsonl", ["{", *rows_of_step(2)])
     assert "2.jsonl, line 1: it is not JSON" in refusal(folder)

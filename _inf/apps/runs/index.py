@@ -134,7 +134,7 @@ def read_row(row: Mapping[str, object], place: Place) -> tuple[str, str, object,
 def _step(row: Mapping[str, object], path: Path, before: Sequence[Place]) -> int:
     """Return the row's step; of a row without one the last number in its file's name, else the
     number of files before it."""
-    if isinstance(step := row.get("step"), int):
-        return step
+    if (step := finite(row.get("step"))) is not None:
+        return int(step)
     in_name = re.findall(r"\d+", path.stem)
     return int(in_name[-1]) if in_name else len({place.file for place in before} - {path})

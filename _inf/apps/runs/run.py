@@ -106,6 +106,10 @@ def load_run(
     Raises `ConfigError` with the file, the line and what was looked for.
     """
     paths = [Path(path)] if isinstance(path, str | os.PathLike) else [*map(Path, path)]
+    if len(paths) > 1 and (folders := [each for each in paths if each.is_dir()]):
+        raise ConfigError.of(
+            "path", f"{folders[0]} is a folder: one folder is a run, or files are."
+        )
     files = [file for each in paths for file in _files(each)]
     if not files:
         raise ConfigError.of("path", "no files; name a run's folder, or its files.")
