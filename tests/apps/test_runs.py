@@ -144,27 +144,41 @@ def test_lengths_are_tokens_where_rows_have_ids_or_a_tokenizer_is_given(
 def test_odd_values_are_kept_and_counted_and_a_last_line_that_is_cut_is_left_out(
     tmp_path: Path,
 ) -> None:
-    scores = [None, math.nan, {"acc": 1}, "x", True, 2]
-    rows = [{"input": "Q", "output": "A" * 3_000_000, "score": score, "uid": 1} for score in scores]
+    scores = [None, math.nan, {"acc": 1}, 10**400, True, 2]
+    extras = {"uid": 1, "messages": [1], "prompt": "P", "forked_from": ["a"]}  # of the reward
+    rows = [{"input": "Q", "output": "A" * 3_000_000, "score": each, **extras} for each in scores]
     rows[0]["step"] = 7.0
     write(tmp_path / "val_7.jsonl", [*rows, '{"input": "Q", "outp'])
     (tmp_path / "val_7.jsonl").write_text((tmp_path / "val_7.jsonl").read_text().rstrip("\n"))
     run = inf.load_run(tmp_path)
     assert run.steps == [7]  # of the name
     assert [row.reward for row in run.rows] == [None, None, None, None, 1.0, 2.0]
-    assert run.rows[2].extra["score"] == {"acc": 1} and run.rows[2].extra["uid_"] == 1
+    odd = run.rows[2].extra
+    assert (odd["score"], odd["uid_"], odd["prompt"], odd["prompt_"]) == ({"acc": 1}, 1, "Q", "P")
+    assert "forked_from" in run_page(run)
     assert len(run.rows[5].completion or "") == 3_000_000
     assert [note.partition("/val_7")[2] or note for note in run.notes] == [
         ".jsonl, line 7: left out; the file ends inside it.",
         "1 rows have a score of type float, which counts as none.",
         "1 rows have a score of type dict, which counts as none.",
-        "1 rows have a score of type str, which counts as none.",
+        "1 rows have a score of type int, which counts as none.",
     ]
+
+
+def test_change_of_a_prompt_is_between_steps_that_have_a_score(tmp_path: Path) -> None:
+    for step, score in ((0, None), (5, 0.25), (10, 0.75), (20, None)):
+        alone = {"input": "B", "output": "", "score": 1.0 if step == 5 else None}
+        write(tmp_path / f"{step}.jsonl", [{"input": "A", "output": "", "score": score}, alone])
+    prompts = inf.load_run(tmp_path).by_prompt()
+    assert prompts["change"].tolist()[0] == 0.5 and math.isnan(prompts["change"][1])
 
 
 def test_what_is_no_run_is_refused_with_what_was_found(folder: Path, tmp_path: Path) -> None:
     assert refusal(tmp_path).endswith(f"; did you mean {folder}?")
-    assert f"{folder} is a folder: one folder is a run" in refusal([folder, folder])
+    (folder / "9.jsonl").symlink_to("nowhere")
+    assert "9.jsonl: it is no file" in refusal(folder)
+    (folder / "9.jsonl").unlink()
+    assert f"{folder} is a folder: one folder is a run" in refusal([folder, tmp_path])
     assert "no such file or folder" in refusal(tmp_path / "none") and "no files" in refusal([])
     write(folder / "2.jsonl", ["{", *rows_of_step(2)])
     assert "2.jsonl, line 1: it is not JSON" in refusal(folder)
@@ -172,7 +186,7 @@ def test_what_is_no_run_is_refused_with_what_was_found(folder: Path, tmp_path: P
     said = refusal(folder)
     assert "2.jsonl, line 1: it has none of response_ids" in said
     assert "rows have input, output and score" in said and "['question', 'reply']" in said
-    (folder / "2.jsonl").write_text("5\n")
+    (folder / "2.jsonl").write_text("[1, 2]")
     assert "2.jsonl, line 1: a row is a JSON object" in refusal(folder)
     (folder / "2.jsonl").write_text("\n")
     assert "its files have no rows" in refusal(folder / "2.jsonl")
@@ -255,6 +269,9 @@ def test_server_gives_the_text_of_rows_and_finds_text_and_answers_to_its_own_nam
     assert client.get("/search", params={"text": "question a"}).json() == [0, 1, 4, 5, 8, 9]
     assert client.get("/search", params={"text": HOSTILE.upper()}).json() == [*range(12)]
     assert client.get("/search", params={"text": "gts"}).json() == []  # a key
+    (folder / "10.jsonl").write_text("")
+    changed = client.get("/rows?at=11")
+    assert changed.status_code == 409 and "it changed since it was read" in changed.text
     elsewhere = TestClient(create_app(run), base_url="http://elsewhere.example")
     assert elsewhere.get("/").status_code == 400
 
@@ -262,9 +279,10 @@ def test_server_gives_the_text_of_rows_and_finds_text_and_answers_to_its_own_nam
 def test_command_writes_a_page_beside_the_folder(
     folder: Path, command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = folder.rename(folder.with_name("run-2.5"))
     monkeypatch.chdir(folder)
     code, _, said = command("show", ".")
-    page = folder.with_suffix(".html")
+    page = folder.with_name("run-2.5.html")  # the whole name: another run may be run-2.7
     assert code == 0 and said == f"12 rows of 3 steps: {page}\n"
     assert json.dumps("tokens") not in page.read_text()
     code, _, said = command("show", "1.jsonl", "2.jsonl", "10.jsonl", "--tokenizer", tiny_model())

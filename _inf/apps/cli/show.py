@@ -72,7 +72,8 @@ def _show_run(
     from _inf.config import Config
 
     first = Path(paths[0].resolve())
-    target = out or first.with_suffix(".html")
+    named = first.with_name(f"{first.name}.html") if first.is_dir() else first.with_suffix(".html")
+    target = out or named
     if port is None:
         check_output(target, "--out")
     run = load_run(

@@ -203,7 +203,7 @@ def compare_runs(a: Path, b: Path) -> Comparison:
 def read_run(path: Path, prompts: dict[str, int] | None = None) -> Run:
     """Read a run's rows, by the number of the data's row; of several of a line the last counts.
 
-    prompts: the numbers of the prompts of a trainer's rows, to which new ones are added.
+    prompts: the numbers of a trainer's prompts and their ground truths; new ones are added.
     """
     rows: dict[int, AnswerRow] = {}
     for place, row in json_lines(path):
@@ -218,12 +218,12 @@ def read_run(path: Path, prompts: dict[str, int] | None = None) -> Run:
 
 
 def _of_trainer(row: Mapping[str, object], prompts: dict[str, int]) -> AnswerRow:
-    prompt = str(row["input"])
+    prompt, truth, source = str(row["input"]), str(row.get("gts")), row.get("data_source")
     return {
-        "number": prompts.setdefault(prompt, len(prompts)),
+        "number": prompts.setdefault(f"{prompt}\0{truth}", len(prompts)),
         "prompt": prompt,
-        "data_source": row.get("data_source"),
-        "ground_truth": row.get("gts"),
+        "data_source": None if source is None else str(source),
+        "ground_truth": truth,
         "reward": finite(row["score"]),
         "scored_by": "the trainer",
     }

@@ -145,7 +145,7 @@ def _facts(rollout: Rollout) -> list[tuple[str, str]]:
 
 
 def _fork(extra: Mapping[str, object]) -> str | None:
-    if not isinstance(fork := extra.get("forked_from"), list):
+    if not isinstance(fork := extra.get("forked_from"), list) or len(fork) != 2:
         return None
     return f"{fork[0]} after {fork[1]} messages: {extra.get('fork_reason')}"
 

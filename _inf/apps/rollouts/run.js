@@ -49,7 +49,7 @@ function chart(title, at, values, low, high) {
     const wanted = begin + ((event.clientX - box.left) / box.width) * (end - begin);
     const nearest = at.reduce((best, step) => (Math.abs(step - wanted) < Math.abs(best - wanted) ? step : best));
     $("first").value = $("last").value = nearest;
-    filter();
+    filter().catch(failed);
   });
   figure.append(svg);
   return figure;
@@ -116,7 +116,7 @@ async function showPrompt(prompt) {
       const card = element("button", "card");
       card.type = "button";
       card.append(element("p", "caption", about(place)), element("div", "text", text(texts.get(place))));
-      card.addEventListener("click", () => showRow(place));
+      card.addEventListener("click", () => showRow(place).catch(failed));
       column.append(card);
     }
     columns.append(column);
@@ -132,7 +132,7 @@ async function showRow(place) {
   if (turn !== asked) return;
   const back = element("button", "", "All answers to this prompt");
   back.type = "button";
-  back.addEventListener("click", () => showPrompt(prompts.find((each) => each.id === rows.prompt[place])));
+  back.addEventListener("click", () => showPrompt(promptOf.get(rows.prompt[place])).catch(failed));
   const bar = element("div");
   bar.append(back);
   const title = `step ${rows.step[place]} · ${about(place)}`;
@@ -154,7 +154,7 @@ function entry(one, at) {
     change.textContent = one.change === null ? short(one.last) : `${short(one.first)} → ${short(one.last)}`;
     button.append(name, change, element("span", "preview", one.text));
   }
-  button.addEventListener("click", () => choose(at));
+  button.addEventListener("click", () => choose(at).catch(failed));
   return button;
 }
 

@@ -11,16 +11,15 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from _inf.apps.rollouts.rollout import SAYS_SOMETHING, Rollout
+from _inf.apps.rollouts.rollout import Rollout
 
 NEEDED = ("input", "output", "score")
-_OWN = {field.name for field in dataclasses.fields(Rollout)}
+_OWN = {*(field.name for field in dataclasses.fields(Rollout)), "prompt", "ground_truth"}
 
 
 def is_of_verl(row: Mapping[str, object]) -> bool:
-    """Whether it has verl's keys, and none by which a row of this library is known."""
-    ours = any(row.get(name) is not None for name in SAYS_SOMETHING)
-    return not ours and all(name in row for name in NEEDED)
+    """Whether it has verl's keys; a reward function may have added any others."""
+    return all(name in row for name in NEEDED)
 
 
 def of_verl(row: Mapping[str, object], row_id: str) -> Rollout:
@@ -43,6 +42,8 @@ def of_verl(row: Mapping[str, object], row_id: str) -> Rollout:
 
 def finite(value: object) -> float | None:
     """Return a finite number, and true and false as 1 and 0; None for anything else."""
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
-    return None
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # of an int
+        return None
+    return number if math.isfinite(number) else None

@@ -107,15 +107,19 @@ def _rows(path: Path, notes: list[str]) -> Iterator[tuple[Place, Mapping[str, ob
         for line, text in enumerate(file, 1):
             if text.strip():
                 where = f"{path}, line {line}"
-                try:
-                    row = parsed(text, where)
-                except ConfigError:
-                    if text.endswith(b"\n"):
-                        raise
-                    notes.append(f"{where}: left out; the file ends inside it.")
+                if text.endswith(b"\n") or _is_json(text):
+                    yield Place(path, line, offset, len(text)), parsed(text, where)
                 else:
-                    yield Place(path, line, offset, len(text)), row
+                    notes.append(f"{where}: left out; the file ends inside it.")
             offset += len(text)
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def read_row(row: Mapping[str, object], place: Place) -> tuple[str, str, object, int | None]:

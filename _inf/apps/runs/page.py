@@ -83,9 +83,13 @@ def _spread(values: list[int], most: int) -> list[int]:
 
 
 def _previews(prompts: Sequence[str]) -> list[str]:
+    """The beginnings of what differs; the ends, if the prompts begin in different ways."""
     same = os.path.commonprefix(prompts) if len(prompts) > 1 else ""
     begin = max(same.rfind(space) for space in (" ", "\n")) + 1
-    return [" ".join(prompt[begin : begin + 2 * PREVIEW].split())[:PREVIEW] for prompt in prompts]
+    if begin or len(prompts) == 1:
+        cut = (prompt[begin : begin + 2 * PREVIEW] for prompt in prompts)
+        return [" ".join(text.split())[:PREVIEW] for text in cut]
+    return [" ".join(prompt[-2 * PREVIEW :].split())[-PREVIEW:] for prompt in prompts]
 
 
 def _columns(frame: pandas.DataFrame) -> dict[str, list[object]]:

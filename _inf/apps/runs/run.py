@@ -83,13 +83,14 @@ class Run:
         return steps
 
     def by_prompt(self) -> pandas.DataFrame:
-        """Return a line for each prompt: `rows`, `steps`, the mean scores of its `first` and `last`
-        step, and their difference, `change`; the greatest changes first."""
+        """Return a line for each prompt: `rows`, `steps`, the mean scores of the `first` and the
+        `last` step that has one, and their difference, `change`; the greatest changes first."""
         means = self.index.table.groupby(["prompt", "step"])["score"].agg(["mean", "size"])
         groups = means.groupby("prompt")
         prompts = groups["size"].agg(rows="sum", steps="size")
         prompts["first"], prompts["last"] = groups["mean"].first(), groups["mean"].last()
-        prompts["change"] = (prompts["last"] - prompts["first"]).where(prompts["steps"] > 1)
+        change = prompts["last"] - prompts["first"]
+        prompts["change"] = change.where(groups["mean"].count() > 1)
         order = prompts["change"].abs().fillna(-1).sort_values(ascending=False, kind="stable")
         return prompts.loc[order.index]
 
@@ -105,7 +106,8 @@ def load_run(
 
     Raises `ConfigError` with the file, the line and what was looked for.
     """
-    paths = [Path(path)] if isinstance(path, str | os.PathLike) else [*map(Path, path)]
+    given = [path] if isinstance(path, str | os.PathLike) else path
+    paths = [*dict.fromkeys(map(Path, given))]
     if len(paths) > 1 and (folders := [each for each in paths if each.is_dir()]):
         raise ConfigError.of(
             "path", f"{folders[0]} is a folder: one folder is a run, or files are."
@@ -128,6 +130,8 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise ConfigError(f"{path}: no such file or folder.")
     files = sorted(path.glob("*.jsonl"), key=_numbered)
+    if others := [file for file in files if not file.is_file()]:
+        raise ConfigError(f"{others[0]}: it is no file; remove it, or name the files of the run.")
     if not files:
         below = sorted(str(each.parent) for each in path.glob("*/*.jsonl"))
         instead = f"; did you mean {below[0]}?" if below else ""

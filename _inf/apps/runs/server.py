@@ -11,7 +11,7 @@ from pathlib import Path
 import fastapi
 import uvicorn
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from _inf.apps.json_lines import json_text
 from _inf.apps.rollouts.page import row_data
@@ -31,13 +31,17 @@ def create_app(run: Run) -> fastapi.FastAPI:
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     page = run_page(run, served=True)
 
+    @app.exception_handler(ConfigError)
+    def changed(request: fastapi.Request, failure: ConfigError) -> PlainTextResponse:
+        return PlainTextResponse(str(failure), 409)
+
     @app.get("/")
     def whole() -> HTMLResponse:
         return HTMLResponse(page)
 
     @app.get("/rows")
     def rows(at: str) -> fastapi.Response:
-        places = [int(place) for place in at.split(",") if place.isdecimal()]
+        places = [int(place) for place in at.split(",") if place.isdecimal() and len(place) < 12]
         places = [place for place in places if place < len(run)][:MOST_ROWS]
         found = {place: row_data(run.rows[place]) for place in places}
         return fastapi.Response(json_text(found), media_type="application/json")
