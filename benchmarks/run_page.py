@@ -15,7 +15,6 @@ from pathlib import Path
 
 import inf
 from _inf.apps.runs.page import run_page
-from _inf.apps.runs.server import create_app
 
 WORDS = "so we add the number of apples and multiply by price which gives the total cost".split()
 SAMPLES = 8
@@ -45,7 +44,7 @@ def main(steps: int = 200, rows: int = 1024) -> None:
         read = time.perf_counter()
         page = run_page(run)
         written = time.perf_counter()
-        create_app(run)
+        run_page(run, served=0)
         served = time.perf_counter()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"{len(run)} rows of {len(run.steps)} steps, {size / 2**20:.0f} MiB")

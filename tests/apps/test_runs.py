@@ -3,9 +3,9 @@ headless Chromium and from its server."""
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ import inf
 from _inf.apps.eval.compare import compare_runs
 from _inf.apps.runs import page as run_pages
 from _inf.apps.runs.page import run_page
-from _inf.apps.runs.server import create_app
+from _inf.apps.runs.server import ServedRun, create_app
 from _inf.errors import ConfigError
 from tests.apps import test_show
 from tests.apps.test_show import HOSTILE
@@ -216,8 +216,8 @@ def test_page_shows_a_prompts_answers_over_the_steps_and_each_row(
     seen.page.wait_for_selector(".card")
     assert seen.count() == "12 of 12 rows, 3 steps, 2 prompts"
     assert seen.texts("#charts figcaption") == [
-        "score, mean and quartiles: 0 → 0.5 (from 0 to 1)",
-        "length in characters, mean and quartiles: 96 → 123 (from 96 to 123)",
+        "score, mean: 0 → 0.5",  # of two scores the quartiles are these
+        "length in characters, mean and quartiles: 96 → 123",
     ]
     assert seen.texts("#list .number") == ["6 rows, 3 steps", "0 → 1", "6 rows, 3 steps", "0 → 0"]
     assert seen.texts("#list .preview")[0] == "A assistant"
@@ -245,6 +245,94 @@ def test_page_shows_a_prompts_answers_over_the_steps_and_each_row(
     assert seen.page.input_value("#last") == "1"
 
 
+def test_address_keeps_the_view_and_the_browsers_back_returns_to_it(
+    folder: Path, opened: Any
+) -> None:
+    seen = opened(run_page(inf.load_run(folder)))
+    seen.page.wait_for_selector(".card")
+    seen.page.fill("#search", "#### 1")
+    waits(seen, "6 of 12 rows")
+    seen.page.click("#list button >> nth=1")
+    seen.page.click(".card >> nth=2")
+    seen.page.wait_for_selector("article")
+    link = seen.page.evaluate("location.hash")
+    assert link == "#row=11&search=%23%23%23%23+1"
+    seen.page.go_back()
+    seen.page.wait_for_selector(".card")
+    assert len(seen.texts(".card")) == 3
+    seen.page.evaluate("location.hash = ''")
+    waits(seen, "12 of 12 rows")
+    seen.page.evaluate("link => { location.hash = link; }", link)
+    seen.page.wait_for_selector("article")
+    assert seen.count().startswith("6 of 12 rows") and seen.page.input_value("#search") == "#### 1"
+    assert seen.texts("#detail h2") == ["step 10 · score 0 · 123 characters"]
+    for odd in ("#row=99", "#prompt=-1", "#row=x&listed=nope"):
+        seen.page.evaluate("link => { location.hash = link; }", odd)
+        waits(seen, "12 of 12 rows")
+
+
+def test_lists_of_prompts_have_the_figures_of_the_rows_that_pass_the_filters(
+    tmp_path: Path, opened: Any
+) -> None:
+    scores = {"A": [0, 0.2, 1], "B": [1, 0.5, 0.25], "C": [None, 0.3, None]}
+    for step in range(3):
+        rows = [{"input": name, "output": "", "score": s[step]} for name, s in scores.items()]
+        write(tmp_path / f"{step}.jsonl", rows * 2)
+    run = inf.load_run(tmp_path)
+    assert run.by_prompt()["change"].dropna().to_dict() == {0: 1, 1: -0.75}
+    seen = opened(run_page(run))
+    seen.page.wait_for_selector(".card")
+    numbers = "#list .number"
+    assert seen.texts(numbers)[1::2] == ["0 → 1", "1 → 0.25", "0.3"]
+    seen.page.fill("#last", "1")
+    waits(seen, "12 of 18 rows")
+    assert seen.texts(numbers) == [
+        *("4 rows, 2 steps", "1 → 0.5", "4 rows, 2 steps", "0 → 0.2", "4 rows, 2 steps", "0.3")
+    ]
+    seen.page.fill("#last", "")
+    seen.page.select_option("#listed", "worse")
+    seen.page.wait_for_function(
+        "() => location.hash === '#prompt=1' || location.hash.includes('worse')"
+    )
+    waits(seen, "18 of 18 rows")
+    assert seen.texts(numbers)[1::2] == ["1 → 0.25", "0 → 1", "0.3"]
+
+
+def test_chart_says_the_values_of_a_step_that_an_arrow_key_points_at(
+    folder: Path, opened: Any
+) -> None:
+    seen = opened(run_page(inf.load_run(folder)))
+    seen.page.wait_for_selector(".card")
+    seen.page.focus("#charts svg >> nth=1")
+    for key in ("ArrowRight", "ArrowRight"):
+        seen.page.keyboard.press(key)
+    assert seen.texts("#charts figcaption")[1] == "step 2: 99, quartiles 99 and 99, 4 rows"
+    seen.page.keyboard.press("Enter")
+    waits(seen, "4 of 12 rows")
+    assert seen.page.input_value("#first") == "2"
+
+
+def test_card_shows_the_beginning_and_the_end_and_all_answers_can_be_shown(
+    tmp_path: Path, opened: Any
+) -> None:
+    answer = "Begin " + "word " * 1_000_000 + "#### 7"
+    rows = [{"input": "Q", "output": answer if at == 0 else "7", "score": 1} for at in range(30)]
+    write(tmp_path / "5.jsonl", rows)
+    seen = opened(run_page(inf.load_run(tmp_path)))
+    seen.page.wait_for_selector(".card")
+    first = seen.texts(".card .text")[0]
+    assert first.startswith("Begin word") and first.endswith("#### 7") and len(first) < 1_000
+    assert len(seen.texts(".card")) == 4
+    seen.page.click("text=Show all")
+    seen.page.wait_for_selector(".card >> nth=29")
+    seen.page.click(".card >> nth=0")
+    seen.page.wait_for_selector("article")
+    assert (
+        seen.page.evaluate("document.querySelector('.message:last-child .text').textContent")
+        == answer
+    )
+
+
 def test_page_that_would_be_too_large_says_which_rows_it_has(
     folder: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,19 +349,40 @@ def test_page_that_would_be_too_large_says_which_rows_it_has(
 def test_server_gives_the_text_of_rows_and_finds_text_and_answers_to_its_own_name_only(
     folder: Path,
 ) -> None:
-    run = inf.load_run(folder)
-    client = TestClient(create_app(run), base_url="http://127.0.0.1")
+    app = create_app(ServedRun([folder], partial(inf.load_run, folder)))
+    client = TestClient(app, base_url="http://127.0.0.1")
     assert "connect-src 'self'" in client.get("/").text
-    rows = client.get("/rows?at=0,11,99,x,-1").json()
+    rows = client.get("/rows?at=0,11,99,x,-1&reading=0").json()
     assert [*rows] == ["0", "11"] and rows["11"]["reward"] == 0.0
-    assert client.get("/search", params={"text": "question a"}).json() == [0, 1, 4, 5, 8, 9]
-    assert client.get("/search", params={"text": HOSTILE.upper()}).json() == [*range(12)]
-    assert client.get("/search", params={"text": "gts"}).json() == []  # a key
+    assert rows["11"]["facts"][-1] == ["line", "10.jsonl:4"]
+
+    def found(text: str) -> Any:
+        return client.get("/search", params={"text": text, "reading": 0}).json()
+
+    assert found("question a") == [0, 1, 4, 5, 8, 9]
+    assert found(HOSTILE.upper()) == [*range(12)] and found("gts") == []  # a key
     (folder / "10.jsonl").write_text("")
-    changed = client.get("/rows?at=11")
+    changed = client.get("/rows?at=11&reading=0")
     assert changed.status_code == 409 and "it changed since it was read" in changed.text
-    elsewhere = TestClient(create_app(run), base_url="http://elsewhere.example")
+    elsewhere = TestClient(app, base_url="http://elsewhere.example")
     assert elsewhere.get("/").status_code == 400
+
+
+def test_served_page_has_the_steps_that_were_written_since_when_it_is_opened_again(
+    folder: Path,
+) -> None:
+    served = ServedRun([folder], partial(inf.load_run, folder))
+    client = TestClient(create_app(served), base_url="http://127.0.0.1")
+    assert client.get("/").text == client.get("/").text and served.number == 0
+    write(folder / "0.jsonl", rows_of_step(0))
+    assert client.get("/rows?at=0&reading=0").json()["0"]["facts"][-1][1] == "1.jsonl:1"
+    client.get("/")
+    assert served.run.steps == [0, *STEPS]
+    assert client.get("/rows?at=0&reading=1").json()["0"]["facts"][-1][1] == "0.jsonl:1"
+    old = client.get("/search?text=a&reading=0")  # its numbers of rows are others now
+    assert old.status_code == 409 and "reload it" in old.text
+    write(folder / "0.jsonl", ["{"])
+    assert client.get("/").status_code == 409 and client.get("/").status_code == 409
 
 
 def test_command_writes_a_page_beside_the_folder(
@@ -284,9 +393,9 @@ def test_command_writes_a_page_beside_the_folder(
     code, _, said = command("show", ".")
     page = folder.with_name("run-2.5.html")  # the whole name: another run may be run-2.7
     assert code == 0 and said == f"12 rows of 3 steps: {page}\n"
-    assert json.dumps("tokens") not in page.read_text()
+    assert '"unit": "character"' in page.read_text()
     code, _, said = command("show", "1.jsonl", "2.jsonl", "10.jsonl", "--tokenizer", tiny_model())
-    assert code == 0 and '"unit": "tokens"' in Path("1.html").read_text()
+    assert code == 0 and '"unit": "token"' in Path("1.html").read_text()
     for wrong, why in (
         (["1.jsonl", "--serve"], "--serve and --tokenizer are for the folder of a run"),
         ([".", "--tokenizer", "."], "--tokenizer: Transformers cannot load a tokenizer from ."),

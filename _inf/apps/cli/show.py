@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from _inf.runtime.files import check_output, write_text
 
 if TYPE_CHECKING:
     from _inf.apps.rollouts import Rollout
+    from _inf.apps.runs.run import Run
 
 
 def show(
@@ -76,19 +78,23 @@ def _show_run(
     target = out or named
     if port is None:
         check_output(target, "--out")
-    run = load_run(
-        paths, tokenizer=tokenizer and tokenizer_only("--tokenizer", tokenizer, Config()).tokenizer
-    )
-    for note in run.notes:
-        typer.echo(note, err=True)
-    size = f"{len(run)} rows of {len(run.steps)} steps"
-    if port is None:
-        write_text(target, run_page(run))
-        typer.echo(f"{size}: {target}", err=True)
-    else:
-        from _inf.apps.runs.server import serve
+    counter = tokenizer and tokenizer_only("--tokenizer", tokenizer, Config()).tokenizer
+    load = partial(load_run, paths, tokenizer=counter)
+    if port is not None:
+        from _inf.apps.runs.server import ServedRun, serve
 
-        serve(run, port, lambda address: typer.echo(f"{size}: {address}", err=True))
+        served = ServedRun(paths, load)
+        size = _size(served.run)
+        serve(served, port, lambda address: typer.echo(f"{size}: {address}", err=True))
+    else:
+        run = load()
+        write_text(target, run_page(run))
+        typer.echo(f"{_size(run)}: {target}", err=True)
+
+
+def _size(run: Run) -> str:
+    """The run's notes and its size."""
+    return "\n".join([*run.notes, f"{len(run)} rows of {len(run.steps)} steps"])
 
 
 def _counted(rollouts: Sequence[Rollout]) -> str:

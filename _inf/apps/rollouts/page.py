@@ -61,11 +61,16 @@ def frame(rollouts: Sequence[Rollout]) -> str:
     )
 
 
-def filled(data: Mapping[str, object], name: str = "page", asks_server: bool = False) -> str:
-    """Return a page with its data. name: of its template, style and script, which follow those of
-    one row; asks_server: whether the script may ask the page's own server."""
-    style = _part("page.css") + (_part(f"{name}.css") if name != "page" else "")
-    script = _part("row.js") + _part(f"{name}.js")
+def filled(
+    data: Mapping[str, object],
+    html: str = "page.html",
+    styles: Sequence[str] = ("page.css",),
+    scripts: Sequence[str] = ("row.js", "page.js"),
+    asks_server: bool = False,
+) -> str:
+    """Return a page with its data. html, styles, scripts: the files of its parts; asks_server:
+    whether the script may ask the page's own server."""
+    style, script = "".join(map(_part, styles)), "".join(map(_part, scripts))
     allowed = f"style-src {_hash(style)}; script-src {_hash(script)}"
     if asks_server:
         allowed += "; connect-src 'self'"
@@ -75,7 +80,7 @@ def filled(data: Mapping[str, object], name: str = "page", asks_server: bool = F
         "script": script,
         "data": json_text(data).replace("<", "\\u003c"),
     }
-    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], _part(f"{name}.html"))
+    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], _part(html))
 
 
 def _part(name: str) -> str:
@@ -113,7 +118,7 @@ def row_data(rollout: Rollout) -> dict[str, Any]:
                 ("Tool calls", rollout.tool_calls),
                 ("Timings", rollout.timings),
                 ("Extra fields", rollout.extra_fields),
-                ("Other keys", rollout.extra),
+                ("Other keys", _other_keys(rollout)),
             )
             if value
         ],
@@ -142,6 +147,12 @@ def _facts(rollout: Rollout) -> list[tuple[str, str]]:
         **{name.replace("_", " "): rollout.extra.get(name) for name in SHOWN_FACTS},
     }
     return [(name, _text(value)) for name, value in values.items() if value is not None]
+
+
+def _other_keys(rollout: Rollout) -> dict[str, object]:
+    """The keys of `extra` without those that the row's facts and messages show."""
+    shown = {*SHOWN_FACTS, *([] if rollout.messages else ["prompt"])}
+    return {key: value for key, value in rollout.extra.items() if key not in shown}
 
 
 def _fork(extra: Mapping[str, object]) -> str | None:

@@ -3,6 +3,7 @@
 
 const $ = (id) => document.getElementById(id);
 const PROBABILITIES = [0.95, 0.7, 0.4, 0.15, 0.05]; // below each, one step more of tint
+const PIECE = 20000; // characters
 let messagesOpen = false;
 
 function element(tag, className, text) {
@@ -124,6 +125,19 @@ function folded(title, open) {
   return details;
 }
 
+// Text of megabytes in pieces, so that the browser lays out those in sight only.
+function inPieces(kind, text) {
+  const made = element("div", kind);
+  let rest = text;
+  while (rest.length > PIECE) {
+    const end = Math.max(rest.lastIndexOf("\n", PIECE), rest.lastIndexOf(" ", PIECE)) + 1 || PIECE;
+    made.append(element("div", "piece", rest.slice(0, end)));
+    rest = rest.slice(end);
+  }
+  made.append(made.firstChild ? element("div", "piece", rest) : rest);
+  return made;
+}
+
 function messages(row) {
   const details = folded(`Messages (${row.messages.length})`, messagesOpen || !row.response);
   details.classList.add("messages");
@@ -131,7 +145,7 @@ function messages(row) {
     const box = element("div", "message");
     box.append(element("p", "caption", message.role));
     const kind = message.role === "assistant" ? "text" : "text not-sampled";
-    box.append(element("div", kind, message.content));
+    box.append(inPieces(kind, message.content));
     for (const call of message.calls) box.append(element("pre", "", call));
     details.append(box);
   }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from _inf.apps.rollouts.page import filled, row_data
 from _inf.apps.runs.run import Run
@@ -15,54 +16,74 @@ if TYPE_CHECKING:
     import pandas
 
 PREVIEW = 120  # characters of a prompt, after what all prompts begin with
+ALL_PREVIEWS = 8 * 2**20  # characters
 MOST_TEXT = 16 * 2**20  # characters of the rows in a page that is one file
-# What run.js shows of a prompt at first: answers of so many steps, and so many of each.
+SCRIPTS = ("row.js", "chart.js", "answers.js", "run.js")
+# What answers.js shows of a prompt at first: answers of so many steps, and so many of each.
 STEPS, OF_A_STEP = 12, 4
 
 
-def run_page(run: Run, *, served: bool = False) -> str:
-    """Return the page. It has the figures of all rows; a served one asks for their text, and one
-    that is a file has it of as many rows as fit, the most changed prompts first."""
+def run_page(run: Run, *, served: int | None = None) -> str:
+    """Return the page. It has the figures of all rows. served: the number of the server's reading
+    of the run, with which the page asks for the text of rows; a page that is a file has it of as
+    many rows as fit, the most changed prompts first."""
     prompts = run.by_prompt()
-    details = {} if served else _details(run, list(prompts.index))
-    left_out = 0 if served else len(run) - len(details)
+    details, questions = ({}, {}) if served is not None else _details(run, list(prompts.index))
+    left_out = 0 if served is not None else len(run) - len(details)
     notes = list(run.notes)
+    if len(run.steps) > 1 and prompts["change"].isna().all():
+        notes.append("No prompt has scores at two steps, so the list's order is theirs in the run.")
     if left_out:
         notes.append(
             f"This page has the text of {len(details)} of {len(run)} rows, first those of the "
             "prompts that changed most; with --serve it has all."
         )
-    texts = _previews(run.index.prompts)
     data = {
         "name": run.name,
+        "read": time.strftime("%Y-%m-%d %H:%M"),
         "notes": notes,
-        "unit": run.index.unit,
-        "asks_server": served,
+        "unit": run.index.unit.removesuffix("s"),
+        "asks_server": served is not None,
+        "reading": served,
         "left_out": left_out,
         "steps": _columns(run.by_step().reset_index()),
-        "prompts": [
-            {"id": number, "text": texts[number], **row}
-            for number, row in zip(prompts.index, _lines(prompts), strict=True)
-        ],
-        "rows": _columns(run.index.table[["step", "prompt", "score", "length"]]),
+        "previews": _previews(run.index.prompts),
+        "rows": _columns(run.index.table[["prompt", "score", "length"]]),
+        "questions": questions,
         "details": details,
     }
-    return filled(data, "run", asks_server=served)
+    styles = ("page.css", "run.css")
+    return filled(data, "run.html", styles, SCRIPTS, asks_server=served is not None)
 
 
-def _details(run: Run, prompts: list[int]) -> dict[int, JSON]:
+def row_of_page(run: Run, place: int) -> dict[str, Any]:
+    """Return a row as the page shows it, with its line."""
+    row = row_data(run.rows[place])
+    at = run.index.places[place]
+    return row | {"facts": [*row["facts"], ("line", f"{at.file.name}:{at.line}")]}
+
+
+def _details(run: Run, prompts: list[int]) -> tuple[dict[int, JSON], dict[int, str]]:
     """Return rows by their numbers, until `MOST_TEXT` is full: of each prompt those that are shown
-    at first, then all others."""
+    at first, then all others; and the texts of their prompts, of which the rows have null."""
     details: dict[int, JSON] = {}
+    questions: dict[int, str] = {}
     left = MOST_TEXT
+    numbers = run.index.table["prompt"].tolist()
     for place in _in_order(run.index.table, prompts):
-        if place not in details:
-            row = row_data(run.rows[place])
-            left -= len(json.dumps(row))
-            if left < 0 and details:
-                break
-            details[place] = row
-    return details
+        if place in details:
+            continue
+        row, question = row_of_page(run, place), run.index.prompts[numbers[place]]
+        for message in row["messages"] or ():
+            if message["content"] == question:
+                message["content"] = None
+                left -= len(question) * (numbers[place] not in questions)
+                questions[numbers[place]] = question
+        left -= len(json.dumps(row))
+        if left < 0 and details:
+            break
+        details[place] = row
+    return details, questions
 
 
 def _in_order(table: pandas.DataFrame, prompts: list[int]) -> Iterator[int]:
@@ -76,7 +97,7 @@ def _in_order(table: pandas.DataFrame, prompts: list[int]) -> Iterator[int]:
 
 
 def _spread(values: list[int], most: int) -> list[int]:
-    """Return up to `most` of the values, evenly spread, as run.js chooses them."""
+    """Return up to `most` of the values, evenly spread, as answers.js chooses them."""
     if len(values) <= most:
         return values
     return [values[int(at * (len(values) - 1) / (most - 1) + 0.5)] for at in range(most)]
@@ -84,20 +105,16 @@ def _spread(values: list[int], most: int) -> list[int]:
 
 def _previews(prompts: Sequence[str]) -> list[str]:
     """The beginnings of what differs; the ends, if the prompts begin in different ways."""
+    length = min(PREVIEW, ALL_PREVIEWS // len(prompts))
     same = os.path.commonprefix(prompts) if len(prompts) > 1 else ""
     begin = max(same.rfind(space) for space in (" ", "\n")) + 1
     if begin or len(prompts) == 1:
-        cut = (prompt[begin : begin + 2 * PREVIEW] for prompt in prompts)
-        return [" ".join(text.split())[:PREVIEW] for text in cut]
-    return [" ".join(prompt[-2 * PREVIEW :].split())[-PREVIEW:] for prompt in prompts]
+        cut = (prompt[begin : begin + 2 * length] for prompt in prompts)
+        return [" ".join(text.split())[:length] for text in cut]
+    return [" ".join(prompt[-2 * length :].split())[-length:] for prompt in prompts]
 
 
 def _columns(frame: pandas.DataFrame) -> dict[str, list[object]]:
     """Return the columns as JSON has them: null for what is not known."""
     known = frame.astype(object).where(frame.notna(), None)
     return {str(name): known[name].tolist() for name in known}
-
-
-def _lines(frame: pandas.DataFrame) -> list[JSON]:
-    columns = _columns(frame)
-    return [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]

@@ -108,6 +108,17 @@ def load_run(
     """
     given = [path] if isinstance(path, str | os.PathLike) else path
     paths = [*dict.fromkeys(map(Path, given))]
+    files = files_of(paths)
+    name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+    def count(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return Run(name, read_index(files, None if tokenizer is None else count))
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """Return the files of a run: those of one folder, or the named ones."""
     if len(paths) > 1 and (folders := [each for each in paths if each.is_dir()]):
         raise ConfigError.of(
             "path", f"{folders[0]} is a folder: one folder is a run, or files are."
@@ -115,12 +126,7 @@ def load_run(
     files = [file for each in paths for file in _files(each)]
     if not files:
         raise ConfigError.of("path", "no files; name a run's folder, or its files.")
-    name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-
-    def count(text: str) -> int:
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    return Run(name, read_index(files, None if tokenizer is None else count))
+    return files
 
 
 def _files(path: Path) -> list[Path]:
