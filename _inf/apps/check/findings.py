@@ -133,12 +133,12 @@ def _cause(pairs: Pairs, whole: Pairs | None) -> str:
         )
     if whole is not None and _only_after_the_first(whole):
         return POSITIONS
-    if _like_rounding(pairs):
+    if like_rounding(pairs):
         return PRECISION
     return WITHOUT_ENGINE if whole is None else WEIGHTS
 
 
-def _like_rounding(pairs: Pairs) -> bool:
+def like_rounding(pairs: Pairs) -> bool:
     """Whether half precision explains the differences: they are no larger than it made them in
     docs/parity.md, and their mean no larger than chance makes it."""
     apart = pairs.difference

@@ -3,8 +3,10 @@ conversation by three paths. The exit code is 1 if they differ."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -13,6 +15,11 @@ from _inf.apps.check.measure import BATCH, MAX_TOKENS, check
 from _inf.apps.check.turns_conversation import read_conversation
 from _inf.apps.check.turns_report import compare_paths, read_model
 from _inf.apps.cli.options import DefaultCommand, Options, takes_options
+from _inf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _inf.apps.check.records.report import RecordsReport
+    from _inf.apps.check.report import CheckReport
 
 
 class CheckCommands(DefaultCommand):
@@ -29,6 +36,45 @@ check_app = typer.Typer(
     "check [PROMPTS]. Or compare three renderings of a conversation: inf check turns.",
     subcommand_metavar="[PROMPTS] | turns ...",
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordsOptions:
+    """The options for a trainer's records, which are compared without an engine."""
+
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead, compare two log probs of each token of a trainer's records, without an "
+            "engine: a .jsonl, .safetensors or .pt file, or a folder of them (docs/records.md). "
+            "With --model or -c, score --batch of them again."
+        ),
+    ] = None
+    sides: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="The keys of --records with the log probs: the rollout's, the trainer's.",
+            show_default="the known ones",
+        ),
+    ] = None
+
+    def report(
+        self, records: Path, call: Options, batch: int, threshold: float | None
+    ) -> RecordsReport:
+        from _inf.apps.check.records.measure import check_records
+        from _inf.apps.check.records.reading import read_records
+
+        names = None if self.sides is None else self._names(self.sides)
+        found = read_records(records, names)
+        with call.start() if call.names_an_engine else contextlib.nullcontext() as engine:
+            return check_records(found, engine=engine, batch=batch, threshold=threshold)
+
+    def _names(self, sides: str) -> tuple[str, str]:
+        first, _, second = (name.strip() for name in sides.partition(","))
+        if not first or not second or "," in second:
+            raise ConfigError(f"--sides: expected two keys, such as A,B, not {sides!r}.")
+        return first, second
 
 
 @check_app.command(CheckCommands.default_command)
@@ -59,15 +105,27 @@ def check_engine(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     *,
+    of_file: RecordsOptions,
     call: Options,
 ) -> None:
-    """Compare the rollout with Transformers or a trainer's log probs, and with itself.
+    """Compare the rollout with Transformers or a trainer's log probs, and with itself; or two sides
+    of a trainer's records.
 
     The exit code is 1 if they differ.
     """
+    if of_file.records is not None:
+        if prompts or against or max_tokens != MAX_TOKENS:
+            raise ConfigError("--records: leave out PROMPTS, --against and --max-tokens.")
+        _print(of_file.report(of_file.records, call, batch, threshold), as_json)
+    if of_file.sides is not None:
+        raise ConfigError("--sides: it names keys of --records FILE.")
     with call.start() as engine:
         size = {"max_tokens": max_tokens, "batch": batch}
         report = check(engine, prompts=prompts, against=against, threshold=threshold, **size)
+    _print(report, as_json)
+
+
+def _print(report: CheckReport | RecordsReport, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(report.json())
     else:

@@ -155,6 +155,11 @@ class Options:
             self._overrides["model_path"] = model
         self.params = {name: value for name, value in sampling.items() if value not in (None, [])}
 
+    @property
+    def names_an_engine(self) -> bool:
+        """Whether any of them says which engine to start."""
+        return any((self._file, self._trainer, self._overrides))
+
     def load(self) -> Config:
         """Load the config, and refuse wrong parameters before an engine starts."""
         if self._trainer is None:

@@ -20,6 +20,8 @@ import pytest
 from omegaconf import OmegaConf
 
 import inf
+from _inf.apps.check.records.measure import check_records
+from _inf.apps.check.records.reading import read_records
 from _inf.request.keywords import KEYWORDS
 from _inf.runtime.extras import has_verl
 from inf import InferenceEngine
@@ -102,6 +104,15 @@ def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(tiny, run)
     before, after = names["batch"].batch, names["again"].batch
     assert all(before[name].equal(after[name]) for name in before.keys())
     assert len(names["one"]) == 1 and len(names["rollouts"]) == 4
+
+
+def test_python_of_the_page_on_records_makes_a_fault_that_the_check_finds(tiny, run):
+    run(contextlib.nullcontext(tiny), *blocks("docs/records.md", "python"))
+    report = check_records(read_records(Path("records.jsonl"), None), engine=tiny)
+    [finding] = report.findings
+    assert "logprobs is at 0.70 times old_log_probs's temperature" in finding.meaning
+    assert "logprobs is at 0.70 times the model's temperature" in report.by_model["logprobs"]
+    assert report.by_model["old_log_probs"].startswith("of all tokens at temperature 1, as the")
 
 
 def test_python_of_the_page_on_evaluation_runs(tiny, run, monkeypatch, capsys):

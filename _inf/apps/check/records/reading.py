@@ -1,0 +1,252 @@
+"""Reads records: rows with ids and two log probs of each token, as trainers write them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from _inf.apps.check.differences import Floats
+from _inf.apps.json_lines import json_lines
+from _inf.apps.rollouts.sources import rows_of_batch
+from _inf.errors import ConfigError, error_text, shown
+
+# The names that trainers write, of verl 0.6.1 to 0.9 (`rollout_log_probs`, `old_log_probs`), this
+# library (`logprobs`), slime 0.2 (`train_dump_utils`: `rollout_log_probs`, `log_probs`) and NeMo-RL
+# 0.4 (`grpo.py`, train_data_step*.jsonl: `generation_logprobs`, `prev_logprobs`).
+ROLLOUTS = ("rollout_log_probs", "logprobs", "generation_logprobs", "inference_logprobs")
+TRAINERS = ("old_log_probs", "log_probs", "prev_logprobs", "trainer_logprobs")
+PROMPT = ("prompt_token_ids", "prompt_ids")
+ANSWER = ("response_ids", "completion_ids")
+WHOLE = ("input_ids", "token_ids", "tokens")  # of prompt and answer
+MASK = ("response_mask", "completion_mask", "loss_mask", "loss_masks", "token_loss_mask")
+STEP = ("step", "global_step", "rollout_id", "weight_version")
+VERLS = ("input_ids", "attention_mask", "responses", "response_mask")
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+OF_ANSWER, OF_ALL = "the answer", "prompt and answer"
+WITHOUT_FIRST = "prompt and answer, but for the first token"
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One answer. where: its file and line. ids: one for each value of `a` and `b`, and `sampled`
+    says which of them the model sampled; None if the record has no ids, as for `prompt`."""
+
+    where: str
+    step: int | None
+    prompt: list[int] | None
+    ids: list[int] | None
+    sampled: Bools
+    a: Floats
+    b: Floats
+
+
+@dataclasses.dataclass
+class Records:
+    """The records of a file or a folder. names: the two sides' keys. covers: what the lists of each
+    side cover, and of how many records; padded: of how many they have zeros after the end."""
+
+    path: Path
+    names: tuple[str, str]
+    rows: list[Record] = dataclasses.field(default_factory=list)
+    covers: tuple[Counter[str], Counter[str]] = dataclasses.field(
+        default_factory=lambda: (Counter(), Counter())
+    )
+    padded: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
+    without_mask: int = 0
+
+
+def read_records(path: Path, sides: tuple[str, str] | None) -> Records:
+    """Read the rows of a file, or of all files of a folder.
+
+    sides: the keys of the two log probs; None finds the known ones.
+    Raises `ConfigError` with the file, the row and the key that is wrong.
+    """
+    if sides is not None and sides[0] == sides[1]:
+        raise ConfigError.of("sides", f"both are {sides[0]!r}; name two lists.")
+    records: Records | None = None
+    for file in _files(path):
+        for where, row in _rows(file):
+            records = records or Records(path, sides or _sides(row, where))
+            _add(records, row, where, file)
+    if records is None or not any(row.sampled.any() for row in records.rows):
+        raise ConfigError(f"{path}: it has no token that the model sampled.")
+    return records
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = [file for file in path.iterdir() if file.suffix in READERS]
+    if not files:
+        raise ConfigError(f"{path}: it has no file of records ({', '.join(READERS)}).")
+    return sorted(files, key=lambda file: ([*map(int, re.findall(r"\d+", file.stem))], file.name))
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if (reader := READERS.get(file.suffix)) is None:
+        known = ", ".join(READERS)
+        raise ConfigError(f"{file}: records are read from {known}, not from {file.suffix!r}.")
+    if not file.is_file():
+        raise ConfigError(f"{file}: no such file.")
+    for number, row in reader(file):
+        where = f"{file}, row {number}"
+        if not isinstance(row, Mapping):
+            raise ConfigError(f"{where}: a record is an object, not {shown(row)}.")
+        yield where, row
+
+
+def _of_safetensors(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
+    from safetensors.torch import load_file
+
+    try:
+        columns = load_file(file)
+    except Exception as failure:  # SafetensorError is a plain Exception
+        raise ConfigError(f"{file}: it is damaged ({error_text(failure)}).") from failure
+    if all(name in columns for name in VERLS):
+        batch = SimpleNamespace(batch=columns, non_tensor_batch={})
+        more = [name for name in TRAINERS if name in columns]
+        return list(enumerate(rows_of_batch(batch, str(file), more), 1))
+    return _of_columns(columns)
+
+
+def _of_torch(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
+    """Read slime's `--save-debug-train-data` (0.2, `utils/train_dump_utils.py`): columns, each with
+    a tensor for each row."""
+    import torch
+
+    try:
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as failure:  # UnpicklingError, RuntimeError, EOFError
+        reason = error_text(failure).partition("\n")[0]
+        raise ConfigError(
+            f"{file}: torch cannot load it as tensors and plain values ({reason}); another pickle "
+            "may run any code, so it is not opened."
+        ) from failure
+    data = saved.get("rollout_data") if isinstance(saved, dict) else None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: it has no rollout_data, which slime's train data has.")
+    rows = _of_columns(data)
+    return [(number, {"rollout_id": saved.get("rollout_id"), **row}) for number, row in rows]
+
+
+def _of_columns(columns: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return rows of columns that have one value for each row."""
+    lists = {name: _plain(column) for name, column in columns.items()}
+    lists = {name: column for name, column in lists.items() if isinstance(column, list)}
+    [(count, _)] = Counter(map(len, lists.values())).most_common(1) or [(0, 0)]
+    full = {name: column for name, column in lists.items() if len(column) == count}
+    return [
+        (place + 1, {name: column[place] for name, column in full.items()})
+        for place in range(count)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Return lists in place of tensors."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+READERS: dict[str, Callable[[Path], Iterable[tuple[int, Any]]]] = {
+    ".jsonl": json_lines,
+    ".safetensors": _of_safetensors,
+    ".pt": _of_torch,
+}
+
+
+def _sides(row: Mapping[str, Any], where: str) -> tuple[str, str]:
+    found = [[name for name in names if _is_list(row.get(name))] for names in (ROLLOUTS, TRAINERS)]
+    if all(len(names) == 1 for names in found):
+        return found[0][0], found[1][0]
+    lists = [name for name, value in row.items() if _is_list(value)]
+    raise ConfigError(
+        f"{where}: which two lists are the log probs? Name them with --sides A,B: the rollout's, "
+        f"then the trainer's. Known names: {', '.join(ROLLOUTS)}; {', '.join(TRAINERS)}. Its lists "
+        f"of numbers: {shown(lists)}."
+    )
+
+
+def _is_list(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and all(item is None or isinstance(item, int | float) for item in value)
+    )
+
+
+def _add(records: Records, row: Mapping[str, Any], where: str, file: Path) -> None:
+    prompt, answer, mask = (_ids(row, names, where) for names in (PROMPT, ANSWER, MASK))
+    whole = None if answer is not None else _ids(row, WHOLE, where)
+    lists = [_numbers(row, name, where) for name in records.names]
+    if whole is not None:  # the mask says where its answer begins, or covers all of it
+        size = len(whole) if mask is None else len(mask)
+        prompt, answer = whole[: len(whole) - size], whole[len(whole) - size :]
+    size = next((len(each) for each in (answer, mask) if each is not None), min(map(len, lists)))
+    if mask is None:
+        records.without_mask += 1
+    elif len(mask) != size:
+        raise ConfigError(f"{where}: the mask has {len(mask)} values, and the answer {size} ids.")
+    values = []
+    for side, name in enumerate(records.names):
+        part, covers, padded = _of_answer(lists[side], len(prompt or ()), size, f"{where}: {name}")
+        records.covers[side][covers] += 1
+        records.padded[side] += padded
+        values.append(part)
+    sampled = np.array(mask, bool) if mask is not None else _after_zeros(*values)
+    records.rows.append(Record(where, _step(row, file), prompt, answer, sampled, *values))
+
+
+def _after_zeros(a: Floats, b: Floats) -> Bools:
+    """Without a mask all tokens count, but for a prompt's, for which a side has zeros."""
+    both = (a != 0) & (b != 0)
+    first = int(both.argmax()) if both.any() else len(both)
+    sampled: Bools = np.arange(len(both)) >= first
+    return sampled
+
+
+def _of_answer(values: Floats, prompt: int, answer: int, where: str) -> tuple[Floats, str, bool]:
+    """Return the answer's values, what the list covers, and whether zeros follow. prompt, answer:
+    numbers of ids."""
+    both = prompt + answer
+    ends = {both - 1: WITHOUT_FIRST, both: OF_ALL, answer: OF_ANSWER}
+    for size in (len(values), *sorted(ends)):
+        if size in ends and answer <= size <= len(values) and not values[size:].any():
+            return values[size - answer : size], ends[size], size < len(values)
+    raise ConfigError(
+        f"{where} has {len(values)} values; its answer has {answer} ids, and its prompt {prompt}."
+    )
+
+
+def _numbers(row: Mapping[str, Any], name: str, where: str) -> Floats:
+    value = row.get(name)
+    if not _is_list(value):
+        raise ConfigError(f"{where}: {name}: expected a list of numbers, got {shown(value)}.")
+    return np.array([np.nan if item is None else item for item in value or ()], np.float64)
+
+
+def _ids(row: Mapping[str, Any], names: Sequence[str], where: str) -> list[int] | None:
+    for name in names:
+        if (value := row.get(name)) is None:
+            continue
+        if not isinstance(value, list) or not all(isinstance(item, int | float) for item in value):
+            raise ConfigError(f"{where}: {name}: expected a list of whole numbers.")
+        return [int(item) for item in value]
+    return None
+
+
+def _step(row: Mapping[str, Any], file: Path) -> int | None:
+    for name in STEP:
+        if isinstance(step := row.get(name), int | float):
+            return int(step)
+    in_name = re.findall(r"\d+", file.stem)
+    return int(in_name[-1]) if in_name else None

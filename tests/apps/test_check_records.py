@@ -1,0 +1,387 @@
+"""`inf check --records`: which definition each side's log probs have is told from the figures.
+
+The log probs are softmax's over random logits: each answer's tokens are sampled from them, with the
+filters and temperatures that the test names, so the figures are those of a real rollout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from _inf.apps.check.records import measure
+from _inf.apps.check.records.reading import read_records
+from _inf.apps.check.records.report import RecordsReport
+from _inf.apps.cli import app
+from inf import ConfigError
+
+Row = dict[str, Any]
+PROMPTS, ANSWERS, TOKENS, VOCABULARY = 8, 6, 30, 200
+
+
+def logits_after(ids: Sequence[int]) -> np.ndarray:
+    """Return the logits after these ids: always the same, and more or less sure."""
+    generator = np.random.default_rng([len(ids), *ids])
+    return generator.normal(size=VOCABULARY) * generator.uniform(1, 6)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def filtered(logits: np.ndarray, top_p: float, top_k: int) -> np.ndarray:
+    """Return the log probs over the tokens that are left, -inf for others."""
+    logprobs = log_softmax(logits)
+    order = np.argsort(-logprobs)
+    before = np.cumsum(np.exp(logprobs[order])) - np.exp(logprobs[order])
+    kept = order[(before < top_p) & (np.arange(len(order)) < (top_k or len(order)))]
+    left = np.full(len(logits), -np.inf)
+    left[kept] = log_softmax(logits[kept])
+    return left
+
+
+def sampled(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> list[Row]:
+    """Return records: `rollout_log_probs` as sampled, `old_log_probs` of all tokens at temperature
+    1, with the rounding of logits to 8 bits."""
+    generator = np.random.default_rng(7)
+    rows = []
+    for prompt in range(PROMPTS * ANSWERS):
+        ids, ours, theirs = [prompt // ANSWERS], [], []
+        for _ in range(TOKENS):
+            logits = logits_after(ids)
+            left = filtered(logits / temperature, top_p, top_k)
+            ids.append(int(generator.choice(VOCABULARY, p=np.exp(left) / np.exp(left).sum())))
+            ours.append(float(np.float32(left[ids[-1]])))
+            rounded = torch.tensor(logits).bfloat16().double().numpy()
+            theirs.append(float(log_softmax(rounded)[ids[-1]]))
+        rows.append(
+            {
+                "prompt_token_ids": ids[:1],
+                "response_ids": ids[1:],
+                "response_mask": [1] * TOKENS,
+                "rollout_log_probs": ours,
+                "old_log_probs": theirs,
+            }
+        )
+    return rows
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[Row]:
+    return sampled()
+
+
+def written(folder: Path, rows: Sequence[Row], change: Callable[[Row], object] = len) -> Path:
+    """Write copies of the rows as they are after `change`."""
+    path = folder / "records.jsonl"
+    copies = [dict(row) for row in rows]
+    for row in copies:
+        change(row)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in copies))
+    return path
+
+
+def check_records(path: Path, threshold: float | None = None) -> RecordsReport:
+    return measure.check_records(read_records(path, None), threshold=threshold)
+
+
+def meanings(path: Path) -> list[str]:
+    return [finding.meaning for finding in check_records(path).findings]
+
+
+def test_sides_of_one_definition_pass(tmp_path, plain):
+    report = check_records(written(tmp_path, plain))
+    assert report.passed and report.tokens == PROMPTS * ANSWERS * TOKENS
+    assert report.sides[0].values == "log probs" and report.sides[0].covers == {"the answer": 48}
+    ratios = np.exp([b - a for row in plain for a, b in zip(*_sides(row), strict=True)])
+    assert report.metrics["ratio_quantile_0.95"] == pytest.approx(np.quantile(ratios, 0.95))
+    assert report.metrics["k3_kl"] == pytest.approx((ratios - np.log(ratios) - 1).mean())
+
+
+def _sides(row: Row) -> tuple[list[float], list[float]]:
+    return row["rollout_log_probs"], row["old_log_probs"]
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"temperature": 0.7}, [("temperature: rollout_log_probs is at 0.", 0.70)]),
+        ({"temperature": 1.4}, [("temperature: rollout_log_probs is at 1.", 1.40)]),
+        ({"top_p": 0.8}, [("filter: rollout_log_probs is over", 0.80)]),
+        ({"top_k": 10}, [("filter: rollout_log_probs is over", None)]),
+        ({"temperature": 0.7, "top_p": 0.8}, [("temperature: ", 0.70), ("filter: ", None)]),
+    ],
+)
+@pytest.mark.parametrize("prompt", [True, False])
+def test_temperatures_and_filters_are_told(tmp_path, how, says, prompt):
+    """prompt: whether the file has the prompts' ids, without which no two tokens are known to
+    follow equal ids."""
+
+    def change(row: Row) -> None:
+        if not prompt:
+            del row["prompt_token_ids"]
+
+    found = check_records(written(tmp_path, sampled(**how), change)).findings
+    assert len(found) == len(says)
+    for finding, (begins, value) in zip(found, says, strict=True):
+        assert finding.meaning.startswith(begins)
+        if value is not None:
+            assert finding.value == pytest.approx(value, abs=0.03 if prompt else 0.12)
+
+
+def test_filter_of_the_other_side_is_told(tmp_path):
+    def exchange(row: Row) -> None:
+        row["rollout_log_probs"], row["old_log_probs"] = reversed(_sides(row))
+
+    [finding] = check_records(written(tmp_path, sampled(top_p=0.8), exchange)).findings
+    assert finding.meaning.startswith("filter: old_log_probs is over the tokens")
+
+
+def _later(row: Row) -> None:
+    row["old_log_probs"] = [*row["old_log_probs"][1:], -3.0]
+
+
+def _earlier(row: Row) -> None:
+    row["old_log_probs"] = [-3.0, *row["old_log_probs"][:-1]]
+
+
+def _counted_padding(row: Row) -> None:
+    row["response_ids"] = row["response_ids"] + [0] * 9
+    row["response_mask"] = [1] * len(row["response_ids"])
+    row["rollout_log_probs"] = row["rollout_log_probs"] + [0.0] * 9
+    row["old_log_probs"] = row["old_log_probs"] + [-11.0] * 9
+
+
+def _counted_padding_of_both(row: Row) -> None:
+    _counted_padding(row)
+    row["old_log_probs"] = row["old_log_probs"][:-9] + [0.0] * 9
+
+
+def _probabilities(row: Row) -> None:
+    row["rollout_log_probs"] = np.exp(row["rollout_log_probs"]).tolist()
+
+
+def _negative(row: Row) -> None:
+    row["old_log_probs"] = [-value for value in row["old_log_probs"]]
+
+
+def _logits(row: Row) -> None:
+    row["rollout_log_probs"] = [20 + value for value in row["rollout_log_probs"]]
+
+
+def _unlikely_left_out(row: Row) -> None:
+    row["old_log_probs"] = [v if v > -4 else -np.inf for v in row["old_log_probs"]]
+
+
+@pytest.mark.parametrize(
+    ("plant", "says"),
+    [
+        (_later, ["shifted by one: rollout_log_probs's value at a token is old_log_probs's at the "
+                  "previous"]),
+        (_earlier, ["shifted by one: rollout_log_probs's value at a token is old_log_probs's at "
+                    "the next"]),
+        (_counted_padding, ["padding: the mask counts tokens at the ends of answers where roll"]),
+        (_counted_padding_of_both, ["padding: the mask counts tokens at the ends of answers where "
+                                    "rollout", "padding: the mask counts"]),
+        (_probabilities, ["rollout_log_probs: its values are probabilities"]),
+        (_negative, ["old_log_probs: its values are negative log probs"]),
+        (_logits, ["rollout_log_probs: its values are no log probs"]),
+        (_unlikely_left_out, ["old_log_probs: sampled tokens without a finite value"]),
+    ],
+)  # fmt: skip
+def test_planted_faults_are_told(tmp_path, plain, plant, says):
+    found = meanings(written(tmp_path, plain, plant))
+    assert len(found) == len(says)
+    assert all(text.startswith(begins) for text, begins in zip(found, says, strict=True))
+
+
+def test_shift_and_temperature_are_told_together(tmp_path):
+    found = meanings(written(tmp_path, sampled(temperature=0.7), _later))
+    assert [text.partition(":")[0] for text in found] == ["shifted by one", "temperature"]
+
+
+def test_other_weights_have_no_simple_definition(tmp_path, plain):
+    generator = np.random.default_rng(3)
+
+    def noisy(row: Row) -> None:
+        noise = generator.normal(0, 0.5, TOKENS)
+        row["old_log_probs"] = np.minimum(np.array(row["old_log_probs"]) + noise, 0).tolist()
+
+    [text] = meanings(written(tmp_path, plain, noisy))
+    assert text.startswith("other weights or another computation")
+    assert check_records(written(tmp_path, plain, noisy), threshold=10).passed
+
+
+def test_drift_over_the_steps_is_told(tmp_path, plain):
+    generator = np.random.default_rng(3)
+    for step in range(8):
+        rows = []
+        for row in plain[:12]:
+            noise = generator.normal(0, 0.002 * (step + 1), TOKENS)
+            rows.append({**row, "old_log_probs": (row["rollout_log_probs"] + noise).tolist()})
+        written(tmp_path, rows).rename(tmp_path / f"train_data_step{step + 1}.jsonl")
+    report = check_records(tmp_path)
+    [finding] = report.findings
+    assert finding.meaning.startswith("drift: the mean difference grew") and finding.value > 3
+    assert [row["step"] for row in report.by_step] == [*range(1, 9)]
+    assert report.by_step[0]["tokens"] == 12 * TOKENS
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "covers"),
+    [
+        (0, 0, "the answer"),
+        (3, 0, "prompt and answer"),
+        (2, 0, "prompt and answer, but for the first token"),
+        (0, 9, "the answer"),
+        (3, 9, "prompt and answer"),
+    ],
+)
+def test_what_a_list_covers(tmp_path, plain, before, after, covers):
+    def longer(row: Row) -> None:
+        row["prompt_token_ids"] = [*row["prompt_token_ids"], 5, 6]
+        row["old_log_probs"] = [-1.0] * before + row["old_log_probs"] + [0.0] * after
+
+    report = check_records(written(tmp_path, plain, longer))
+    assert report.passed and report.sides[1].covers == {covers: 48}
+    assert report.sides[1].padded == (48 if after else 0)
+
+
+def whole_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return rows as NeMo-RL writes them (0.4, `grpo.py`: train_data_step*.jsonl): of prompt and
+    answer, padded on the right."""
+    return [
+        {
+            "content": ["What?", "That."],
+            "rewards": 1.0,
+            "input_lengths": 1 + TOKENS,
+            "token_ids": [*row["prompt_token_ids"], *row["response_ids"], 0, 0],
+            "token_loss_mask": [0, *row["response_mask"], 0, 0],
+            "generation_logprobs": [0.0, *row["rollout_log_probs"], 0.0, 0.0],
+            "prev_logprobs": [0.0, *row["old_log_probs"], -7.0, -7.0],
+        }
+        for row in rows
+    ]
+
+
+def test_nemo_rls_rows(tmp_path, plain):
+    report = check_records(written(tmp_path, whole_rows(plain)))
+    assert report.passed and report.tokens == PROMPTS * ANSWERS * TOKENS
+    assert [side.name for side in report.sides] == ["generation_logprobs", "prev_logprobs"]
+
+
+def test_rows_without_a_mask_say_so(tmp_path, plain):
+    def without(row: Row) -> None:
+        del row["token_loss_mask"]
+        row["prev_logprobs"] = row["prev_logprobs"][:-2] + [0.0, 0.0]
+
+    rows = [{**row, "token_ids": None} for row in whole_rows(plain)]
+    report = check_records(written(tmp_path, rows, without))
+    assert "48 records have no mask" in report.notes[0]
+
+
+def test_slimes_train_data(tmp_path, plain):
+    """As slime 0.2 writes it (`utils/train_dump_utils.py`): columns with a tensor for each row."""
+    tokens = [torch.tensor(row["prompt_token_ids"] + row["response_ids"]) for row in plain]
+    columns = {
+        "tokens": tokens,
+        "response_lengths": [TOKENS] * len(plain),
+        "loss_masks": [torch.ones(TOKENS, dtype=torch.int) for _ in plain],
+        "rollout_log_probs": [torch.tensor(row["rollout_log_probs"]) for row in plain],
+        "log_probs": [torch.tensor(row["old_log_probs"]) for row in plain],
+        "global_batch_sizes": [48],
+    }
+    path = tmp_path / "train_3_0.pt"
+    torch.save({"rollout_id": 3, "rank": 0, "rollout_data": columns}, path)
+    report = check_records(path)
+    assert report.passed and report.tokens == PROMPTS * ANSWERS * TOKENS
+    assert [side.name for side in report.sides] == ["rollout_log_probs", "log_probs"]
+
+
+def test_verls_batch(tmp_path, plain):
+    """The tensors of a verl 0.6.1 batch: prompts padded on the left, answers on the right."""
+    answers = torch.tensor([row["response_ids"] + [0, 0] for row in plain])
+    prompts = torch.tensor([[0, *row["prompt_token_ids"]] for row in plain])
+    mask = torch.tensor([[1] * TOKENS + [0, 0]] * len(plain))
+    zeros = [0.0, 0.0]
+    batch = {
+        "input_ids": torch.cat([prompts, answers], 1),
+        "attention_mask": torch.cat([torch.tensor([[0, 1]] * len(plain)), mask], 1),
+        "responses": answers,
+        "response_mask": mask,
+        "rollout_log_probs": torch.tensor([row["rollout_log_probs"] + zeros for row in plain]),
+        "old_log_probs": torch.tensor([row["old_log_probs"] + zeros for row in plain]),
+    }
+    path = tmp_path / "batch.safetensors"
+    save_file(batch, path)
+    report = check_records(path)
+    assert report.passed and report.tokens == PROMPTS * ANSWERS * TOKENS
+
+
+class Code:
+    def __reduce__(self) -> tuple[object, ...]:
+        return print, ("run",)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"logprobs": [-1.0], "response_ids": [1]}, "Name them with --sides A,B"),
+        ({"logprobs": [-1.0], "old_log_probs": [-1.0, -2.0], "response_ids": [1]},
+         "row 1: old_log_probs has 2 values; its answer has 1 ids, and its prompt 0"),
+        ({"logprobs": [-1.0], "old_log_probs": [-1.0], "response_ids": [1], "loss_mask": [1, 1]},
+         "the mask has 2 values, and the answer 1 ids"),
+        ({"logprobs": [-1.0], "old_log_probs": [-1.0], "response_ids": [1], "response_mask": [0]},
+         "no token that the model sampled"),
+        ({"logprobs": [-1.0], "old_log_probs": [None], "response_ids": [1]},
+         "no sampled token has two finite log probs"),
+        ([1], "a record is an object"),
+    ],
+)  # fmt: skip
+def test_a_wrong_record_is_named(tmp_path, content, says):
+    path = tmp_path / "records.jsonl"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=says) as failure:
+        check_records(path)
+    assert "records.jsonl" in str(failure.value)
+
+
+def test_files_of_other_kinds_are_refused(tmp_path, capsys):
+    (tmp_path / "records.csv").write_text("a,b")
+    torch.save({"rollout_data": {"x": Code()}}, tmp_path / "code.pt")
+    torch.save({"samples": []}, tmp_path / "samples.pt")
+    (tmp_path / "damaged.safetensors").write_bytes(b"12345678")
+    for name, says in (
+        ("records.csv", "records are read from .jsonl"),
+        ("code.pt", "it is not opened"),
+        ("samples.pt", "it has no rollout_data"),
+        ("damaged.safetensors", "it is damaged"),
+        ("missing.jsonl", "no such file"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            check_records(tmp_path / name)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_command(tmp_path, plain):
+    path = str(written(tmp_path, plain, _negative))
+    failed = CliRunner().invoke(app, ["check", "--records", path, "--json"])
+    assert failed.exit_code == 1
+    assert json.loads(failed.output)["sides"][1]["values"] == "negative log probs"
+    for options, says in (
+        (["--records", path, "--sides", "logprobs,logprobs"], "both are 'logprobs'"),
+        (["--records", path, "--sides", "logprobs"], "expected two keys"),
+        (["--records", path, "--max-tokens", "4"], "--records: leave out"),
+        (["--sides", "a,b"], "--sides: it names keys of --records"),
+    ):
+        refused = CliRunner().invoke(app, ["check", *options]).exception
+        assert isinstance(refused, ConfigError) and says in str(refused)
