@@ -83,7 +83,10 @@ def test_runs_that_cannot_be_compared_are_refused_by_name():
         ([row(0, 1.0, "code")], "different data: the data_source of row 0 is 'math'"),
         ([row(0, 1.0, ground_truth="5")], "the ground_truth of row 0 is None in the first and '5'"),
         ([row(3, 1.0)], "no prompt in common that both scored"),
-        ([{"completion": "?"}], "b.jsonl, line 1: a row of `inf eval` has number and reward"),
+        (
+            [{"number": 0, "completion": "?"}],
+            "b.jsonl, line 1: a row of `inf eval` has number and reward",
+        ),
         ([row(0, "good")], "b.jsonl, line 1: reward must be a number or null, not 'good'"),
     ):
         with pytest.raises(ConfigError, match=said):

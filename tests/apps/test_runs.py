@@ -3,6 +3,7 @@ headless Chromium and from its server."""
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from functools import partial
@@ -84,6 +85,7 @@ def test_files_of_verls_own_writer_are_read_and_the_page_on_runs_works_with_them
         write_as_verl(rows_of_step(step), step, "rollouts")
     for step in (0, 100):
         write_as_verl(rows_of_step(step), step, "validation")
+    write_as_verl(rows_of_step(100), 100, "other/validation")
     theirs, ours = inf.load_run("rollouts"), inf.load_run(folder)
     assert [row.row() for row in theirs.rows] == [row.row() for row in ours.rows]
 
@@ -197,7 +199,35 @@ def test_two_steps_are_compared_by_their_prompts(folder: Path) -> None:
     assert (found.overall.a, found.overall.b, found.overall.prompts) == (0, 0.5, 2)
     (changed,) = found.changed
     assert (changed.number, changed.difference) == (0, 1) and "Question A" in changed.prompt
-    assert "row 0: 0 -> 1 (unknown) system Be brief." in found.table() and found.same_reward
+    assert "row 0: 0 -> 1 system Be brief. user Question A\n" in f"{found.table()}\n"
+    assert found.same_reward and not found.by_step
+
+
+def test_two_folders_are_compared_at_each_step_that_both_have(
+    folder: Path, tmp_path: Path, command: Any
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for step in (2, 10, 20):
+        write(other / f"{step}.jsonl", [row | {"score": 1.0} for row in rows_of_step(step)])
+    torn = [*map(json.dumps, rows_of_step(2)), '{"input": "Q', ""]
+    (other / "2.jsonl").write_text("\n".join(torn)[:-1])
+    found = compare_runs(folder, other)
+    differences = {step: (mean.a, mean.b) for step, mean in found.by_step.items()}
+    assert differences == {2: (0.25, 0.25), 10: (0.5, 1.0)}
+    assert (found.overall, len(found.changed)) == (found.by_step[10], 1)
+    code, said, _ = command("eval", "compare", str(folder), str(other))
+    assert code == 0 and "At step 10, the last compared:" in said
+    assert f"{other}/2.jsonl, line 5: left out; the file ends inside it." in said
+    assert "Steps of A that the other has not, or without a scored prompt in common: [1]." in said
+    assert "Steps of B that" in said and "[20]." in said
+
+    begin = compare_runs(folder / "1.jsonl", folder)  # the first step with each one
+    assert [mean.difference for mean in begin.by_step.values()] == [0, 0.25, 0.5]
+    for step in (2, 10):
+        (other / f"{step}.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"no prompt in common that both scored\. Steps of A"):
+        compare_runs(folder, other)
 
 
 # ── The page ─────────────────────────────────────────────────────────────────────────────────────

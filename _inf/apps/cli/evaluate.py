@@ -150,14 +150,18 @@ def _adapter(assignment: str, *, remote: bool) -> tuple[str, Path]:
 
 @eval_app.command()
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A.jsonl", help="The rows of a run.")],
-    b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="The rows of another run.")],
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="The rows of a run: a file, or a trainer's folder.")
+    ],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The rows of another run.")],
     out: Annotated[Path, typer.Option(help="The stem of the JSON file.")] = Path("compare"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Compare two runs of inf eval on the same data: the paired differences B - A.
+    """Compare two runs on the same data: the paired differences B - A.
 
-    Writes OUT.json; an existing one is overwritten.
+    A and B are files of inf eval, or files or folders of a trainer's samples (docs/your_run.md);
+    folders are compared at each step that both have, and a file with each step of a folder. Writes
+    OUT.json; an existing one is overwritten.
     """
     file = Path(f"{str(out).removesuffix('.json')}.json")
     check_output(file, "--out", [a, b])

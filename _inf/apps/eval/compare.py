@@ -1,25 +1,24 @@
-"""Compares two runs of `inf eval` on the same data: paired differences with bootstrap intervals.
-Rows are paired by the data's row number; a prompt's reward is the mean of its answers."""
+"""Compares two runs on the same data: paired differences with bootstrap intervals. Rows of `inf
+eval` are paired by the data's row number, a trainer's by their prompts, at each step that both
+have; a prompt's reward is the mean of its answers."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from _inf.apps.code_version import UNSURE, digest_of
 from _inf.apps.configured_code import LOOP
+from _inf.apps.eval.compared_rows import Answers, Steps, read_steps
 from _inf.apps.eval.dataset import UNKNOWN_SOURCE
 from _inf.apps.eval.intervals import mean_interval
 from _inf.apps.eval.metrics import AnswerRow
-from _inf.apps.json_lines import json_lines, json_text
-from _inf.apps.rollouts.trainer_rows import finite, is_of_verl
+from _inf.apps.json_lines import json_text
 from _inf.errors import ConfigError, shown
-
-Run: TypeAlias = dict[int, list[AnswerRow]]  # an answer each
 
 SHOWN = 20  # changed prompts in the table
 PREVIEW = 60  # characters of a prompt there
@@ -76,12 +75,13 @@ class MeanDifference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The differences between two runs.
+    """The differences between two runs, of folders at the last step that both have.
 
-    changed: the prompts whose mean rewards differ, the greatest differences first. only_in_a,
-    only_in_b, without_reward (in one of them): numbers of rows that are not compared. unscored:
-    answers without a reward, of A and of B. scored_by: the versions of the reward functions that
-    scored A and B, as their rows name them.
+    by_step: of folders, the difference at each step that both have. changed: the prompts whose mean
+    rewards differ, the greatest differences first. only_in_a, only_in_b, without_reward (in one of
+    them): numbers of rows that are not compared. unscored: answers without a reward, of A and of B.
+    scored_by: the versions of the reward functions that scored A and B, as their rows name them.
+    notes: sentences on what was left out.
     """
 
     a: str
@@ -94,6 +94,8 @@ class Comparison:
     without_reward: list[int]
     unscored: tuple[int, int]
     scored_by: tuple[list[str], list[str]]
+    by_step: dict[int, MeanDifference] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def same_reward(self) -> bool:
@@ -108,23 +110,19 @@ class Comparison:
         return json_text(dataclasses.asdict(self), indent=1)
 
     def table(self) -> str:
-        named = [("all", self.overall), *self.by_source.items()]
-        width = max(len(name) for name, _ in named)
-        lines = [
-            f"A: {self.a}",
-            f"B: {self.b}",
-            *self._about_rewards(),
-            f"{'':<{width}}  prompts        A        B    B - A  95 % interval",
-        ]
-        for name, mean in named:
-            means = f"{mean.a:8.4f} {mean.b:8.4f} {mean.difference:+8.4f}"
-            lines.append(f"{name:<{width}}  {mean.prompts:7} {means}  {mean.interval}")
+        lines = [f"A: {self.a}", f"B: {self.b}", *self._about_rewards()]
+        if self.by_step:
+            lines += _means([(str(step), mean) for step, mean in self.by_step.items()], "step")
+            lines.append(f"At step {max(self.by_step)}, the last compared:")
+        sources = {} if [*self.by_source] == [UNKNOWN_SOURCE] else self.by_source
+        lines += _means([("all", self.overall), *sources.items()])
         better = sum(pair.difference > 0 for pair in self.changed)
         worse = len(self.changed) - better
         equal = self.overall.prompts - len(self.changed)
         lines.append(f"better: {better}, worse: {worse}, equal: {equal}")
         lines += [
-            f"  row {pair.number}: {pair.a:g} -> {pair.b:g} ({pair.data_source}) {pair.prompt}"
+            f"  row {pair.number}: {pair.a:g} -> {pair.b:g}"
+            f"{f' ({pair.data_source})' if sources else ''} {pair.prompt}"
             for pair in self.changed[:SHOWN]
         ]
         if (more := len(self.changed) - SHOWN) > 0:
@@ -153,29 +151,81 @@ class Comparison:
         for why, numbers in left_out.items():
             lines += [f"{why}, not compared: {len(numbers)} rows {shown(numbers)}"] * bool(numbers)
         a, b = self.unscored
-        return lines + [f"answers without a reward: {a} of A, {b} of B"] * bool(a or b)
+        lines += [f"answers without a reward: {a} of A, {b} of B"] * bool(a or b)
+        return lines + self.notes
+
+
+def _means(named: Sequence[tuple[str, MeanDifference]], title: str = "") -> Iterator[str]:
+    """Yield a table's lines. title: of the first column."""
+    width = max(len(name) for name in [title, *(name for name, _ in named)])
+    yield f"{title:<{width}}  prompts        A        B    B - A  95 % interval"
+    for name, mean in named:
+        means = f"{mean.a:8.4f} {mean.b:8.4f} {mean.difference:+8.4f}"
+        yield f"{name:<{width}}  {mean.prompts:7} {means}  {mean.interval}"
 
 
 def compare_runs(a: Path, b: Path) -> Comparison:
-    """Compare the rows of two runs of `inf eval`, or of two files of a verl trainer, whose rows are
-    paired by their prompts.
+    """Compare the rows of two runs of `inf eval`, or the samples of a trainer: two files, two
+    folders at each step that both have, or a file with each step of a folder.
 
     Raises `ConfigError` for another file, for runs on different data, and for runs that have no
     scored prompt in common.
     """
-    prompts: dict[str, int] = {}
-    first, second = read_run(a, prompts), read_run(b, prompts)
-    both = sorted(first.keys() & second.keys())
+    prompts: dict[tuple[str, str], int] = {}
+    notes: list[str] = []
+    first, second = (read_steps(path, prompts, notes) for path in (a, b))
+    names, same = (str(a), str(b)), _same_end([text for text, _ in prompts])
+    both = {step: (one, other) for step, one, other in _of_both(first, second)}
+    pairs = {step: _pairs(names, same, *answers) for step, answers in both.items()}
+    pairs = {step: some for step, some in pairs.items() if some}
+    notes += _steps_left_out(first, second, pairs.keys())
+    if not pairs:
+        raise ConfigError(
+            " ".join([f"{a} and {b} have no prompt in common that both scored.", *notes])
+        )
+    last = max(pairs, key=lambda step: -1 if step is None else step)
+    by_step = {step: MeanDifference.of(some) for step, some in pairs.items() if step is not None}
+    found = _compared(names, *both[last], pairs[last])
+    return dataclasses.replace(found, by_step=by_step, notes=notes)
+
+
+def _of_both(first: Steps, second: Steps) -> Iterator[tuple[int | None, Answers, Answers]]:
+    """Yield the steps that both have, with their answers; a file is compared with each step."""
+    for step in sorted({*first, *second}, key=lambda step: -1 if step is None else step):
+        one, other = first.get(step, first.get(None)), second.get(step, second.get(None))
+        if one is not None and other is not None:
+            yield step, one, other
+
+
+def _steps_left_out(first: Steps, second: Steps, compared: Collection[int | None]) -> list[str]:
+    left_out = {
+        name: sorted(step for step in steps if step is not None and step not in compared)
+        for name, steps in (("A", first), ("B", second))
+    }
+    return [
+        f"Steps of {name} that the other has not, or without a scored prompt in common: "
+        f"{shown(steps)}."
+        for name, steps in left_out.items()
+        if steps
+    ]
+
+
+def _pairs(names: tuple[str, str], same_end: str, first: Answers, second: Answers) -> list[Pair]:
     pairs = []
-    for number in both:
+    for number in sorted(first.keys() & second.keys()):
         one, other = first[number], second[number]
-        _check_same(a, b, number, one[0], other[0])
+        _check_same(names, number, one[0], other[0])
         if (ours := _rewards(one)) and (theirs := _rewards(other)):
             source = one[0].get("data_source") or UNKNOWN_SOURCE
             means = statistics.fmean(ours), statistics.fmean(theirs)
-            pairs.append(Pair(number, _end(one[0].get("prompt")), source, *means))
-    if not pairs:
-        raise ConfigError(f"{a} and {b} have no prompt in common that both scored.")
+            prompt = _end(one[0].get("prompt"), same_end)
+            pairs.append(Pair(number, prompt, source, *means))
+    return pairs
+
+
+def _compared(
+    names: tuple[str, str], first: Answers, second: Answers, pairs: Sequence[Pair]
+) -> Comparison:
     by_source: dict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
         by_source[pair.data_source].append(pair)
@@ -186,72 +236,40 @@ def compare_runs(a: Path, b: Path) -> Comparison:
         sorted({str(row.get("scored_by")) for row in rows if row["reward"] is not None})
         for rows in answers
     ]
+    paired = {pair.number for pair in pairs}
     return Comparison(
-        a=str(a),
-        b=str(b),
+        a=names[0],
+        b=names[1],
         overall=MeanDifference.of(pairs),
         by_source={name: MeanDifference.of(group) for name, group in by_source.items()},
         changed=sorted(changed, key=lambda pair: -abs(pair.difference)),
         only_in_a=sorted(first.keys() - second.keys()),
         only_in_b=sorted(second.keys() - first.keys()),
-        without_reward=sorted(set(both) - {pair.number for pair in pairs}),
+        without_reward=sorted((first.keys() & second.keys()) - paired),
         unscored=(unscored[0], unscored[1]),
         scored_by=(scored_by[0], scored_by[1]),
     )
 
 
-def read_run(path: Path, prompts: dict[str, int] | None = None) -> Run:
-    """Read a run's rows, by the number of the data's row; of several of a line the last counts.
-
-    prompts: the numbers of a trainer's prompts and their ground truths; new ones are added.
-    """
-    rows: dict[int, AnswerRow] = {}
-    for place, row in json_lines(path):
-        if prompts is not None and isinstance(row, dict) and is_of_verl(row):
-            row = _of_trainer(row, prompts)
-        _check_row(row, f"{path}, line {place}")
-        rows[row.get("line", place)] = row
-    run: Run = defaultdict(list)
-    for row in rows.values():
-        run[row["number"]].append(row)
-    return run
-
-
-def _of_trainer(row: Mapping[str, object], prompts: dict[str, int]) -> AnswerRow:
-    prompt, truth, source = str(row["input"]), str(row.get("gts")), row.get("data_source")
-    return {
-        "number": prompts.setdefault(f"{prompt}\0{truth}", len(prompts)),
-        "prompt": prompt,
-        "data_source": None if source is None else str(source),
-        "ground_truth": truth,
-        "reward": finite(row["score"]),
-        "scored_by": "the trainer",
-    }
-
-
-def _end(prompt: object) -> str:
-    """The end of a prompt's text, where its question stands, or of its last message's."""
+def _end(prompt: object, same: str) -> str:
+    """The end of a prompt's text, where its question stands, or of its last message's. same: the
+    end of all, as of a chat template, which is left out."""
     if isinstance(prompt, list) and prompt and isinstance(prompt[-1], dict):
         prompt = prompt[-1].get("content")
-    words = " ".join(str(prompt or "")[-4 * PREVIEW :].split())
+    words = " ".join(str(prompt or "").removesuffix(same)[-4 * PREVIEW :].split())
     return words if len(words) <= PREVIEW else f"... {words[-PREVIEW:]}"
 
 
-def _check_row(row: object, place: str) -> None:
-    if not isinstance(row, dict) or not isinstance(row.get("number"), int) or "reward" not in row:
-        raise ConfigError(
-            f"{place}: a row of `inf eval` has number and reward; this is {shown(row)}."
-        )
-    reward = row["reward"]
-    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
-        raise ConfigError(f"{place}: reward must be a number or null, not {shown(reward)}.")
+def _same_end(texts: Sequence[str]) -> str:
+    """What all of the texts end with."""
+    return os.path.commonprefix([text[::-1] for text in texts])[::-1] if len(texts) > 1 else ""
 
 
-def _check_same(a: Path, b: Path, number: int, one: AnswerRow, other: AnswerRow) -> None:
+def _check_same(names: tuple[str, str], number: int, one: AnswerRow, other: AnswerRow) -> None:
     for name in ("prompt", "data_source", "ground_truth"):
         if one.get(name) != other.get(name):
             raise ConfigError(
-                f"{a} and {b} are of different data: the {name} of row {number} is "
+                f"{names[0]} and {names[1]} are of different data: the {name} of row {number} is "
                 f"{shown(one.get(name))} in the first and {shown(other.get(name))} in the second. "
                 "Compare runs on the same data."
             )
