@@ -187,7 +187,7 @@ def test_what_is_no_run_is_refused_with_what_was_found(folder: Path, tmp_path: P
     write(folder / "2.jsonl", [{"question": 1, "reply": 2}])
     said = refusal(folder)
     assert "2.jsonl, line 1: it has none of response_ids" in said
-    assert "rows have input, output and score" in said and "['question', 'reply']" in said
+    assert "verl input, output, score" in said and "['question', 'reply']" in said
     (folder / "2.jsonl").write_text("[1, 2]")
     assert "2.jsonl, line 1: a row is a JSON object" in refusal(folder)
     (folder / "2.jsonl").write_text("\n")

@@ -36,36 +36,44 @@ def show(
         bool, typer.Option(help="Serve a run's page on this machine instead; Ctrl-C ends it.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, help="Of --serve; 0 takes a free one.")] = 0,
+    reward: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which of a row's scores or other keys is the score."),
+    ] = None,
 ) -> None:
     """Write a page that shows rollouts, each token with its log prob; or a run over its steps.
 
     FILE was written by inf eval, inf batch --rollouts, inf serve --traces or inf.save_rollouts
-    (docs/rollouts.md). FOLDER is a verl run's trainer.rollout_data_dir or
-    trainer.validation_data_dir (docs/your_run.md); three or more files are a run, too. The page is
-    one file, for any browser, and reads nothing else. An existing one is overwritten.
+    (docs/rollouts.md), or by a trainer. FOLDER is where verl, TRL, slime, prime-rl or SkyRL writes
+    its samples (docs/your_run.md); three or more files are a run, too. The page is one file, for
+    any browser, and reads nothing else. An existing one is overwritten.
     """
     if len(paths) > 2 or any(path.is_dir() for path in paths):
-        _show_run(paths, out, tokenizer, port if serve else None)
+        _show_run(paths, out, tokenizer, port if serve else None, reward)
     elif serve or tokenizer is not None:
         raise ConfigError("inf show: --serve and --tokenizer are for the folder of a run.")
     else:
-        _show_files(paths, out)
+        _show_files(paths, out, reward)
 
 
-def _show_files(files: Sequence[Path], out: Path | None) -> None:
+def _show_files(files: Sequence[Path], out: Path | None, reward: str | None) -> None:
     from _inf.apps.rollouts.page import page
-    from _inf.apps.rollouts.sources import load_rollouts
+    from _inf.apps.rollouts.row_files import load_rollouts
 
     target = out or files[0].with_suffix(".html")
     check_output(target, "--out", files)
-    loaded = [(str(path), load_rollouts(path)) for path in files]
+    loaded = [(str(path), load_rollouts(path, reward=reward)) for path in files]
     write_text(target, page(loaded))
     counts = ", ".join(f"{_counted(rollouts)} of {name}" for name, rollouts in loaded)
     typer.echo(f"{counts}: {target}", err=True)
 
 
 def _show_run(
-    paths: Sequence[Path], out: Path | None, tokenizer: str | None, port: int | None
+    paths: Sequence[Path],
+    out: Path | None,
+    tokenizer: str | None,
+    port: int | None,
+    reward: str | None,
 ) -> None:
     """port: of a served page; None writes a file."""
     from _inf.apps.runs.page import run_page
@@ -79,7 +87,7 @@ def _show_run(
     if port is None:
         check_output(target, "--out")
     counter = tokenizer and tokenizer_only("--tokenizer", tokenizer, Config()).tokenizer
-    load = partial(load_run, paths, tokenizer=counter)
+    load = partial(load_run, paths, tokenizer=counter, reward=reward)
     if port is not None:
         from _inf.apps.runs.server import ServedRun, serve
 

@@ -91,8 +91,8 @@ class Rollout:
         if all(row.get(name) is None for name in SAYS_SOMETHING):
             raise ConfigError(
                 f"{where}: it has none of {', '.join(SAYS_SOMETHING)}, so it is not a rollout; inf "
-                "eval, inf batch --rollouts and inf.save_rollouts write files of rollouts; a verl "
-                f"trainer's rows have input, output and score. Its keys: {shown(list(row))}."
+                "eval, inf batch --rollouts and inf.save_rollouts write files of rollouts. Its "
+                f"keys: {shown(list(row))}."
             )
         try:
             checked = _row_model().model_validate({"row_id": row_id, **row})

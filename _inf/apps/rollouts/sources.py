@@ -1,5 +1,4 @@
-"""Makes `Rollout`s of a `GenerationOutput`, a `DataProto` or a session's traces; writes and reads
-them."""
+"""Makes `Rollout`s of a `GenerationOutput`, a `DataProto` or a session's traces; writes them."""
 
 from __future__ import annotations
 
@@ -10,15 +9,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _inf.apps.json_lines import json_lines
 from _inf.apps.rollouts.rollout import COLUMNS, Rollout
-from _inf.apps.rollouts.traces import Trace, is_trace_file, load_traces, row_of_trace
-from _inf.apps.rollouts.trainer_rows import is_of_verl, of_verl
+from _inf.apps.rollouts.traces import Trace, row_of_trace
 from _inf.errors import ConfigError, shown
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.token_texts import TokenTexts
-from _inf.runtime.files import check_output, rereadable, write_text
+from _inf.runtime.files import check_output, write_text
 from _inf.types import Tokenizer
 
 LOGPROBS = "rollout_log_probs"
@@ -64,27 +61,6 @@ def save_rollouts(rows: object, path: str | os.PathLike[str], tokenizer: Tokeniz
     rollouts = as_rollouts(rows, tokenizer)
     lines = [_line(rollout, f"rows[{place}]") for place, rollout in enumerate(rollouts)]
     write_text(path, "".join(lines))
-
-
-def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
-    """Read a file of rollouts: of `save_rollouts`, `inf eval`, `inf batch --rollouts`, the traces
-    of `inf serve --traces`, or the samples of one step that a verl trainer wrote.
-
-    Raises `ConfigError` with the file, the line and the key that is wrong.
-    """
-    with rereadable(path) as file:
-        if is_trace_file(file):
-            return as_rollouts(load_traces(file))
-        return [row_of_file(row, at, f"{path}, line {at}") for at, row in json_lines(file)]
-
-
-def row_of_file(row: object, line: int, where: str) -> Rollout:
-    """Return a row of a file of rollouts, or of a trainer's. line: its number, from 1; where:
-    begins an error."""
-    if isinstance(row, Mapping) and is_of_verl(row):
-        return of_verl(row, str(line))
-    row_id = row.get("line", line) if isinstance(row, Mapping) else line
-    return Rollout.of(row, where, str(row_id))
 
 
 def _line(rollout: Rollout, where: str) -> str:

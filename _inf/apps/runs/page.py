@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.rollouts.page import filled, row_data
@@ -56,11 +56,13 @@ def run_page(run: Run, *, served: int | None = None) -> str:
     return filled(data, "run.html", styles, SCRIPTS, asks_server=served is not None)
 
 
-def row_of_page(run: Run, place: int) -> dict[str, Any]:
-    """Return a row as the page shows it, with its line."""
-    row = row_data(run.rows[place])
-    at = run.index.places[place]
-    return row | {"facts": [*row["facts"], ("line", f"{at.file.name}:{at.line}")]}
+def rows_of_page(run: Run, places: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Return rows as the page shows them, each with its line, by their numbers."""
+    rows = {place: row_data(row) for place, row in run.index.read(places).items()}
+    for place, row in rows.items():
+        at = run.index.places[place]
+        row["facts"].append(("line", f"{at.file.name}:{at.number}"))
+    return rows
 
 
 def _details(run: Run, prompts: list[int]) -> tuple[dict[int, JSON], dict[int, str]]:
@@ -70,10 +72,9 @@ def _details(run: Run, prompts: list[int]) -> tuple[dict[int, JSON], dict[int, s
     questions: dict[int, str] = {}
     left = MOST_TEXT
     numbers = run.index.table["prompt"].tolist()
-    for place in _in_order(run.index.table, prompts):
-        if place in details:
-            continue
-        row, question = row_of_page(run, place), run.index.prompts[numbers[place]]
+    rows = rows_of_page(run, _no_more_than(left, run.index.table, prompts))
+    for place, row in rows.items():
+        question = run.index.prompts[numbers[place]]
         for message in row["messages"] or ():
             if message["content"] == question:
                 message["content"] = None
@@ -84,6 +85,17 @@ def _details(run: Run, prompts: list[int]) -> tuple[dict[int, JSON], dict[int, s
             break
         details[place] = row
     return details, questions
+
+
+def _no_more_than(text: int, table: pandas.DataFrame, prompts: list[int]) -> list[int]:
+    """Return the first places whose answers alone fill so many characters."""
+    lengths, places = table["characters"].tolist(), []
+    for place in dict.fromkeys(_in_order(table, prompts)):
+        places.append(place)
+        text -= lengths[place]
+        if text < 0:
+            break
+    return places
 
 
 def _in_order(table: pandas.DataFrame, prompts: list[int]) -> Iterator[int]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from _inf.apps.rollouts.rollout import Rollout
-from _inf.apps.rollouts.sources import row_of_file
-from _inf.apps.runs.index import Index, parsed, read_index
-from _inf.errors import ConfigError
+from _inf.apps.runs.files import files_of_run
+from _inf.apps.runs.index import Index, read_index
 from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
@@ -36,12 +34,8 @@ class Rows(Sequence[Rollout]):
     def __getitem__(self, at: int | slice) -> Rollout | Rows:
         if isinstance(at, slice):
             return Rows(self._index, self._places[at])
-        place = self._index.places[self._places[at]]
-        where = f"{place.file}, line {place.line}"
-        with place.file.open("rb") as file:
-            file.seek(place.offset)
-            row = parsed(file.read(place.size), f"{where}: it changed since it was read")
-        return row_of_file(row, place.line, where)
+        number = self._places[at]
+        return self._index.read([number])[number]
 
 
 class Run:
@@ -96,57 +90,29 @@ class Run:
 
 
 def load_run(
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, tokenizer: Tokenizer = None
+    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    tokenizer: Tokenizer = None,
+    reward: str | None = None,
 ) -> Run:
     """Read the samples of a whole run.
 
-    path: the folder of a verl trainer's `trainer.rollout_data_dir` or `validation_data_dir`, or one
-        of `save_rollouts` files; or a file, or several.
+    path: a folder that a trainer writes samples into (verl, TRL, slime, prime-rl, SkyRL:
+        docs/your_run.md), or one of `save_rollouts` files; or a file, or several.
     tokenizer: for lengths in tokens; without it, files without ids have characters.
+    reward: the score is this one of a row's `reward_scores` or other keys.
 
     Raises `ConfigError` with the file, the line and what was looked for.
     """
     given = [path] if isinstance(path, str | os.PathLike) else path
     paths = [*dict.fromkeys(map(Path, given))]
-    files = files_of(paths)
+    notes: list[str] = []
+    files = files_of_run(paths, notes)
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
 
     def count(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    return Run(name, read_index(files, None if tokenizer is None else count))
-
-
-def files_of(paths: Sequence[Path]) -> list[Path]:
-    """Return the files of a run: those of one folder, or the named ones."""
-    if len(paths) > 1 and (folders := [each for each in paths if each.is_dir()]):
-        raise ConfigError.of(
-            "path", f"{folders[0]} is a folder: one folder is a run, or files are."
-        )
-    files = [file for each in paths for file in _files(each)]
-    if not files:
-        raise ConfigError.of("path", "no files; name a run's folder, or its files.")
-    return files
-
-
-def _files(path: Path) -> list[Path]:
-    """Return the file, or the folder's files of rows in the order of the numbers in their names."""
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise ConfigError(f"{path}: no such file or folder.")
-    files = sorted(path.glob("*.jsonl"), key=_numbered)
-    if others := [file for file in files if not file.is_file()]:
-        raise ConfigError(f"{others[0]}: it is no file; remove it, or name the files of the run.")
-    if not files:
-        below = sorted(str(each.parent) for each in path.glob("*/*.jsonl"))
-        instead = f"; did you mean {below[0]}?" if below else ""
-        raise ConfigError(
-            f"{path}: it has no .jsonl files; a verl trainer writes them into "
-            f"trainer.rollout_data_dir and trainer.validation_data_dir{instead}"
-        )
-    return files
-
-
-def _numbered(path: Path) -> tuple[list[int], str]:
-    return [int(digits) for digits in re.findall(r"\d+", path.stem)], path.name
+    index = read_index(files, None if tokenizer is None else count, reward)
+    index.notes[:0] = notes
+    return Run(name, index)

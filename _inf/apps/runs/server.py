@@ -16,9 +16,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from _inf.apps.json_lines import json_text
-from _inf.apps.runs.index import parsed, read_row
-from _inf.apps.runs.page import row_of_page, run_page
-from _inf.apps.runs.run import Run, files_of
+from _inf.apps.runs.files import files_of_run
+from _inf.apps.runs.index import read_row
+from _inf.apps.runs.page import rows_of_page, run_page
+from _inf.apps.runs.run import Run
 from _inf.errors import ConfigError
 
 HOST = "127.0.0.1"
@@ -49,7 +50,7 @@ class ServedRun:
         self.run, self.number, self._state = run, self.number + 1, state
 
     def _state_of_files(self) -> _State:
-        stats = [(file, file.stat()) for file in files_of(self._paths)]
+        stats = [(file, file.stat()) for file in files_of_run(self._paths, [])]
         return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
 
@@ -73,7 +74,7 @@ def create_app(served: ServedRun) -> fastapi.FastAPI:
         run = _run_of(served, reading)
         places = [int(place) for place in at.split(",") if place.isdecimal() and len(place) < 12]
         places = [place for place in places if place < len(run)][:MOST_ROWS]
-        found = {place: row_of_page(run, place) for place in places}
+        found = rows_of_page(run, places)
         return fastapi.Response(json_text(found), media_type="application/json")
 
     @app.get("/search")
@@ -108,11 +109,11 @@ def _found(run: Run, text: str) -> Iterator[int]:
     in_json = [_lower(json.dumps(text, ensure_ascii=ascii)[1:-1]) for ascii in (True, False)]
     contents: dict[Path, bytes] = {}
     for number, place in enumerate(run.index.places):
-        if place.file not in contents:
+        if place.line and place.file not in contents:
             contents = {place.file: place.file.read_bytes()}
-        line = contents[place.file][place.offset : place.offset + place.size]
-        if any(form in line.lower() for form in in_json):
-            prompt, answer, *_ = read_row(parsed(line, str(place.file)), place)
+        line = place.line and contents[place.file][place.offset : place.offset + place.size]
+        if not line or any(form in line.lower() for form in in_json):
+            prompt, answer, _ = read_row(run.rows[number])
             if wanted in _lower(f"{prompt}\n{answer}"):
                 yield number
 
