@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import json
 import os
 import time
@@ -99,13 +101,17 @@ def _no_more_than(text: int, table: pandas.DataFrame, prompts: list[int]) -> lis
 
 
 def _in_order(table: pandas.DataFrame, prompts: list[int]) -> Iterator[int]:
-    places = table.groupby("prompt").indices
+    steps = table["step"].tolist()
+    places: dict[int, list[int]] = collections.defaultdict(list)  # of each prompt, by their steps
+    for place, prompt in enumerate(table["prompt"].tolist()):
+        places[prompt].append(place)
     for prompt in prompts:
-        of_steps = table.loc[places[prompt]].groupby("step").indices
+        groups = itertools.groupby(places[prompt], key=lambda place: steps[place])
+        of_steps = {step: [*group] for step, group in groups}
         for step in _spread(list(of_steps), STEPS):
-            yield from places[prompt][of_steps[step][:OF_A_STEP]].tolist()
+            yield from of_steps[step][:OF_A_STEP]
     for prompt in prompts:
-        yield from places[prompt].tolist()
+        yield from places[prompt]
 
 
 def _spread(values: list[int], most: int) -> list[int]:
