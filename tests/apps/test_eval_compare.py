@@ -91,6 +91,8 @@ def test_runs_that_cannot_be_compared_are_refused_by_name():
     ):
         with pytest.raises(ConfigError, match=said):
             compared([row(0, 1.0)], second)
+    with pytest.raises(ConfigError, match=r"--reward: a\.jsonl is of inf eval"):
+        compare_runs(FIRST, SECOND, "acc")
 
 
 def test_command_writes_the_comparison(command):

@@ -141,6 +141,27 @@ def test_lengths_are_tokens_where_rows_have_ids_or_a_tokenizer_is_given(
     table = inf.load_run(folder, tokenizer=tokenizer).to_pandas()
     text = rows_of_step(1)[0]["output"]
     assert table["length"][0] == len(tokenizer(text)["input_ids"])
+    assert table["cut"].isna().all()
+
+
+def test_answers_of_nearly_max_tokens_are_cut_where_files_do_not_say_how_they_ended(
+    tmp_path: Path,
+) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model())
+    ids = tokenizer("The sea " * 200, add_special_tokens=False)["input_ids"]
+    texts = [tokenizer.decode(ids[:size]) for size in (90, 97, 98, 100)]
+    again = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    assert again == [90, 97, 98, 100]
+    rows = [{"input": "Q", "output": text, "score": 1} for text in texts]
+    said = {"response_ids": ids[:99], "response_mask": [1] * 99, "finish_reason": "stop"}
+    write(tmp_path / "1.jsonl", [*rows, said])
+    run = inf.load_run(tmp_path, tokenizer=tokenizer, max_tokens=100)
+    assert run.to_pandas()["cut"].tolist() == [False, False, True, True, False]
+    assert "at least 98% of 100 tokens, counted again, count as cut" in run.notes[-1]
+    with pytest.raises(ConfigError, match="max_tokens: it needs a tokenizer"):
+        inf.load_run(tmp_path, max_tokens=100)
 
 
 def test_odd_values_are_kept_and_counted_and_a_last_line_that_is_cut_is_left_out(
@@ -201,6 +222,8 @@ def test_two_steps_are_compared_by_their_prompts(folder: Path) -> None:
     assert (changed.number, changed.difference) == (0, 1) and "Question A" in changed.prompt
     assert "row 0: 0 -> 1 system Be brief. user Question A\n" in f"{found.table()}\n"
     assert found.same_reward and not found.by_step
+    named = compare_runs(folder / "1.jsonl", folder / "10.jsonl", "acc")
+    assert (named.overall.a, named.overall.b) == (1, 1)
 
 
 def test_two_folders_are_compared_at_each_step_that_both_have(
@@ -427,7 +450,10 @@ def test_command_writes_a_page_beside_the_folder(
     code, _, said = command("show", "1.jsonl", "2.jsonl", "10.jsonl", "--tokenizer", tiny_model())
     assert code == 0 and '"unit": "token"' in Path("1.html").read_text()
     for wrong, why in (
-        (["1.jsonl", "--serve"], "--serve and --tokenizer are for the folder of a run"),
+        (
+            ["1.jsonl", "--serve"],
+            "--serve, --tokenizer and --max-tokens are for the folder of a run",
+        ),
         ([".", "--tokenizer", "."], "--tokenizer: Transformers cannot load a tokenizer from ."),
         ([".", "--out", "."], "it is a folder"),
     ):

@@ -156,6 +156,10 @@ def compare(
     b: Annotated[Path, typer.Argument(metavar="B", help="The rows of another run.")],
     out: Annotated[Path, typer.Option(help="The stem of the JSON file.")] = Path("compare"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    reward: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which of a trainer's scores or other keys to compare."),
+    ] = None,
 ) -> None:
     """Compare two runs on the same data: the paired differences B - A.
 
@@ -165,7 +169,7 @@ def compare(
     """
     file = Path(f"{str(out).removesuffix('.json')}.json")
     check_output(file, "--out", [a, b])
-    comparison = compare_runs(a, b)
+    comparison = compare_runs(a, b, reward)
     write_text(file, comparison.json() + "\n", "--out")
     typer.echo(comparison.json() if as_json else comparison.table())
     typer.echo(f"comparison: {file}", err=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +32,10 @@ def show(
         str | None,
         typer.Option(metavar="MODEL", help="Count a run's tokens with this model's tokenizer."),
     ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="The limit of an answer: with --tokenizer, those of it are cut."),
+    ] = None,
     serve: Annotated[
         bool, typer.Option(help="Serve a run's page on this machine instead; Ctrl-C ends it.")
     ] = False,
@@ -49,9 +53,12 @@ def show(
     any browser, and reads nothing else. An existing one is overwritten.
     """
     if len(paths) > 2 or any(path.is_dir() for path in paths):
-        _show_run(paths, out, tokenizer, port if serve else None, reward)
-    elif serve or tokenizer is not None:
-        raise ConfigError("inf show: --serve and --tokenizer are for the folder of a run.")
+        how = {"reward": reward, "max_tokens": max_tokens}
+        _show_run(paths, out, port if serve else None, tokenizer, how)
+    elif serve or tokenizer is not None or max_tokens is not None:
+        raise ConfigError(
+            "inf show: --serve, --tokenizer and --max-tokens are for the folder of a run."
+        )
     else:
         _show_files(paths, out, reward)
 
@@ -71,11 +78,11 @@ def _show_files(files: Sequence[Path], out: Path | None, reward: str | None) -> 
 def _show_run(
     paths: Sequence[Path],
     out: Path | None,
-    tokenizer: str | None,
     port: int | None,
-    reward: str | None,
+    tokenizer: str | None,
+    how: dict[str, Any],
 ) -> None:
-    """port: of a served page; None writes a file."""
+    """port: of a served page; None writes a file. how: other keywords of `load_run`."""
     from _inf.apps.runs.page import run_page
     from _inf.apps.runs.run import load_run
     from _inf.backends.model_info import tokenizer_only
@@ -87,7 +94,7 @@ def _show_run(
     if port is None:
         check_output(target, "--out")
     counter = tokenizer and tokenizer_only("--tokenizer", tokenizer, Config()).tokenizer
-    load = partial(load_run, paths, tokenizer=counter, reward=reward)
+    load = partial(load_run, paths, tokenizer=counter, **how)
     if port is not None:
         from _inf.apps.runs.server import ServedRun, serve
 

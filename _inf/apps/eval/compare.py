@@ -164,16 +164,17 @@ def _means(named: Sequence[tuple[str, MeanDifference]], title: str = "") -> Iter
         yield f"{name:<{width}}  {mean.prompts:7} {means}  {mean.interval}"
 
 
-def compare_runs(a: Path, b: Path) -> Comparison:
+def compare_runs(a: Path, b: Path, reward: str | None = None) -> Comparison:
     """Compare the rows of two runs of `inf eval`, or the samples of a trainer: two files, two
     folders at each step that both have, or a file with each step of a folder.
 
+    reward: the name of a trainer's figure that is compared, instead of the rows' reward.
     Raises `ConfigError` for another file, for runs on different data, and for runs that have no
     scored prompt in common.
     """
     prompts: dict[tuple[str, str], int] = {}
     notes: list[str] = []
-    first, second = (read_steps(path, prompts, notes) for path in (a, b))
+    first, second = (read_steps(path, prompts, notes, reward) for path in (a, b))
     names, same = (str(a), str(b)), _same_end([text for text, _ in prompts])
     both = {step: (one, other) for step, one, other in _of_both(first, second)}
     pairs = {step: _pairs(names, same, *answers) for step, answers in both.items()}

@@ -16,16 +16,23 @@ Answers: TypeAlias = dict[int, list[AnswerRow]]  # to each prompt, by its number
 Steps: TypeAlias = dict[int | None, Answers]  # of a folder by step; of a file all, under None
 
 
-def read_steps(path: Path, prompts: dict[tuple[str, str], int], notes: list[str]) -> Steps:
+def read_steps(
+    path: Path, prompts: dict[tuple[str, str], int], notes: list[str], reward: str | None = None
+) -> Steps:
     """Read a file of `inf eval`, where a prompt's number is that of the data's row; or a trainer's
     folder or file, where prompts with the same text and ground truth have the same number.
 
     prompts: the numbers of these; new ones are added. notes: of what is left out; they are added.
+    reward: the name of a trainer's figure that is compared; None: each row's reward.
     """
     if path.is_file() and _is_of_eval(path):
+        if reward is not None:
+            raise ConfigError.of(
+                "--reward", f"{path} is of inf eval, whose rows have one reward; leave it out."
+            )
         return {None: _of_eval(path)}
-    run = load_run(path)
-    notes += run.notes
+    run = load_run(path, reward=reward)
+    notes += [note for note in run.notes if note not in notes]
     steps: Steps = defaultdict(lambda: defaultdict(list))
     table = run.to_pandas()
     for step, prompt, row in zip(table["step"], table["prompt"], run.rows, strict=True):

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 # and in tokens, and whether a limit ended it; None is what the row does not say.
 COLUMNS = ("step", "prompt", "score", "characters", "tokens", "cut")
 
+# An answer that a limit cut has this part of the limit's tokens at least when its text is counted
+# again, which a tokenizer may divide in another way than it was sampled.
+COUNTED_AGAIN = 0.98
+
 STEP_FOLDER = re.compile(r"step_(\d+)")
 
 
@@ -101,9 +105,13 @@ class Index:
 
 
 def read_index(
-    paths: Sequence[Path], count: Callable[[str], int] | None, reward: str | None = None
+    paths: Sequence[Path],
+    count: Callable[[str], int] | None,
+    reward: str | None = None,
+    max_tokens: int | None = None,
 ) -> Index:
-    """Read the files. count: the number of a text's tokens; None: text has no tokens."""
+    """Read the files. count: the number of a text's tokens; None: text has no tokens. max_tokens:
+    the limit of an answer, where the rows do not say how they ended."""
     import pandas
 
     places: list[Place] = []
@@ -117,7 +125,7 @@ def read_index(
             prompt, text, tokens = read_row(row)
             if tokens is None and count is not None:
                 tokens = count(text)
-            cut = None if row.finish_reason is None else row.finish_reason == "length"
+            cut = _cut(row.finish_reason, tokens, max_tokens)
             same_prompt = prompts.setdefault(prompt, len(prompts))
             step = _step(row, path, places)
             figures.append((step, same_prompt, scores.of(row), len(text), tokens, cut))
@@ -132,6 +140,12 @@ def read_index(
     index.places = [places[at] for at in order]
     index.table = table.iloc[order].reset_index(drop=True)
     return index
+
+
+def _cut(reason: str | None, tokens: int | None, max_tokens: int | None) -> bool | None:
+    if reason is not None or tokens is None or max_tokens is None:
+        return None if reason is None else reason == "length"
+    return tokens >= COUNTED_AGAIN * max_tokens
 
 
 class _Scores:

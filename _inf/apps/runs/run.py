@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, overload
 
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.apps.runs.files import files_of_run
-from _inf.apps.runs.index import Index, read_index
+from _inf.apps.runs.index import COUNTED_AGAIN, Index, read_index
+from _inf.errors import ConfigError
 from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def load_run(
     *,
     tokenizer: Tokenizer = None,
     reward: str | None = None,
+    max_tokens: int | None = None,
 ) -> Run:
     """Read the samples of a whole run.
 
@@ -101,9 +103,14 @@ def load_run(
         docs/your_run.md), or one of `save_rollouts` files; or a file, or several.
     tokenizer: for lengths in tokens; without it, files without ids have characters.
     reward: the score is this one of a row's `reward_scores` or other keys.
+    max_tokens: the run's limit of an answer, such as verl's `data.max_response_length`. Answers of
+        files that do not say how they ended count as cut if they have 98 % of it, as counted by the
+        tokenizer. It needs one.
 
     Raises `ConfigError` with the file, the line and what was looked for.
     """
+    if max_tokens is not None and tokenizer is None:
+        raise ConfigError.of("max_tokens", "it needs a tokenizer (--tokenizer), to count tokens.")
     given = [path] if isinstance(path, str | os.PathLike) else path
     paths = [*dict.fromkeys(map(Path, given))]
     notes: list[str] = []
@@ -113,6 +120,11 @@ def load_run(
     def count(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    index = read_index(files, None if tokenizer is None else count, reward)
+    index = read_index(files, None if tokenizer is None else count, reward, max_tokens)
     index.notes[:0] = notes
+    if max_tokens is not None:
+        index.notes.append(
+            f"Where files do not say how answers ended, those of at least {COUNTED_AGAIN:.0%} of "
+            f"{max_tokens} tokens, counted again, count as cut."
+        )
     return Run(name, index)
