@@ -273,7 +273,7 @@ def test_page_shows_a_prompts_answers_over_the_steps_and_each_row(
         "length in characters, mean and quartiles: 96 → 123",
     ]
     assert seen.texts("#list .number") == ["6 rows, 3 steps", "0 → 1", "6 rows, 3 steps", "0 → 0"]
-    assert seen.texts("#list .preview")[0] == "A assistant"
+    assert seen.texts("#list .preview")[0] == "A"
     assert seen.texts("#detail h2") == ["step 1", "step 2", "step 10"]
     assert seen.texts(".card .text")[0] == f"So {HOSTILE} #### 0"
     seen.page.click(".card >> nth=3")

@@ -5,7 +5,6 @@ have; a prompt's reward is the mean of its answers."""
 from __future__ import annotations
 
 import dataclasses
-import os
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -18,6 +17,7 @@ from _inf.apps.eval.dataset import UNKNOWN_SOURCE
 from _inf.apps.eval.intervals import mean_interval
 from _inf.apps.eval.metrics import AnswerRow
 from _inf.apps.json_lines import json_text
+from _inf.apps.runs.previews import same_end
 from _inf.errors import ConfigError, shown
 
 SHOWN = 20  # changed prompts in the table
@@ -175,7 +175,7 @@ def compare_runs(a: Path, b: Path, reward: str | None = None) -> Comparison:
     prompts: dict[tuple[str, str], int] = {}
     notes: list[str] = []
     first, second = (read_steps(path, prompts, notes, reward) for path in (a, b))
-    names, same = (str(a), str(b)), _same_end([text for text, _ in prompts])
+    names, same = (str(a), str(b)), same_end([text for text, _ in prompts])
     both = {step: (one, other) for step, one, other in _of_both(first, second)}
     pairs = {step: _pairs(names, same, *answers) for step, answers in both.items()}
     pairs = {step: some for step, some in pairs.items() if some}
@@ -259,11 +259,6 @@ def _end(prompt: object, same: str) -> str:
         prompt = prompt[-1].get("content")
     words = " ".join(str(prompt or "").removesuffix(same)[-4 * PREVIEW :].split())
     return words if len(words) <= PREVIEW else f"... {words[-PREVIEW:]}"
-
-
-def _same_end(texts: Sequence[str]) -> str:
-    """What all of the texts end with."""
-    return os.path.commonprefix([text[::-1] for text in texts])[::-1] if len(texts) > 1 else ""
 
 
 def _check_same(names: tuple[str, str], number: int, one: AnswerRow, other: AnswerRow) -> None:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.rollouts.page import filled, row_data
+from _inf.apps.runs.previews import previews
 from _inf.apps.runs.run import Run
 from _inf.types import JSON
 
 if TYPE_CHECKING:
     import pandas
 
-PREVIEW = 120  # characters of a prompt, after what all prompts begin with
-ALL_PREVIEWS = 8 * 2**20  # characters
 MOST_TEXT = 16 * 2**20  # characters of the rows in a page that is one file
 SCRIPTS = ("row.js", "chart.js", "answers.js", "run.js")
 # What answers.js shows of a prompt at first: answers of so many steps, and so many of each.
@@ -49,7 +47,7 @@ def run_page(run: Run, *, served: int | None = None) -> str:
         "reading": served,
         "left_out": left_out,
         "steps": _columns(run.by_step().reset_index()),
-        "previews": _previews(run.index.prompts),
+        "previews": previews(run.index.prompts),
         "rows": _columns(run.index.table[["prompt", "score", "length"]]),
         "questions": questions,
         "details": details,
@@ -119,17 +117,6 @@ def _spread(values: list[int], most: int) -> list[int]:
     if len(values) <= most:
         return values
     return [values[int(at * (len(values) - 1) / (most - 1) + 0.5)] for at in range(most)]
-
-
-def _previews(prompts: Sequence[str]) -> list[str]:
-    """The beginnings of what differs; the ends, if the prompts begin in different ways."""
-    length = min(PREVIEW, ALL_PREVIEWS // len(prompts))
-    same = os.path.commonprefix(prompts) if len(prompts) > 1 else ""
-    begin = max(same.rfind(space) for space in (" ", "\n")) + 1
-    if begin or len(prompts) == 1:
-        cut = (prompt[begin : begin + 2 * length] for prompt in prompts)
-        return [" ".join(text.split())[:length] for text in cut]
-    return [" ".join(prompt[-2 * length :].split())[-length:] for prompt in prompts]
 
 
 def _columns(frame: pandas.DataFrame) -> dict[str, list[object]]:
