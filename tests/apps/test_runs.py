@@ -319,6 +319,14 @@ def test_address_keeps_the_view_and_the_browsers_back_returns_to_it(
     seen.page.wait_for_selector("article")
     assert seen.count().startswith("6 of 12 rows") and seen.page.input_value("#search") == "#### 1"
     assert seen.texts("#detail h2") == ["step 10 · score 0 · 123 characters"]
+    seen.page.click("text=All answers to this prompt")
+    seen.page.wait_for_selector("#detail svg")
+    seen.page.click("#detail svg", position={"x": 2, "y": 20})  # the prompt stays
+    waits(seen, "2 of 12 rows")
+    seen.page.wait_for_selector("#list [aria-current=true]")
+    assert seen.page.evaluate("location.hash").startswith("#prompt=1&first=1&last=1")
+    seen.page.go_back()
+    waits(seen, "6 of 12 rows")
     for odd in ("#row=99", "#prompt=-1", "#row=x&listed=nope"):
         seen.page.evaluate("link => { location.hash = link; }", odd)
         waits(seen, "12 of 12 rows")
@@ -395,8 +403,11 @@ def test_page_that_would_be_too_large_says_which_rows_it_has(
     said = seen.text("#notes")
     assert said.startswith("This page has the text of ") and " of 12 rows, first those" in said
     seen.page.click("#list button >> nth=1")
-    seen.page.wait_for_selector("text=inf show")
-    assert "is not in this page" in seen.texts(".card")[-1]
+    seen.page.wait_for_selector("text=of these answers is not in this page")
+    assert seen.texts(".card .text")[-1] == "not in this page"
+    assert seen.texts(".card .caption")[-1] == "score 0 · 123 characters"
+    seen.page.click(".card >> nth=5")
+    seen.page.wait_for_selector("text=The text of this answer is not in this page")
 
 
 def test_server_gives_the_text_of_rows_and_finds_text_and_answers_to_its_own_name_only(

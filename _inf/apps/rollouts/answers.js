@@ -4,7 +4,7 @@ const data = JSON.parse($("data").textContent);
 const { previews, steps, rows, details } = data; // rows: columns, in the order of the steps
 rows.step = steps.step.flatMap((step, at) => Array(steps.rows[at]).fill(step));
 const COLUMNS = 12, OF_A_STEP = 4, SHOWN = 900; // characters of an answer in a card
-const MISSING = `The text of this row is not in this page, which would be too large: inf show ${data.name} --serve has it.`;
+const missing = (what) => `The text of ${what} is not in this page, which would be too large: inf show ${data.name} --serve has it.`;
 let passing = []; // the numbers of the rows that pass the filters
 let asked = 0; // counts what was asked for, so that a late answer is dropped
 
@@ -33,7 +33,7 @@ const about = (place) =>
 
 function text(row) {
   const said = row && (row.messages || []).filter((message) => message.role === "assistant");
-  return row ? (said.length ? said[said.length - 1].content : row.preview) : MISSING;
+  return row ? (said.length ? said[said.length - 1].content : row.preview) : "not in this page";
 }
 
 // The beginning and the end, where an answer's result stands.
@@ -84,12 +84,14 @@ async function showPrompt(id, all = false) {
   if (its.length > 1) {
     const scores = its.map((step) => mean(bySteps.get(step).map((place) => rows.score[place])));
     const sizes = its.map((step) => bySteps.get(step).length);
-    made.append(chart("mean score of this prompt", its, scores, { rows: sizes, choose: chooseStep }) || "");
+    made.append(chart("mean score of this prompt", its, scores, { rows: sizes, choose: (step) => chooseStep(step, { prompt: id }) }) || "");
   }
   const mine = its.reduce((sum, step) => sum + bySteps.get(step).length, 0);
   const shown = element("p", "caption", `${taken.length} of ${counted(its.length, "step")}, ${places.length} of ${counted(mine, "answer")} `);
   if (places.length < mine) shown.append(button("Show all", () => showPrompt(id, true).catch(failed)));
   made.append(shown);
+  const lacking = places.filter((place) => !texts.get(place)).length;
+  if (lacking) made.append(element("p", "caption", missing(`${lacking} of these answers`)));
   const columns = element("div", "columns");
   for (const step of taken) {
     const column = element("div");
@@ -121,7 +123,7 @@ async function showRow(place) {
     showPrompt(id).catch(failed);
   }));
   const title = `step ${rows.step[place]} · ${about(place)}`;
-  replaceDetail(bar, row ? article(row, title) : element("p", "error", MISSING));
+  replaceDetail(bar, row ? article(row, title) : element("p", "error", missing("this answer")));
 }
 
 function replaceDetail(...made) {

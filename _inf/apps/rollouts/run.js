@@ -154,9 +154,10 @@ function filterAgain() {
   filter().catch(failed);
 }
 
-function chooseStep(step) {
+function chooseStep(step, shown = {}) {
   $("first").value = $("last").value = step;
-  filterAgain();
+  remember("pushState", shown);
+  filter(shown).catch(failed);
 }
 
 function failed(error) {
