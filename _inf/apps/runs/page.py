@@ -17,6 +17,7 @@ from _inf.types import JSON
 if TYPE_CHECKING:
     import pandas
 
+KEYS = 300  # characters of a row's keys, at least
 MOST_TEXT = 16 * 2**20  # characters of the rows in a page that is one file
 SCRIPTS = ("row.js", "chart.js", "answers.js", "run.js")
 # What answers.js shows of a prompt at first: answers of so many steps, and so many of each.
@@ -88,11 +89,12 @@ def _details(run: Run, prompts: list[int]) -> tuple[dict[int, JSON], dict[int, s
 
 
 def _no_more_than(text: int, table: pandas.DataFrame, prompts: list[int]) -> list[int]:
-    """Return the first places whose answers alone fill so many characters."""
+    """Return the first places whose answers, with the keys of their rows, fill so many characters
+    at least."""
     lengths, places = table["characters"].tolist(), []
     for place in dict.fromkeys(_in_order(table, prompts)):
         places.append(place)
-        text -= lengths[place]
+        text -= lengths[place] + KEYS
         if text < 0:
             break
     return places
