@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 import sys
@@ -204,3 +205,13 @@ def _with_texts(row: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
         if row.get(ids) is not None and row.get(texts) is None:
             row[texts] = [token.text for token in TokenTexts(tokenizer).add(row[ids])]
     return row
+
+
+def with_texts(rollout: Rollout, tokenizer: Tokenizer) -> Rollout:
+    """Return the row with the text of each id, where there is a tokenizer."""
+    if tokenizer is None:
+        return rollout
+    row = _with_texts(vars(rollout), tokenizer)
+    return dataclasses.replace(
+        rollout, prompt_texts=row["prompt_texts"], response_texts=row["response_texts"]
+    )

@@ -8,17 +8,19 @@ from __future__ import annotations
 import collections
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.apps.rollouts.row_files import check_name, rollouts_of_line, whole_file, with_reward
+from _inf.apps.rollouts.sources import with_texts
 from _inf.apps.rollouts.trainers import reader_of
 from _inf.apps.rollouts.trainers.reader import SCORE_IS, finite
 from _inf.apps.rollouts.trainers.whole_files import WHOLE, BrokenFile
 from _inf.errors import ConfigError
+from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +65,8 @@ class Index:
 
     places: of each row. table: `COLUMNS` of each row, and `length`: tokens if all rows have them,
         else characters. prompts: their texts. notes: sentences on what was left out. reward: the
-        name of the figure that is the reward; None: each row's own.
+        name of the figure that is the reward; None: each row's own. tokenizer: for the texts of
+        ids.
     """
 
     places: list[Place]
@@ -71,6 +74,7 @@ class Index:
     prompts: list[str]
     notes: list[str]
     reward: str | None
+    tokenizer: Tokenizer
     _last: tuple[Path, list[Rollout]] | None = field(default=None, repr=False)
 
     @property
@@ -78,14 +82,10 @@ class Index:
         """The unit of `length`."""
         return "characters" if self.table["tokens"].isna().any() else "tokens"
 
-    def read(self, places: Iterable[int]) -> dict[int, Rollout]:
-        """Read rows, by their numbers; a file of several once."""
-        rows = dict.fromkeys(places)
-        read = {number: self._row(self.places[number]) for number in sorted(rows, key=self._at)}
-        return {number: read[number] for number in rows}
-
-    def _at(self, number: int) -> Place:
-        return self.places[number]
+    def read(self, places: Iterable[int]) -> Iterator[tuple[int, Rollout]]:
+        """Yield rows with their numbers, those of a file one after another."""
+        for number in sorted({*places}, key=lambda number: self.places[number]):
+            yield number, self._row(self.places[number])
 
     def _row(self, place: Place) -> Rollout:
         changed = f"{place.name}: it changed since it was read"
@@ -101,16 +101,13 @@ class Index:
                 raise ConfigError(f"{changed}.")
             rows = whole_file(place.file)
             self._last = place.file, rows
-        return with_reward(rows[place.part], self.reward)
+        return with_texts(with_reward(rows[place.part], self.reward), self.tokenizer)
 
 
 def read_index(
-    paths: Sequence[Path],
-    count: Callable[[str], int] | None,
-    reward: str | None = None,
-    max_tokens: int | None = None,
+    paths: Sequence[Path], tokenizer: Tokenizer, reward: str | None, max_tokens: int | None
 ) -> Index:
-    """Read the files. count: the number of a text's tokens; None: text has no tokens. max_tokens:
+    """Read the files. tokenizer: counts the tokens of text; None: text has no tokens. max_tokens:
     the limit of an answer, where the rows do not say how they ended."""
     import pandas
 
@@ -123,8 +120,8 @@ def read_index(
     for path in paths:
         for place, row in _rows(path, notes, trainers):
             prompt, text, tokens = read_row(row)
-            if tokens is None and count is not None:
-                tokens = count(text)
+            if tokens is None and tokenizer is not None:
+                tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"])
             cut = _cut(row.finish_reason, tokens, max_tokens)
             same_prompt = prompts.setdefault(prompt, len(prompts))
             step = _step(row, path, places)
@@ -134,7 +131,7 @@ def read_index(
         raise ConfigError(" ".join([f"{paths[0].parent}: its files have no rows.", *notes]))
     table = pandas.DataFrame(figures, columns=COLUMNS)
     table = table.astype({"score": float, "tokens": float, "cut": "boolean"})
-    index = Index(places, table, list(prompts), notes + scores.notes(), reward)
+    index = Index(places, table, list(prompts), notes + scores.notes(), reward, tokenizer)
     table["length"] = table[index.unit]
     order = table["step"].argsort(kind="stable")
     index.places = [places[at] for at in order]

@@ -6,7 +6,7 @@ import collections
 import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.rollouts.page import filled, row_data
@@ -17,8 +17,8 @@ from _inf.types import JSON
 if TYPE_CHECKING:
     import pandas
 
-KEYS = 300  # characters of a row's keys, at least
 MOST_TEXT = 16 * 2**20  # characters of the rows in a page that is one file
+FIRST = 32  # rows that are read to see how large they are
 SCRIPTS = ("row.js", "chart.js", "answers.js", "run.js")
 # What answers.js shows of a prompt at first: answers of so many steps, and so many of each.
 STEPS, OF_A_STEP = 12, 4
@@ -57,13 +57,14 @@ def run_page(run: Run, *, served: int | None = None) -> str:
     return filled(data, "run.html", styles, SCRIPTS, asks_server=served is not None)
 
 
-def rows_of_page(run: Run, places: Iterable[int]) -> dict[int, dict[str, Any]]:
+def rows_of_page(run: Run, places: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Return rows as the page shows them, each with its line, by their numbers."""
-    rows = {place: row_data(row) for place, row in run.index.read(places).items()}
-    for place, row in rows.items():
+    rows = {}
+    for place, row in run.index.read(places):
+        rows[place] = row_data(row)
         at = run.index.places[place]
-        row["facts"].append(("line", f"{at.file.name}:{at.number}"))
-    return rows
+        rows[place]["facts"].append(("line", f"{at.file.name}:{at.number}"))
+    return {place: rows[place] for place in places}
 
 
 def _details(run: Run, prompts: list[int]) -> tuple[dict[int, JSON], dict[int, str]]:
@@ -73,31 +74,34 @@ def _details(run: Run, prompts: list[int]) -> tuple[dict[int, JSON], dict[int, s
     questions: dict[int, str] = {}
     left = MOST_TEXT
     numbers = run.index.table["prompt"].tolist()
-    rows = rows_of_page(run, _no_more_than(left, run.index.table, prompts))
-    for place, row in rows.items():
-        question = run.index.prompts[numbers[place]]
-        for message in row["messages"] or ():
-            if message["content"] == question:
-                message["content"] = None
-                left -= len(question) * (numbers[place] not in questions)
-                questions[numbers[place]] = question
-        left -= len(json.dumps(row))
-        if left < 0 and details:
-            break
-        details[place] = row
+    places = _once(_in_order(run.index.table, prompts))
+    while some := [*itertools.islice(places, _that_fit(left, len(details)))]:
+        for place, row in rows_of_page(run, some).items():
+            question = run.index.prompts[numbers[place]]
+            for message in row["messages"] or ():
+                if message["content"] == question:
+                    message["content"] = None
+                    left -= len(question) * (numbers[place] not in questions)
+                    questions[numbers[place]] = question
+            left -= len(json.dumps(row))
+            if left < 0 and details:
+                return details, questions
+            details[place] = row
     return details, questions
 
 
-def _no_more_than(text: int, table: pandas.DataFrame, prompts: list[int]) -> list[int]:
-    """Return the first places whose answers, with the keys of their rows, fill so many characters
-    at least."""
-    lengths, places = table["characters"].tolist(), []
-    for place in dict.fromkeys(_in_order(table, prompts)):
-        places.append(place)
-        text -= lengths[place] + KEYS
-        if text < 0:
-            break
-    return places
+def _that_fit(left: int, taken: int) -> int:
+    """Return how many rows more may fit: a first few, then as their size tells, and some more, so
+    that few files of many rows are read twice."""
+    return max(1, int(1.2 * taken * left / (MOST_TEXT - left))) if taken else FIRST
+
+
+def _once(places: Iterable[int]) -> Iterator[int]:
+    seen: set[int] = set()
+    for place in places:
+        if place not in seen:
+            seen.add(place)
+            yield place
 
 
 def _in_order(table: pandas.DataFrame, prompts: list[int]) -> Iterator[int]:

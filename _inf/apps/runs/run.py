@@ -36,7 +36,8 @@ class Rows(Sequence[Rollout]):
         if isinstance(at, slice):
             return Rows(self._index, self._places[at])
         number = self._places[at]
-        return self._index.read([number])[number]
+        ((_, row),) = self._index.read([number])
+        return row
 
 
 class Run:
@@ -101,7 +102,8 @@ def load_run(
 
     path: a folder that a trainer writes samples into (verl, TRL, slime, prime-rl, SkyRL:
         docs/your_run.md), or one of `save_rollouts` files; or a file, or several.
-    tokenizer: for lengths in tokens; without it, files without ids have characters.
+    tokenizer: for lengths in tokens, without which files without ids have characters; and for the
+        text of each id.
     reward: the score is this one of a row's `reward_scores` or other keys.
     max_tokens: the run's limit of an answer, such as verl's `data.max_response_length`. Answers of
         files that do not say how they ended count as cut if they have 98 % of it, as counted by the
@@ -116,11 +118,7 @@ def load_run(
     notes: list[str] = []
     files = files_of_run(paths, notes)
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-
-    def count(text: str) -> int:
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    index = read_index(files, None if tokenizer is None else count, reward, max_tokens)
+    index = read_index(files, tokenizer, reward, max_tokens)
     index.notes[:0] = notes
     if max_tokens is not None:
         index.notes.append(
