@@ -1,17 +1,20 @@
 """How long `inf show FOLDER` takes for a run of 200 steps with 1,024 rows, and its memory.
 
-python benchmarks/run_page.py [STEPS] [ROWS]
+python benchmarks/run_page.py [STEPS] [ROWS] [verl | TRL | slime]
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 import resource
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import inf
 from _inf.apps.runs.page import run_page
@@ -20,24 +23,59 @@ WORDS = "so we add the number of apples and multiply by price which gives the to
 SAMPLES = 8
 
 
-def write(folder: Path, steps: int, rows: int) -> None:
+Row: TypeAlias = dict[str, Any]
+
+
+def write(folder: Path, steps: int, rows: int, trainer: str) -> None:
     draw = random.Random(1)
     asked = [" ".join(draw.choices(WORDS, k=60)) for _ in range(rows // SAMPLES)]
     for step in range(1, steps + 1):
-        lines = []
+        made = []
         for prompt in asked:
             for _ in range(SAMPLES):
                 output = " ".join(draw.choices(WORDS, k=draw.randint(100, 300) + step))
                 score = float(draw.random() < step / steps)
-                row = {"input": prompt, "output": output, "gts": "7", "score": score, "step": step}
-                lines.append(json.dumps(row, ensure_ascii=False))
-        (folder / f"{step}.jsonl").write_text("\n".join(lines) + "\n")
+                made.append({"input": prompt, "output": output, "score": score, "step": step})
+        WRITERS[trainer](folder, step, made)
 
 
-def main(steps: int = 200, rows: int = 1024) -> None:
+def write_verl(folder: Path, step: int, rows: list[Row]) -> None:
+    lines = [json.dumps(row | {"gts": "7"}, ensure_ascii=False) for row in rows]
+    (folder / f"{step}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def write_trl(folder: Path, step: int, rows: list[Row]) -> None:
+    import pandas
+
+    table = pandas.DataFrame(rows).rename(columns={"input": "prompt", "output": "completion"})
+    table = table[["step", "prompt", "completion", "score"]].assign(length=1.0)  # two rewards
+    groups = table.groupby("prompt")["score"]
+    table["advantage"] = table["score"] - groups.transform("mean")
+    table.to_parquet(folder / f"completions_{step:05d}.parquet")
+
+
+def write_slime(folder: Path, step: int, rows: list[Row]) -> None:
+    import torch
+
+    samples = []
+    for row in rows:
+        words = row["output"].split()
+        ids = [50_000 + place % 100_000 for place in range(60 + len(words))]
+        sample = {"prompt": row["input"], "response": row["output"], "reward": row["score"]}
+        sample |= {"tokens": ids, "response_length": len(words), "status": "completed"}
+        samples.append(sample | {"rollout_log_probs": [-1 / (2 + each) for each in ids[60:]]})
+    torch.save({"rollout_id": step, "samples": samples}, folder / f"{step}.pt")
+
+
+WRITERS = {"verl": write_verl, "TRL": write_trl, "slime": write_slime}
+
+
+def main(steps: str = "200", rows: str = "1024", trainer: str = "verl") -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write(folder, steps, rows)
+        # Another process, so that its memory does not count.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
+            other.submit(write, folder, int(steps), int(rows), trainer).result()
         size = sum(file.stat().st_size for file in folder.iterdir())
         begin = time.perf_counter()
         run = inf.load_run(folder)
@@ -55,4 +93,4 @@ def main(steps: int = 200, rows: int = 1024) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:])

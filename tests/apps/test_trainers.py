@@ -25,8 +25,11 @@ import inf
 from _inf.apps.runs.page import run_page
 from _inf.apps.runs.server import ServedRun, create_app
 from _inf.errors import ConfigError
+from tests.apps import test_show
 from tests.support.json_lines import write
+from tests.support.tiny import tiny_model
 
+browser, opened = test_show.browser, test_show.opened
 FILES = Path(__file__).parent / "trainer_files"
 
 
@@ -124,7 +127,8 @@ def test_slime_samples_have_ids_mask_log_probs_and_how_they_ended(run: Any) -> N
     assert found.steps == [0, 1] and len(found) == 8
     assert tail(found.notes) == [
         "2 files rollout_data/*.pt, and not *eval_* (1); to see those, name the files.",
-        "The score is none, as rewards are acc and pred; --reward NAME takes one of them.",
+        "The score of 1 rows is none, as rewards are acc and pred; --reward NAME takes one of "
+        "them.",
     ]
     assert scores(found) == [0, 0, 0, 0, None, 0, 0.25, 0]  # 0.25 was a numpy number
     row = found.rows[0]
@@ -139,6 +143,22 @@ def test_slime_samples_have_ids_mask_log_probs_and_how_they_ended(run: Any) -> N
     (evals,) = (FILES / "slime").rglob("eval_1.pt")
     assert inf.load_run(evals).steps == [1]
     assert scores(inf.load_run(FILES / "slime", reward="acc"))[4] == 1
+
+
+def test_rows_with_ids_are_shown_as_text_and_with_a_tokenizer_token_by_token(opened: Any) -> None:
+    seen = opened(run_page(inf.load_run(FILES / "slime")))
+    seen.page.wait_for_selector(".card")
+    assert seen.texts(".question") == ["user\nQ 1\nassistant\n"]
+    seen.page.click(".card >> nth=0")
+    assert "call tool end" in seen.text("#detail .messages")
+    assert "Token ids" in seen.texts("#detail summary")
+
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model())
+    row = inf.load_run(FILES / "slime", tokenizer=tokenizer).rows[0]
+    assert row.response_texts is not None and len(row.response_texts) == 6
+    assert row.response_texts[0] == tokenizer.decode([4])
 
 
 class Runs:
@@ -176,7 +196,8 @@ def test_prime_rl_has_a_row_for_each_path_of_each_trace(run: Any) -> None:
         "2 files rollouts/step_*/train/effective/traces.jsonl, and not "
         "rollouts/step_*/train/all/traces.jsonl (2), "
         "rollouts/step_*/eval/effective/traces.jsonl (1); to see those, name the files.",
-        "The score is the weighted sum of correct and format; --reward NAME takes one of them.",
+        "The score of 7 rows is the weighted sum of correct and format; --reward NAME takes one of "
+        "them.",
     ]
     assert scores(found) == [1.1, 0.1, 0.1, None, 1.1, 1.1, 1.1, 1.1]
     row = found.rows[1]

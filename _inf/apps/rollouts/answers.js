@@ -79,7 +79,7 @@ async function showPrompt(id, all = false) {
   const made = document.createDocumentFragment();
   const first = texts.get(places[0]);
   const question = first && (first.messages || []).find((message) => message.role !== "assistant");
-  const whole = first && first.prompt ? first.prompt.join("") : question && question.content;
+  const whole = first && first.prompt && !first.ids_only ? first.prompt.join("") : question && question.content;
   made.append(inPieces("text not-sampled question", whole || previews[id]));
   if (its.length > 1) {
     const scores = its.map((step) => mean(bySteps.get(step).map((place) => rows.score[place])));

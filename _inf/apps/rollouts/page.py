@@ -105,6 +105,7 @@ def row_data(rollout: Rollout) -> dict[str, Any]:
         "prompt": _texts(rollout.prompt_texts, rollout.prompt_token_ids),
         "response": _texts(rollout.response_texts, rollout.response_ids),
         "ids": rollout.response_ids,
+        "ids_only": rollout.response_ids is not None and rollout.response_texts is None,
         "mask": rollout.response_mask,
         "unsampled": rollout.unsampled_at or [],
         "logprobs": None if logprobs is None else [round(logprob, 4) for logprob in logprobs],

@@ -139,7 +139,7 @@ function inPieces(kind, text) {
 }
 
 function messages(row) {
-  const details = folded(`Messages (${row.messages.length})`, messagesOpen || !row.response);
+  const details = folded(`Messages (${row.messages.length})`, messagesOpen || !row.response || row.ids_only);
   details.classList.add("messages");
   for (const message of row.messages) {
     const box = element("div", "message");
@@ -175,8 +175,14 @@ function article(row, title) {
   }
   made.append(facts(row));
   if (row.error) made.append(element("p", "error", row.error));
-  made.append(tokens(row));
-  if (row.messages) made.append(messages(row));
+  if (row.ids_only && row.messages) {
+    const ids = folded("Token ids", false);
+    ids.append(tokens(row));
+    made.append(messages(row), ids);
+  } else {
+    made.append(tokens(row));
+    if (row.messages) made.append(messages(row));
+  }
   for (const [title, text] of row.folded) {
     const details = folded(title, false);
     details.append(element("pre", "", text));

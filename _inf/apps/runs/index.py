@@ -151,14 +151,16 @@ class _Scores:
     def __init__(self, name: str | None) -> None:
         self._name = name
         self._no_numbers: collections.Counter[str] = collections.Counter()
-        self._are: set[str] = set()
+        self._are: collections.Counter[str] = collections.Counter()
+        self._rows = 0
         self._names: set[str] = set()
 
     def of(self, row: Rollout) -> float | None:
         reward = with_reward(row, self._name).reward
+        self._rows += 1
         self._names |= {*(row.reward_scores or ()), *row.extra}
         if self._name is None and (meaning := row.extra.get(SCORE_IS)) is not None:
-            self._are.add(meaning)
+            self._are[meaning] += 1
         elif self._name is None and reward is None and row.extra.get("score") is not None:
             self._no_numbers[type(row.extra["score"]).__name__] += 1
         return reward
@@ -168,10 +170,14 @@ class _Scores:
             raise ConfigError.of(
                 "reward", f"no row has {self._name}; they have {', '.join(sorted(self._names))}."
             )
-        return [
+        notes = [
             f"{rows} rows have a score of type {kind}, which counts as none."
             for kind, rows in self._no_numbers.items()
-        ] + [f"The score is {each}; --reward NAME takes one of them." for each in sorted(self._are)]
+        ]
+        for meaning, rows in self._are.items():
+            of_some = "" if rows == self._rows else f" of {rows} rows"
+            notes.append(f"The score{of_some} is {meaning}; --reward NAME takes one of them.")
+        return notes
 
 
 def parsed(line: bytes, where: str) -> Mapping[str, object]:
