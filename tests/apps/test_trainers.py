@@ -295,6 +295,14 @@ def test_what_is_broken_or_of_another_kind_is_named(tmp_path: Path) -> None:
         ConfigError, match=r"a\.parquet: it has none of .* TRL step, prompt.*question"
     ):
         inf.load_run(tmp_path / "data")
+    skyrl = {"input_prompt": "Q", "score": 1.0}
+    for wrong in (
+        {**skyrl, "output_response": 5},
+        {**skyrl, "output_response": "", "score": ["x"]},
+    ):
+        write(tmp_path / "wrong.jsonl", [wrong])
+        with pytest.raises(ConfigError, match="line 1: it has the keys of SkyRL's rows, but not"):
+            inf.load_run(tmp_path / "wrong.jsonl")
     for name, why in (("a.jsonl.gz", "gunzip"), ("b.pkl", "to load a pickle is to run")):
         (tmp_path / name).touch()
         with pytest.raises(ConfigError, match=why):

@@ -22,7 +22,7 @@ def show(
         list[Path],
         typer.Argument(
             metavar="FILE [OTHER] | FOLDER",
-            help="JSON lines: rollouts, one or two files side by side; or a trainer's folder.",
+            help="Rollouts or a trainer's samples, one or two files side by side; or its folder.",
         ),
     ],
     out: Annotated[

@@ -12,7 +12,7 @@ from _inf.apps.rollouts.trainers.skyrl import SKYRL
 from _inf.apps.rollouts.trainers.slime import SLIME
 from _inf.apps.rollouts.trainers.trl import TRL
 from _inf.apps.rollouts.trainers.verl import VERL
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, shown
 
 # A folder is of the first one of which it has files; the last three may stand in any folder.
 READERS = (EPISODES, TRACES, SKYRL, SLIME, TRL, VERL)
@@ -38,7 +38,10 @@ def reader_of(piece: object, suffix: str = ".jsonl") -> Reader | None:
 def rollouts_of(reader: Reader, piece: Piece, row_id: str, where: str) -> list[Rollout]:
     """Return the rows of a piece. where: begins an error."""
     try:
-        return reader.read(piece, row_id)
+        rows = reader.read(piece, row_id)
+        if others := [row.completion for row in rows if not isinstance(row.completion, str | None)]:
+            raise TypeError(f"an answer is {shown(others[0])}")
+        return rows
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as failure:
         if isinstance(failure, ConfigError):
             raise ConfigError(f"{where}: {failure}") from None
