@@ -247,6 +247,11 @@ def test_two_folders_are_compared_at_each_step_that_both_have(
 
     begin = compare_runs(folder / "1.jsonl", folder)  # the first step with each one
     assert [mean.difference for mean in begin.by_step.values()] == [0, 0.25, 0.5]
+    for step in range(100, 220):
+        write(folder / f"{step}.jsonl", rows_of_step(step))
+    table = compare_runs(folder / "1.jsonl", folder).table().splitlines()
+    shown = [line.split()[0] for line in table[3:]]
+    assert shown[:41] == ["10", *map(str, range(102, 220, 3))] and "82 more steps" in table[44]
     for step in (2, 10):
         (other / f"{step}.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"no prompt in common that both scored\. Steps of A"):
