@@ -221,12 +221,12 @@ class InferenceEngine:
         self, forms: Sequence[Form], params: GenerateParams, indexes: Sequence[int]
     ) -> PreparedCall:
         """Check the keywords, then render and tokenize. indexes: the prompts' numbers."""
-        rows = any(isinstance(form, Prompt) for form in forms) or None
-        check_supported(self._backend, {**params, "generate(row)": rows})
+        check_supported(self._backend, params)
         sampling = resolve(
             params, self.config.rollout, indexes, self.model, self._configured.keywords
         )
-        if rows:
+        if any(isinstance(form, Prompt) for form in forms):
+            check_supported(self._backend, {"generate(row)": True})
             from _inf.parts.continued.calls import continued
 
             sampling = continued(sampling, forms, self.model.limits)

@@ -16,7 +16,7 @@ from _inf.apps.tool_choice import call_schema, check_strict, forces
 from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError
 from _inf.parts.typed import GenerateParams
-from _inf.request.keywords import OF_CHATS, checked
+from _inf.request.keywords import KEYWORDS, OF_CHATS
 from _inf.request.prompts import Form, LaterTurn, normalize
 from _inf.request.sampling import Sampling
 from _inf.request.seeds import prompt_seed, sample_seed
@@ -109,7 +109,7 @@ def rendered_call(
     params = {"n": 1, "seed": None, **keywords, "progress": False}
     for name in ("n", "seed", "max_tokens"):
         if params.get(name) is not None:
-            params[name] = checked(name, params[name])
+            params[name] = KEYWORDS[name].checked(name, params[name])
     rules = shown_rules(engine, params)
     template = cast(ToolTemplate, rules.template)
     most, side = params.pop("max_tokens", None), params.pop("truncate_prompt", None)
@@ -133,8 +133,9 @@ def shown_rules(engine: InferenceEngine, params: JSON) -> Rules:
     """Return the rules with the call's tools; takes the keywords of its template out of
     `params`."""
     tools = shown_tools(params.pop("tools", []))
-    given = {name: checked(name, params.pop(name)) for name in OF_CHATS if name in params}
-    kwargs = Sampling(n=1, params=[], turns=[], **given).template_kwargs
+    names = [name for name in OF_CHATS if name in params]
+    given = {name: KEYWORDS[name].checked(name, params.pop(name)) for name in names}
+    kwargs = Sampling(n=1, params=[], **given).template_kwargs
     if not params.pop("add_generation_prompt", True):
         kwargs = {**kwargs, "add_generation_prompt": False}
     rules = rules_for(tools, kwargs, engine.config, engine.model)

@@ -11,7 +11,7 @@ from _inf.apps.openai_requests import NamedTool
 from _inf.errors import ConfigError, shown
 from _inf.parts.grammars import Grammar
 from _inf.parts.grammars.schemas import embedded
-from _inf.request.keywords import checked
+from _inf.request.keywords import KEYWORDS
 from _inf.runtime import quiet
 from _inf.tools.json_schemas import argument_fault
 from _inf.types import JSON, Tool, ToolCall
@@ -56,7 +56,7 @@ def _parameters(tool: Tool, where: str) -> JSON:
         del parameters["strict"]
     try:
         with quiet.no_warnings("json_schema"):  # the whole schema of a call has its own
-            checked("json_schema", parameters)
+            KEYWORDS["json_schema"].checked("json_schema", parameters)
     except ConfigError as failure:
         reason = str(failure).removeprefix("json_schema")
         raise ConfigError(f"{where}{reason}", key=where) from None

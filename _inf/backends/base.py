@@ -204,7 +204,19 @@ class Adapting(Backend):
         return await change()
 
 
-# The features that are abilities.
+# The features that calls need in addition to `generate`.
+CALLS: Mapping[str, Sequence[str]] = {
+    "stream": ["stream()"],
+    "score": ["score()"],
+    "token_ids": ["rollout_batch()", "serve()"],
+    "update_weights": ["update_weights()"],
+    "continued_rows": ["generate(row)"],
+    "pause": ["pause()", "resume()", "reset_prefix_cache()"],
+    "sleep": ["sleep()", "wake_up()"],
+    "logits": ["get_logits()"],
+    "adapters": ["load_adapter()", "unload_adapter()"],
+}
+# Those that are abilities.
 ABILITIES: Mapping[str, type] = {
     "score": Scoring,
     "logits": Logits,

@@ -5,49 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from _inf.backends.base import CALLS, Backend
 from _inf.errors import ConfigError
 from _inf.parts.found import PARTS
 from _inf.request.keywords import KEYWORDS
 
 if TYPE_CHECKING:
-    from _inf.backends.base import Backend
     from _inf.backends.description import BackendDescription, Mode
     from _inf.types import SamplingParams
 
-# The features that calls need in addition to `generate`; a keyword names the one that it needs.
-CALLS: Mapping[str, Sequence[str]] = {
-    "stream": ["stream()"],
-    "score": ["score()"],
-    "token_ids": ["rollout_batch()", "serve()"],
-    "update_weights": ["update_weights()"],
-    "continued_rows": ["generate(row)"],
-    "pause": ["pause()", "resume()", "reset_prefix_cache()"],
-    "sleep": ["sleep()", "wake_up()"],
-    "logits": ["get_logits()"],
-    "adapters": ["load_adapter()", "unload_adapter()"],
-}
 # Each feature with the calls and keywords that need it, and their values that do not.
 FEATURES: dict[str, dict[str, object]] = {name: dict.fromkeys(CALLS[name]) for name in CALLS}
 for _name, _keyword in KEYWORDS.items():
     if _keyword.feature:
         FEATURES.setdefault(_keyword.feature, {})[_name] = _keyword.neutral
+NEEDED = {name: feature for feature, names in FEATURES.items() for name in names}
 
 
 def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
     """Refuse calls in a fork, and calls and keywords, by name, whose feature the backend lacks."""
     backend.check_process()
-    for feature in sorted(FEATURES.keys() - backend.supports):
-        for name, neutral in FEATURES[feature].items():
-            if name in asked and asked[name] is not None and asked[name] != neutral:
-                from _inf.backends.registry import BACKENDS
+    for name, value in asked.items():
+        feature = NEEDED.get(name)
+        if feature is None or feature in backend.supports:
+            continue
+        if value is not None and value != FEATURES[feature][name]:
+            from _inf.backends.registry import BACKENDS
 
-                offers = [mode for each in BACKENDS for mode in _first_mode(each, feature)]
-                others = " or ".join(mode.name for mode in offers if mode.name != backend.name)
-                does = f"; rollout.name: {others} does" if others else ""
-                instead = "".join(part.instead for part in PARTS if feature in part.features())
-                raise ConfigError.of(
-                    name, f"the backend {backend.name} does not offer it{does}.{instead}"
-                )
+            offers = [mode for each in BACKENDS for mode in _first_mode(each, feature)]
+            others = " or ".join(mode.name for mode in offers if mode.name != backend.name)
+            does = f"; rollout.name: {others} does" if others else ""
+            instead = "".join(part.instead for part in PARTS if feature in part.features())
+            raise ConfigError.of(
+                name, f"the backend {backend.name} does not offer it{does}.{instead}"
+            )
 
 
 def check_parts(backend: object, params: Sequence[SamplingParams]) -> None:

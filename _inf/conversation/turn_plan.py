@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from _inf.config import Config
 from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, rules_for
 from _inf.errors import ConfigError, did_you_mean, shown
-from _inf.request.keywords import refuse
+from _inf.request.keywords import refuse, refuse_beside_loop
 from _inf.request.sampling import Sampling
 from _inf.turns import TurnOptions
 from _inf.types import ModelInfo, Tool
@@ -42,6 +42,7 @@ def plan_turns(
     """
     tools = configured.tools if sampling.tools is None else sampling.tools
     loops: Sequence[Loop] = ()
+    refuse_beside_loop(sampling.asked)
     if "agent_loop" in sampling.asked:
         tools = []
         loops = configured.agent_loops(config).of_call(sampling, config, model)

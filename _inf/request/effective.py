@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from _inf.config import RolloutConfig
 from _inf.parts.part import values_of
-from _inf.request.keywords import FILTERS, KEYWORDS
+from _inf.request.keywords import FILTERS, KEYWORDS, refuse_beside_loop
 from _inf.request.sampling import ASK_TO_SAMPLE, resolve
 from _inf.request.values import MAX_INT32
 from _inf.types import Limits, ModelInfo
@@ -28,7 +28,7 @@ def greedy_unless_asked(params: dict[str, object]) -> None:
 
 def check_params(params: Mapping[str, object], config: RolloutConfig) -> None:
     """Refuse keywords that are wrong for every engine, without starting one."""
-    resolve(params, config, range(0), ANY_MODEL, config.agent.keywords)
+    refuse_beside_loop(resolve(params, config, range(0), ANY_MODEL, config.agent.keywords).asked)
 
 
 def effective_params(params: Mapping[str, object], rollout: RolloutConfig) -> dict[str, object]:

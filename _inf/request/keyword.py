@@ -8,6 +8,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
+from _inf.errors import at_fault
+from _inf.request.values import MAX_INT32
+
 # turns: whose rows may have several answers. loop request: what the code of an agent loop itself
 # asks for. continued row: with a row as a prompt.
 CallKind: TypeAlias = Literal[
@@ -84,6 +87,12 @@ class Keyword:
         for name, wider in {"list[": "Sequence[", "dict[": "Mapping[", "typing.": ""}.items():
             one = one.replace(name, wider)
         return f"{one} | Sequence[{one} | None] | None" if self.per_prompt else f"{one} | None"
+
+    def checked(self, name: str, value: object, vocabulary: int = MAX_INT32) -> Any:
+        """Return a value in plain Python types, or raise `ConfigError` about the keyword `name`."""
+        more = {"vocabulary": vocabulary} if self.of_tokens else {}
+        with at_fault(key=name):
+            return self.check(name, value, **more)
 
     def asks(self, value: object) -> bool:
         """Whether a value changes anything."""

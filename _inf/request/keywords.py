@@ -8,10 +8,10 @@ import inspect
 import threading
 from collections.abc import Callable, Container, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from _inf.config.sections import MAX_SAMPLES
-from _inf.errors import ConfigError, at_fault
+from _inf.errors import ConfigError
 from _inf.parts.found import PARTS, entries
 from _inf.request import values
 from _inf.request.keyword import NOT_IN_TURNS, CallKind, ChatKind, Keyword
@@ -237,20 +237,20 @@ FILTERS = [name for name, keyword in KEYWORDS.items() if keyword.filters]
 OF_CHATS = [name for name, keyword in KEYWORDS.items() if keyword.of_chats]
 
 
-def checked(name: str, value: object, vocabulary: int = values.MAX_INT32) -> Any:
-    """Return a keyword's value in plain Python types, or raise `ConfigError`."""
-    keyword = KEYWORDS[name]
-    more = {"vocabulary": vocabulary} if keyword.of_tokens else {}
-    with at_fault(key=name):
-        return keyword.check(name, value, **more)
-
-
 def refuse(kind: CallKind | ChatKind, asked: Container[str], otherwise: str = "") -> None:
     """Raise `ConfigError` for the first keyword that is asked for and that this kind of call cannot
     have. otherwise: what is said of a keyword whose row says nothing."""
     for name, row in KEYWORDS.items():
         if name in asked and kind in row.refused:
             raise ConfigError.of(name, f"{row.refused[kind] or otherwise}.")
+
+
+def refuse_beside_loop(asked: Container[str]) -> None:
+    """Refuse what an agent loop cannot have, if one is asked for."""
+    if "agent_loop" in asked:
+        refuse("agent loop", asked)
+        leave = "leave agent_loop out, or pass tools=[] for no default one"
+        refuse("turns", asked, f"cannot be used with agent_loop; {leave}")
 
 
 @functools.cache

@@ -14,9 +14,10 @@ from _inf.errors import ConfigError
 from _inf.parts.found import PARTS
 from _inf.parts.part import Part
 from _inf.parts.typed import GenerateParams
-from _inf.request.keywords import FILTERS, KEYWORDS, PER_PROMPT, checked, refuse
+from _inf.request.keywords import FILTERS, KEYWORDS, PER_PROMPT
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.template import CONTINUED
+from _inf.request.turn_keywords import TURN_KEYWORDS
 from _inf.turns import TurnOptions
 from _inf.types import ModelInfo, SamplingParams, Side, Tool, as_list
 
@@ -29,14 +30,12 @@ PART_OF = {keyword: part for part in PARTS for keyword in part.keywords}
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """A call's resolved keywords: `params` and `turns` per prompt, the other fields for the whole
-    call. asked: the keywords with another value than the one that changes nothing, for any
-    prompt."""
+    """A call's resolved keywords: `params` and `values` per prompt, the other fields for the whole
+    call. values: all that were given, checked; those of a call without prompts too."""
 
     n: int
     params: list[SamplingParams]
-    turns: list[TurnOptions]
-    asked: frozenset[str] = frozenset()
+    values: Sequence[Mapping[str, Any]] = ()
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     chat_template: str | None = None  # None: the model's
@@ -47,11 +46,22 @@ class Sampling:
     tools: list[Tool] | None = None  # None: the config's
     truncate_prompt: Side | None = None  # None: the config's
 
+    @functools.cached_property
+    def asked(self) -> frozenset[str]:
+        """The keywords with another value than the one that changes nothing, for any prompt."""
+        given = (item for each in self.values for item in each.items())
+        return frozenset(name for name, value in given if KEYWORDS[name].asks(value))
+
+    @functools.cached_property
+    def turns(self) -> list[TurnOptions]:
+        """How each prompt's rows take their turns."""
+        return [TurnOptions(**_fields_of(TurnOptions, each)) for each in self.values]
+
     def has_turns(self, tools: Sequence[Tool]) -> bool:
-        """Whether a prompt has a keyword of conversations, agent loops or environments, or the
-        model sees tools. tools: the config's."""
+        """Whether a prompt has a keyword of rows with turns, or the model sees tools. tools: the
+        config's."""
         ours = tools if self.tools is None else self.tools
-        return bool(ours) or any(options != TurnOptions() for options in self.turns)
+        return bool(ours) or not self.asked.isdisjoint(TURN_KEYWORDS)
 
     @property
     def same_samples(self) -> str:
@@ -128,61 +138,45 @@ def resolve(
     given = _given(params)
     listed = _listed(given, len(prompts))
     vocabulary = model.limits.vocabulary
-    shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
-    default = {} if "tools" in given else without_tools
-    differ = bool(listed) and bool(prompts)
-    if differ:
-        of_prompts = [
-            _of_prompt(place, index, listed, shared, config, model)
-            for place, index in enumerate(prompts)
-        ]
+    shared: dict[str, Any] = {} if "tools" in given else dict(without_tools)
+    for name, value in given.items():
+        if name not in listed:
+            shared[name] = KEYWORDS[name].checked(name, value, vocabulary)
+    if listed and prompts:
+        values, all_params = _of_prompts(listed, shared, config, prompts, model)
     else:  # all prompts have the same, which is checked once
-        of_prompts = [(_params(shared, config, model), shared)]
-    all_params = [params for params, _ in of_prompts]
-    values = [{**default, **own} for _, own in of_prompts]
-    turns = [TurnOptions(**_fields_of(TurnOptions, each)) for each in values]
-    asked = frozenset(
-        name for each in values for name, value in each.items() if KEYWORDS[name].asks(value)
-    )
-    of_call = {"n": config.n, **_fields_of(Sampling, shared), "asked": asked}
-    _check_together(asked, all_params, of_call["n"])
-    if not differ:
-        all_params, turns = all_params * len(prompts), turns * max(1, len(prompts))
+        values = [shared] * max(1, len(prompts))
+        all_params = [_params(shared, config, model)] * len(prompts)
     if "seed" in shared:
         all_params = [
             dataclasses.replace(params, seed=prompt_seed(shared["seed"], index))
             for index, params in zip(prompts, all_params, strict=True)
         ]
-    return Sampling(params=all_params, turns=turns, **of_call)
+    of_call = {"n": config.n, **_fields_of(Sampling, shared)}
+    return Sampling(params=all_params, values=values, **of_call)
 
 
-def _check_together(asked: frozenset[str], params: Sequence[SamplingParams], n: int) -> None:
-    """Refuse keywords that do not go with so many samples of a prompt, or with an agent loop."""
-    for part in (part for each in params for part in each.parts):
-        part.check_samples(n)
-    if "agent_loop" in asked:
-        refuse("agent loop", asked)
-        leave = "leave agent_loop out, or pass tools=[] for no default one"
-        refuse("turns", asked, f"cannot be used with agent_loop; {leave}")
-
-
-def _of_prompt(
-    place: int,
-    index: int,
+def _of_prompts(
     listed: Mapping[str, Sequence[object]],
     shared: Mapping[str, object],
     config: RolloutConfig,
+    prompts: Sequence[int],
     model: ModelInfo,
-) -> tuple[SamplingParams, dict[str, Any]]:
-    """Return the parameters of a prompt that has values of its own, and all of its values."""
-    values = dict(shared)
-    try:
-        for name, of_prompts in listed.items():
-            if (value := of_prompts[place]) is not None:
-                values[name] = checked(name, value, model.limits.vocabulary)
-        return _params(values, config, model), values
-    except ConfigError as failure:
-        raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
+) -> tuple[list[dict[str, Any]], list[SamplingParams]]:
+    """All values and the parameters of each prompt, where some are listed."""
+    all_values, all_params = [], []
+    for place, index in enumerate(prompts):
+        values = dict(shared)
+        try:
+            for name, of_prompts in listed.items():
+                if (value := of_prompts[place]) is not None:
+                    values[name] = KEYWORDS[name].checked(name, value, model.limits.vocabulary)
+            all_params.append(_params(values, config, model))
+        except ConfigError as failure:
+            why = f"{failure} (prompt {index})"
+            raise ConfigError(why, key=failure.key, index=index) from None
+        all_values.append(values)
+    return all_values, all_params
 
 
 def _fields_of(kind: type, values: Mapping[str, object]) -> dict[str, Any]:
@@ -198,8 +192,8 @@ def _given(params: Mapping[str, object]) -> dict[str, object]:
             raise ConfigError.of(name, f"unknown keyword{instead}")
         if value is not None:
             listed = as_list(value)
-            of_lists = name in PER_PROMPT and PER_PROMPT[name].is_list
             if isinstance(listed, list):
+                of_lists = name in PER_PROMPT and PER_PROMPT[name].is_list
                 value = [as_list(each) for each in listed] if of_lists else listed
             given[name] = value
     return given
@@ -248,6 +242,7 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
             "min_tokens", f"{params.min_tokens} is above max_tokens, {params.max_tokens}."
         )
     for part in parts:
+        part.check_samples(given.get("n", config.n))
         for key, why in part.contradictions(params, model):
             raise ConfigError.of(key, why)
     return params

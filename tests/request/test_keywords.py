@@ -9,7 +9,7 @@ import pytest
 from _inf.backends.features import FEATURES
 from _inf.backends.registry import MODES
 from _inf.parts.found import PARTS
-from _inf.request.keywords import KEYWORDS, PER_PROMPT, checked
+from _inf.request.keywords import KEYWORDS, PER_PROMPT
 from _inf.request.sampling import Sampling
 from _inf.turns import TurnOptions
 from _inf.types import SamplingParams
@@ -32,4 +32,4 @@ def test_neutral_value_is_one_that_the_keyword_takes(name):
     keyword = KEYWORDS[name]
     if keyword.feature:
         neutral = FEATURES[keyword.feature][name]
-        assert neutral is None or checked(name, neutral) == neutral
+        assert neutral is None or keyword.checked(name, neutral) == neutral

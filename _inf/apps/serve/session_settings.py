@@ -11,7 +11,7 @@ from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.error_responses import by_field
 from _inf.config.other_names import hint
 from _inf.errors import ConfigError
-from _inf.request.keywords import PER_PROMPT, checked
+from _inf.request.keywords import PER_PROMPT
 from _inf.types import JSON
 
 # The parameters that a session may set for all of its requests.
@@ -42,7 +42,8 @@ class SessionSettings(RequestBody):
                 raise ConfigError.of(f"sampling.{name}", f"a session cannot set it{instead}")
         with by_field({name: f"sampling.{name}" for name in self.sampling}):
             sampling = {
-                name: checked(name, value, vocabulary) for name, value in self.sampling.items()
+                name: PER_PROMPT[name].checked(name, value, vocabulary)
+                for name, value in self.sampling.items()
             }
         return self.model_copy(update={"sampling": sampling})
 

@@ -71,8 +71,11 @@ class Call:
             return None
 
     def broadcast(self, data: list[object]) -> list[object]:
-        answer = (data, self.rows)
-        data, self.rows = self.ranks.from_first_rank(self.asked, answer, self.failure)
+        if self.ranks.size > 1:
+            answer = (data, self.rows)
+            data, self.rows = self.ranks.from_first_rank(self.asked, answer, self.failure)
+        elif self.failure is not None:
+            raise self.failure
         return data
 
 

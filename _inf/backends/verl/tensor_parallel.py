@@ -45,17 +45,17 @@ class Ranks:
         return shared
 
     def from_first_rank(self, call: str, value: object, failure: BaseException | None) -> Any:
-        """Send the first rank's value or failure to every rank. call: what this rank is doing."""
+        """Send the first rank's value or failure to every rank of several. call: what this rank is
+        doing."""
         theirs: str | None = call
         error = None
-        if self.size > 1:
-            sent: list[bytes | None] = [None]
-            if self.first:
-                sent[0], failure = _message(call, value, failure)
-            with _meeting(failure):
-                dist.broadcast_object_list(sent, src=self._ranks[0], group=self._group)
-            if not self.first:
-                theirs, value, error = pickle.loads(sent[0]) if sent[0] else (None, None, None)
+        sent: list[bytes | None] = [None]
+        if self.first:
+            sent[0], failure = _message(call, value, failure)
+        with _meeting(failure):
+            dist.broadcast_object_list(sent, src=self._ranks[0], group=self._group)
+        if not self.first:
+            theirs, value, error = pickle.loads(sent[0]) if sent[0] else (None, None, None)
         if failure is not None:
             raise failure
         if theirs != call:

@@ -9,7 +9,7 @@ from typing import Any
 from _inf.config.other_names import hint
 from _inf.errors import ConfigError, shown
 from _inf.parts.part import values_of
-from _inf.request.keywords import KEYWORDS, checked
+from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import PART_OF, parts_of
 from _inf.types import ModelInfo, SamplingParams
 
@@ -55,7 +55,7 @@ def request_params(
                 f"sampling_params.{key}", f"a request of an agent loop cannot have it{instead}"
             )
         if key != "logprobs" and value is not None:
-            values[name] = checked(name, value, model.limits.vocabulary)
+            values[name] = KEYWORDS[name].checked(name, value, model.limits.vocabulary)
     if isinstance(logprobs := given.get("logprobs"), int) and logprobs > 1:
         raise ConfigError.of(
             "sampling_params.logprobs",

@@ -12,7 +12,6 @@ from _inf.parts.failures import failures
 from _inf.request.call import PreparedCall
 from _inf.request.prompts import Form, form_of, listed_prompts
 from _inf.request.sampling import listed_values
-from _inf.turns import TurnOptions
 from _inf.types import Prompt, Report, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
@@ -60,12 +59,10 @@ def _noted(index: int, refused: dict[int, str]) -> Iterator[None]:
 
 def _with_refused(call: PreparedCall, refused: Mapping[int, str], size: int) -> CallWithRefused:
     prompts = [Prompt([], index=index) for index in range(size)]
-    params, turns = [SamplingParams(max_tokens=1)] * size, [TurnOptions()] * size
-    # Also without a prompt there are options of turns.
-    kept = zip(call.prompts, call.sampling.params, call.sampling.turns, strict=False)
-    for prompt, own, options in kept:
-        prompts[prompt.index], params[prompt.index], turns[prompt.index] = prompt, own, options
-    sampling = dataclasses.replace(call.sampling, params=params, turns=turns)
+    params = [SamplingParams(max_tokens=1)] * size
+    for prompt, own in zip(call.prompts, call.sampling.params, strict=True):
+        prompts[prompt.index], params[prompt.index] = prompt, own
+    sampling = dataclasses.replace(call.sampling, params=params)
     return CallWithRefused(prompts, sampling, call.template, call, refused)
 
 
