@@ -99,8 +99,7 @@ class Sampling:
 
     @functools.cached_property
     def rows(self) -> list[SamplingParams]:
-        """Each row's parameters, prompt-major; each sample gets its own seed, or beam. The
-        first sample has the prompt's."""
+        """Each row's parameters, prompt-major. The first sample of a prompt has its seed."""
         if self.n == 1:
             return self.params
         return [_of_sample(params, sample) for params in self.params for sample in range(self.n)]
@@ -135,13 +134,10 @@ def resolve(
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
     engine itself reads only `config.json` or `generation_config.json`, not both.
     """
-    given = _given(params)
-    listed = _listed(given, len(prompts))
-    vocabulary = model.limits.vocabulary
+    given, listed = _given(params, len(prompts))
     shared: dict[str, Any] = {} if "tools" in given else dict(without_tools)
     for name, value in given.items():
-        if name not in listed:
-            shared[name] = KEYWORDS[name].checked(name, value, vocabulary)
+        shared[name] = KEYWORDS[name].checked(name, value, model.limits.vocabulary)
     if listed and prompts:
         values, all_params = _of_prompts(listed, shared, config, prompts, model)
     else:  # all prompts have the same, which is checked once
@@ -183,44 +179,41 @@ def _fields_of(kind: type, values: Mapping[str, object]) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
-def _given(params: Mapping[str, object]) -> dict[str, object]:
-    """The keywords that have a value, with lists in place of arrays."""
-    given = {}
+def _given(
+    params: Mapping[str, object], prompts: int
+) -> tuple[dict[str, object], dict[str, Sequence[object]]]:
+    """The keywords that have one value, and the lists of those with one per prompt; with lists in
+    place of arrays."""
+    given: dict[str, object] = {}
+    listed: dict[str, Sequence[object]] = {}
     for name, value in params.items():
         if name not in KEYWORDS:
-            instead = hint(name, KEYWORDS) or "."
-            raise ConfigError.of(name, f"unknown keyword{instead}")
+            raise ConfigError.of(name, f"unknown keyword{hint(name, KEYWORDS) or '.'}")
+        value = as_list(value)
+        if isinstance(value, list | tuple) and name in PER_PROMPT:
+            value = [as_list(each) for each in value]
+            if not PER_PROMPT[name].is_list or _has_lists(value):
+                listed[name] = value
+                continue
         if value is not None:
-            listed = as_list(value)
-            if isinstance(listed, list):
-                of_lists = name in PER_PROMPT and PER_PROMPT[name].is_list
-                value = [as_list(each) for each in listed] if of_lists else listed
             given[name] = value
-    return given
+    for name, values in listed.items():
+        if len(values) != prompts:
+            raise ConfigError.of(
+                name,
+                f"a list of {len(values)} values for {prompts} prompts; "
+                "give one value for all, or one per prompt.",
+            )
+    return given, listed
+
+
+def _has_lists(values: Sequence[object]) -> bool:
+    return bool(values) and all(isinstance(each, list | tuple | None) for each in values)
 
 
 def listed_values(params: Mapping[str, object], prompts: int) -> dict[str, Sequence[object]]:
     """The keywords with one value per prompt."""
-    return _listed(_given(params), prompts)
-
-
-def _listed(given: Mapping[str, object], prompts: int) -> dict[str, Sequence[object]]:
-    """Return the lists with one value per prompt."""
-    listed: dict[str, Sequence[object]] = {}
-    for name, value in given.items():
-        if name not in PER_PROMPT or not isinstance(value, list | tuple):
-            continue
-        lists = value and all(isinstance(each, list | tuple | None) for each in value)
-        if PER_PROMPT[name].is_list and not lists:
-            continue
-        if len(value) != prompts:
-            raise ConfigError.of(
-                name,
-                f"a list of {len(value)} values for {prompts} prompts; "
-                "give one value for all, or one per prompt.",
-            )
-        listed[name] = value
-    return listed
+    return _given(params, prompts)[1]
 
 
 def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -> SamplingParams:
@@ -271,7 +264,7 @@ def _temperature(given: Mapping[str, Any], config: RolloutConfig, parts: Sequenc
     asked = {
         name: given[name]
         for name in ASK_TO_SAMPLE
-        if name in given and not (name in FILTERS and not KEYWORDS[name].asks(given[name]))
+        if name in given and KEYWORDS[name].asks(given[name])
     }
     if greedy and given.get("do_sample"):
         asked["do_sample"] = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from _inf.errors import PromptError, check_unicode
 from _inf.request.message_forms import (
@@ -32,16 +32,9 @@ CONTINUED = "continue_final_message"
 class Template:
     """A tokenizer's chat template with the keywords of one call."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        kwargs: Mapping[str, object] | None = None,
-        *,
-        eos_token_ids: Collection[int] = (),
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, kwargs: Mapping[str, object] | None = None) -> None:
         self._tokenizer = tokenizer
         self._kwargs = dict(kwargs or {})
-        self._eos_ids = set(eos_token_ids)
         own = self._kwargs.get("chat_template", tokenizer.chat_template)
         self._has_template = own is not None
         self._warned = False
@@ -96,9 +89,10 @@ class Template:
 
     def given(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, object]]:
         """Return the messages and the further keywords that the template gets."""
-        messages = self._by_developers(messages)
-        if any(message.get("tool_calls") for message in messages):
-            messages = [self._form_of_calls(message) for message in messages]
+        if any(message["role"] == DEVELOPER or "tool_calls" in message for message in messages):
+            messages = self._by_developers(messages)
+            if any(message.get("tool_calls") for message in messages):
+                messages = [self._form_of_calls(message) for message in messages]
         return list(messages), {}
 
     def _by_developers(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -157,4 +151,4 @@ def template_of(model: ModelInfo, kwargs: Mapping[str, object]) -> Template | No
     """The template of a call. kwargs: of `apply_chat_template`."""
     if model.tokenizer is None:  # the server renders
         return None
-    return Template(model.tokenizer, kwargs, eos_token_ids=model.eos_token_ids)
+    return Template(model.tokenizer, kwargs)

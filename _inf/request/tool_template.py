@@ -32,7 +32,8 @@ class ToolTemplate(Template):
         schemas: Sequence[Mapping[str, object]] = (),
         instructions: str = "",
     ) -> None:
-        super().__init__(tokenizer, kwargs, eos_token_ids=eos_token_ids)
+        super().__init__(tokenizer, kwargs)
+        self._eos_ids = set(eos_token_ids)
         self._schemas = list(schemas)
         self._instructions = instructions
         self._instructed_role = ""  # the role whose message gets the instructions

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -110,7 +111,7 @@ def decoded_text(
             parts.append(decoded_text(ids[before + 1 : place], tokenizer, skip_special_tokens=True))
             parts += [shown[token] for token in ids[place : place + 1]]
         return "".join(parts)
-    if _only_wraps(tokenizer):
+    if _only_wraps(tokenizer.__class__):
         return str(tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
     return str(
         tokenizer.decode(
@@ -119,12 +120,12 @@ def decoded_text(
     )
 
 
-def _only_wraps(tokenizer: Tokenizer) -> bool:
-    """Whether its class leaves decoding to its `backend_tokenizer`, as Transformers' do; their
+@functools.cache
+def _only_wraps(kind: type[Tokenizer]) -> bool:
+    """Whether a class leaves decoding to its `backend_tokenizer`, as Transformers' do; their
     wrapping (4.57.1) takes as long again, and decodes one row after the other, on one core."""
     from transformers import PreTrainedTokenizerFast as Fast
 
-    kind = type(tokenizer)
     return issubclass(kind, Fast) and (kind.decode, kind._decode) == (Fast.decode, Fast._decode)
 
 
@@ -132,7 +133,7 @@ def _decoded_texts(
     rows: list[list[int]], tokenizer: Tokenizer, *, skip_special_tokens: bool
 ) -> list[str]:
     """Decode rows as `decoded_text` does, but all at once if the tokenizer's class allows it."""
-    if _only_wraps(tokenizer):
+    if _only_wraps(tokenizer.__class__):
         texts: list[str] = tokenizer.backend_tokenizer.decode_batch(
             rows, skip_special_tokens=skip_special_tokens
         )
@@ -148,20 +149,21 @@ def _answer_texts(
     include_stop: bool,
 ) -> list[str]:
     """Return each row's `answer_text`; rows without a stop string are decoded together."""
-
-    def alone(output: RequestOutput) -> bool:
-        return output.text is not None or isinstance(output.matched_stop, str)
-
     skip, cut = skip_special_tokens, skip_special_tokens and not include_stop
-    together = [_shown_ids(row, without_stop=cut) for row in outputs if not alone(row)]
-    decoded = _decoded_texts(together, tokenizer, skip_special_tokens=skip) if together else []
-    texts = iter(decoded)
-    return [
-        answer_text(row, tokenizer, skip_special_tokens=skip, include_stop=include_stop)
-        if alone(row)
-        else next(texts)
-        for row in outputs
-    ]
+    ids = [[] if _alone(row) else _shown_ids(row, without_stop=cut) for row in outputs]
+    texts = (
+        _decoded_texts(ids, tokenizer, skip_special_tokens=skip) if any(ids) else [""] * len(ids)
+    )
+    for place, row in enumerate(outputs):
+        if _alone(row):
+            texts[place] = answer_text(
+                row, tokenizer, skip_special_tokens=skip, include_stop=include_stop
+            )
+    return texts
+
+
+def _alone(output: RequestOutput) -> bool:
+    return output.text is not None or isinstance(output.matched_stop, str)
 
 
 def _shown_ids(output: RequestOutput, *, without_stop: bool) -> list[int]:

@@ -7,7 +7,8 @@ Every backend and every conversation uses it, so that a failed row, Ctrl-C, a ti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
 from _inf.types import Report
@@ -52,29 +53,38 @@ async def run_rows(
     No row runs on after this returns or raises.
     """
     tasks: list[asyncio.Task[T]] = []
+    async with _reporting(report, tasks, tokens) if report else contextlib.nullcontext():
+        try:
+            for row in rows:
+                tasks.append(asyncio.ensure_future(row))
+                if len(tasks) % STARTED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            await _ended(tasks, len(tasks) if enough is None else enough)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return [None if task.cancelled() else task.result() for task in tasks]
 
-    def report_progress() -> None:
-        if report is not None:
-            report(sum(task.done() and not task.cancelled() for task in tasks), tokens())
+
+@contextlib.asynccontextmanager
+async def _reporting(
+    report: Report, tasks: Sequence[asyncio.Task[Any]], tokens: Callable[[], int]
+) -> AsyncIterator[None]:
+    def report_now() -> None:
+        report(sum(task.done() and not task.cancelled() for task in tasks), tokens())
 
     async def report_regularly() -> None:
-        while report is not None:
+        while True:
             await asyncio.sleep(REPORT_SECONDS)
-            report_progress()
+            report_now()
 
     reporting = asyncio.ensure_future(report_regularly())
     try:
-        for row in rows:
-            tasks.append(asyncio.ensure_future(row))
-            if len(tasks) % STARTED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        await _ended(tasks, len(tasks) if enough is None else enough)
+        yield
     finally:
-        for task in (reporting, *tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    report_progress()
-    return [None if task.cancelled() else task.result() for task in tasks]
+        reporting.cancel()
+    report_now()
 
 
 async def _ended(tasks: list[asyncio.Task[T]], enough: int) -> None:

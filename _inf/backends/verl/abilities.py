@@ -32,6 +32,10 @@ class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
         lacks = () if captures else {"routed_experts"}
         super().__init__(rollout, host, model, SGLANG_MODE.supports.difference(lacks))
 
+    @property
+    def weight_version(self) -> int:  # type: ignore[override]
+        return self.rollout.weight_version
+
     def score(
         self,
         sequences: Sequence[Scored],

@@ -32,10 +32,6 @@ class VerlBackend(Backend):
         self.rollout = rollout
 
     @property
-    def weight_version(self) -> int:  # type: ignore[override]
-        return self.rollout.weight_version
-
-    @property
     def on_cpu(self) -> bool:  # type: ignore[override]
         return self.rollout.on_cpu
 

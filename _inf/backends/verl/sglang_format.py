@@ -1,9 +1,7 @@
 """Translates requests to SGLang's names, and its answers to `RequestOutput`s (sglang 0.5.9).
 
 A row's parameters are a dict of SGLang's sampling parameters and some further keys: `custom_params`
-are for our own code in the scheduler's process; the others are fields of SGLang's request, which
-has one number for the likeliest generated and prompt tokens, so that `top_prompt_logprobs` is our
-own key.
+are for our own code in the scheduler's process; the others are fields of SGLang's request.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ BY_HISTORY = "by_history"  # whether what may come next depends on what was gene
 KEEP_FILTERED = "keep_filtered"  # whether what the filters leave is kept (`child/drawing.py`)
 KNOWN_TOKENS = "known_tokens"  # how many of the last input ids are of the answer
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
-TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
 NO_TOKENS = RequestOutput()
 ENDED = {"type": "ended"}  # the finish reason of a row that `pause("abort")` ended
 
@@ -73,6 +70,8 @@ def sglang_params(request: Request) -> dict[str, Any]:
     for part in params.parts:
         sent = translation(part).sent(params)
         custom |= sent.pop("custom_params", {})
+        if TOP_LOGPROBS in sent:  # one number for prompt and answer
+            sent[TOP_LOGPROBS] = max(sent[TOP_LOGPROBS], row.get(TOP_LOGPROBS, 0))
         row |= sent
     return row | {"custom_params": custom} if custom else row
 
@@ -92,20 +91,9 @@ def _of_requests() -> frozenset[str]:
 
 def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, object]:
     beside = {name: value for name, value in params.items() if name in _of_requests()}
-    likeliest = params.get(TOP_PROMPT_LOGPROBS, 0)
-    return {
-        "input_ids": ids,
-        "return_logprob": True,
-        LOGPROB_START: -1,
-        **beside,
-        "sampling_params": {
-            name: value
-            for name, value in params.items()
-            if name not in beside and name != TOP_PROMPT_LOGPROBS
-        },
-        TOP_LOGPROBS: max(likeliest, params.get(TOP_LOGPROBS, 0)),
-        "rid": rid,
-    }
+    sampling = {name: value for name, value in params.items() if name not in beside}
+    of_row = {"input_ids": ids, "sampling_params": sampling, "rid": rid}
+    return {"return_logprob": True, **beside, **of_row}
 
 
 def output_row(

@@ -7,15 +7,14 @@ from typing import Any
 
 from _inf.backends.rows import check_finite
 from _inf.backends.verl import translation
-from _inf.backends.verl.sglang_format import LOGPROB_START, TOP_PROMPT_LOGPROBS
+from _inf.backends.verl.sglang_format import LOGPROB_START, TOP_LOGPROBS
 from _inf.parts.prompt_logprobs import PromptLogprobs, PromptScores
 from _inf.types import RequestOutput, SamplingParams
 
 
 class Translation(translation.Translation[PromptLogprobs]):
     def sent(self, params: SamplingParams) -> dict[str, object]:
-        tops = {TOP_PROMPT_LOGPROBS: self.part.tops} if self.part.tops else {}
-        return {LOGPROB_START: 0, **tops}
+        return {LOGPROB_START: 0, TOP_LOGPROBS: self.part.tops}
 
     def record(
         self, meta: Mapping[str, Any], before: RequestOutput, row: int | None
@@ -40,6 +39,6 @@ def score_params(start: int, likeliest: int, adapter: str | None) -> dict[str, o
         "max_new_tokens": 0,
         "temperature": 1.0,
         LOGPROB_START: start - 1,
-        TOP_PROMPT_LOGPROBS: likeliest,
+        TOP_LOGPROBS: likeliest,
         **({} if adapter is None else {"lora_path": adapter}),
     }
