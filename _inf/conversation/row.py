@@ -54,17 +54,14 @@ async def answered_rows(
     """Run all rows side by side, and return them in order. As in verl, the last share of them,
     `over_sample_rate`, is aborted once the others have ended."""
     await asyncio.gather(*(row.prepare() for row in rows))
-    outputs = await run_rows(
+    why = "over_sample_rate", "aborted, because the other rows ended first"
+    return await run_rows(
         (row.run() for row in rows),
         report,
         lambda: sum(row.recorder.tokens for row in rows),
         enough=int(len(rows) * (1 - over_sample_rate)),
+        late=lambda place: rows[place].aborted(*why),
     )
-    late = "over_sample_rate", "aborted, because the other rows ended first"
-    return [
-        row.aborted(*late) if output is None else output
-        for row, output in zip(rows, outputs, strict=True)
-    ]
 
 
 def unsampled(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> Iterator[str]:

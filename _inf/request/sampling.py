@@ -134,7 +134,7 @@ def resolve(
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
     engine itself reads only `config.json` or `generation_config.json`, not both.
     """
-    given, listed = _given(params, len(prompts))
+    given, listed = given_values(params, len(prompts))
     shared: dict[str, Any] = {} if "tools" in given else dict(without_tools)
     for name, value in given.items():
         shared[name] = KEYWORDS[name].checked(name, value, model.limits.vocabulary)
@@ -179,7 +179,7 @@ def _fields_of(kind: type, values: Mapping[str, object]) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
-def _given(
+def given_values(
     params: Mapping[str, object], prompts: int
 ) -> tuple[dict[str, object], dict[str, Sequence[object]]]:
     """The keywords that have one value, and the lists of those with one per prompt; with lists in
@@ -189,19 +189,20 @@ def _given(
     for name, value in params.items():
         if name not in KEYWORDS:
             raise ConfigError.of(name, f"unknown keyword{hint(name, KEYWORDS) or '.'}")
-        value = as_list(value)
-        if isinstance(value, list | tuple) and name in PER_PROMPT:
-            value = [as_list(each) for each in value]
-            if not PER_PROMPT[name].is_list or _has_lists(value):
+        values = as_list(value)
+        if isinstance(values, list | tuple):
+            of_lists = name in PER_PROMPT and PER_PROMPT[name].is_list
+            value = [as_list(each) for each in values] if of_lists else values
+            if name in PER_PROMPT and (not of_lists or _has_lists(value)):
                 listed[name] = value
                 continue
         if value is not None:
             given[name] = value
-    for name, values in listed.items():
-        if len(values) != prompts:
+    for name, of_prompts in listed.items():
+        if len(of_prompts) != prompts:
             raise ConfigError.of(
                 name,
-                f"a list of {len(values)} values for {prompts} prompts; "
+                f"a list of {len(of_prompts)} values for {prompts} prompts; "
                 "give one value for all, or one per prompt.",
             )
     return given, listed
@@ -209,11 +210,6 @@ def _given(
 
 def _has_lists(values: Sequence[object]) -> bool:
     return bool(values) and all(isinstance(each, list | tuple | None) for each in values)
-
-
-def listed_values(params: Mapping[str, object], prompts: int) -> dict[str, Sequence[object]]:
-    """The keywords with one value per prompt."""
-    return _given(params, prompts)[1]
 
 
 def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -> SamplingParams:

@@ -41,22 +41,17 @@ class Stats:
                 if not self._running:
                     self._busy_seconds += time.monotonic() - self._since
 
-    def add_rows(
-        self, outputs: Sequence[RequestOutput], params: Sequence[SamplingParams] = ()
-    ) -> None:
+    def add_rows(self, outputs: Sequence[RequestOutput], params: Sequence[SamplingParams]) -> None:
         """Count answers, and of each row the tokens that were not generated before."""
-        again = [
-            min(part.known_tokens, row.completion_tokens)  # a row that failed has none
-            for row, each in zip(outputs, params, strict=False)
-            for part in each.parts
-        ]
         with self._lock:
             self._totals["requests"] += len(outputs)
-            for output in outputs:
+            for output, row in zip(outputs, params, strict=True):
                 self._totals["prompt_tokens"] += output.prompt_tokens
-                self._totals["completion_tokens"] += output.completion_tokens
                 self._totals["cached_tokens"] += output.cached_tokens
-            self._totals["completion_tokens"] -= sum(again)
+                self._totals["completion_tokens"] += output.completion_tokens
+                for part in row.parts:  # a row that failed has no known tokens
+                    known = min(part.known_tokens, output.completion_tokens)
+                    self._totals["completion_tokens"] -= known
 
     def add_cache_hits(self, outputs: Sequence[RequestOutput]) -> None:
         """Count answers from the generation cache, whose tokens were not generated again."""

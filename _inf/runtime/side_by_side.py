@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from _inf.types import Report
 
@@ -19,36 +19,19 @@ REPORT_SECONDS = 0.25
 STARTED_AT_ONCE = 64  # rows; then other calls start theirs: to start a thousand takes half a second
 
 
-@overload
-async def run_rows(
-    rows: Iterable[Coroutine[object, None, T]],
-    report: Report | None = None,
-    tokens: Callable[[], int] = lambda: 0,
-) -> list[T]: ...
-
-
-@overload
-async def run_rows(
-    rows: Iterable[Coroutine[object, None, T]],
-    report: Report | None,
-    tokens: Callable[[], int],
-    *,
-    enough: int,
-) -> list[T | None]: ...
-
-
 async def run_rows(
     rows: Iterable[Coroutine[object, None, T]],
     report: Report | None = None,
     tokens: Callable[[], int] = lambda: 0,
     *,
     enough: int | None = None,
-) -> list[Any]:
+    late: Callable[[int], T] | None = None,
+) -> list[T]:
     """Await all rows and return their values in order; raise what the first failed row raises.
 
     rows: coroutines, started in order. report: called regularly, and at the end, with the number of
     ended rows and with `tokens()`, the number of tokens sampled so far. enough: as soon as so many
-    rows have ended, the others are cancelled and their values are None.
+    rows have ended, the others are cancelled; late: the value of such a row, by its place.
 
     No row runs on after this returns or raises.
     """
@@ -64,7 +47,10 @@ async def run_rows(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-    return [None if task.cancelled() else task.result() for task in tasks]
+    return [
+        late(place) if late and task.cancelled() else task.result()
+        for place, task in enumerate(tasks)
+    ]
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from _inf.types import RequestOutput, SamplingParams
 
 COUNTS = ("calls", "requests", "prompt_tokens", "completion_tokens", "cached_tokens")
 COUNTS += ("generation_cache_hits", "restarts")
+PLAIN = [SamplingParams(max_tokens=9)] * 2
 ZERO = dict.fromkeys(COUNTS, 0) | {"busy_seconds": 0.0, "tokens_per_second": 0.0}
 
 
@@ -45,7 +46,7 @@ def test_rows_add_up_and_the_speed_is_generated_tokens_over_busy_time(clock):
             clock.now += 2
             assert totals.snapshot()["busy_seconds"] == 2.0 * call + 2  # up to now
         clock.now += 100  # idle time is nobody's
-        totals.add_rows([row(10, 6, 4), row(3, 1)])
+        totals.add_rows([row(10, 6, 4), row(3, 1)], PLAIN)
     totals.add_restart()
     said = {"calls": 2, "requests": 4, "prompt_tokens": 26, "completion_tokens": 14}
     said |= {"cached_tokens": 8, "restarts": 1, "busy_seconds": 4.0, "tokens_per_second": 3.5}
@@ -57,7 +58,7 @@ def test_answers_from_memory_are_rows_that_add_nothing_to_the_speed(clock):
     with totals.call():
         clock.now += 2
     totals.add_cache_hits([row(10, 6)])
-    totals.add_rows([row(10, 6), row(3, 8)])
+    totals.add_rows([row(10, 6), row(3, 8)], PLAIN)
     said = totals.snapshot()
     assert (said["requests"], said["completion_tokens"]) == (2, 14)
     assert (said["generation_cache_hits"], said["tokens_per_second"]) == (1, 4.0)
@@ -67,7 +68,7 @@ def test_first_parts_of_rows_that_are_continued_are_not_counted_again(clock):
     totals = Stats()
     with totals.call():
         clock.now += 2
-    totals.add_rows([row(10, 6), row(3, 4)])
+    totals.add_rows([row(10, 6), row(3, 4)], PLAIN)
     parts = [(Continued(row(10, 6)),), (Continued(row(3, 4)),), ()]
     params = [SamplingParams(max_tokens=9, parts=each) for each in parts]
     totals.add_rows([row(10, 9), row(3, 0), row(5, 1)], params)  # one failed

@@ -109,14 +109,12 @@ class RunningRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    @contextlib.contextmanager
-    def expected(self, rid: str, prompt_tokens: int, *, scored: bool) -> Iterator[None]:
+    def begin(self, rid: str, prompt_tokens: int, *, scored: bool) -> None:
         self._rows[rid] = RunningRow(prompt_tokens, scored)
-        try:
-            yield
-        finally:
-            self._rows.pop(rid, None)
-            self._failures.pop(rid, None)
+
+    def forget(self, rid: str) -> None:
+        self._rows.pop(rid, None)
+        self._failures.pop(rid, None)
 
     def sent(self, rid: str, version: Callable[[], int]) -> None:
         """Note that the request goes out now. Raises `EndedBefore` instead while rows end."""

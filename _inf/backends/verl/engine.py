@@ -156,15 +156,18 @@ class Engine(sglang_rollout.AsyncEngine):
     @contextlib.contextmanager
     def _sending(self, rid: str, prompt_tokens: int, *, scored: bool = False) -> Iterator[None]:
         """Abort a request whose caller ends or is gone."""
-        with self.rows.expected(rid, prompt_tokens, scored=scored):
-            try:
-                yield
-            except BaseException:
-                self._abandon(rid)
-                raise
+        self.rows.begin(rid, prompt_tokens, scored=scored)
+        try:
+            yield
+        except BaseException:
+            self._abandon(rid)
+            raise
+        else:
             # Of a request that was aborted in the scheduler's queue SGLang keeps the state for good
             # (tokenizer_manager.py, `_handle_abort_req`).
             self.tokenizer_manager.rid_to_state.pop(rid, None)
+        finally:
+            self.rows.forget(rid)
 
     async def request(
         self, ids: list[int], params: dict[str, Any], rid: str, *, scored: bool = False

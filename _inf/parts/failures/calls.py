@@ -11,7 +11,7 @@ from _inf.errors import ConfigError, PromptError, at_fault, error_text
 from _inf.parts.failures import failures
 from _inf.request.call import PreparedCall
 from _inf.request.prompts import Form, form_of, listed_prompts
-from _inf.request.sampling import listed_values
+from _inf.request.sampling import given_values
 from _inf.types import Prompt, Report, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def prepare_each(check: Check, prompts: object, params: Mapping[str, object]) ->
         with _noted(index, refused):
             forms[index] = form_of(prompt, index)
 
-    of_prompts = listed_values(params, len(given))
+    _, of_prompts = given_values(params, len(given))
 
     def checked(kept: Sequence[int]) -> PreparedCall:
         own = {name: [values[index] for index in kept] for name, values in of_prompts.items()}
