@@ -1,4 +1,5 @@
-"""The records of rows with turns: a conversation's options, and its transcript."""
+"""The records of rows with turns: a conversation's options, its transcript, and the versions of the
+weights of rows that go on."""
 
 from __future__ import annotations
 
@@ -64,3 +65,14 @@ class Transcript:
     def answer_ids(self) -> list[int]:
         """The ids of the last answer."""
         return self.ids[self.answers[-1].start : self.answers[-1].stop] if self.answers else []
+
+
+def joined_versions(
+    versions: Sequence[tuple[int, int]], more: Sequence[tuple[int, int]], begin: int
+) -> list[tuple[int, int]]:
+    """The `weight_versions` of a row, and `more` of its part that begins at the index `begin`."""
+    joined = list(versions)
+    for version, first in more:
+        if not joined or joined[-1][0] != version:
+            joined.append((version, begin + first))
+    return joined

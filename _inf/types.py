@@ -265,17 +265,6 @@ class RequestOutput:
         return self.weight_versions[-1][0] if self.weight_versions else 0
 
 
-def joined_versions(
-    versions: Sequence[tuple[int, int]], more: Sequence[tuple[int, int]], begin: int
-) -> list[tuple[int, int]]:
-    """The `weight_versions` of a row, and `more` of its part that begins at the index `begin`."""
-    joined = list(versions)
-    for version, first in more:
-        if not joined or joined[-1][0] != version:
-            joined.append((version, begin + first))
-    return joined
-
-
 @dataclass(frozen=True)
 class SleepResult:
     """The result of `sleep`: the bytes of accelerator memory it freed, as counted by the driver."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from _inf.turns import Transcript
-from _inf.types import Request, RequestOutput, Turn, joined_versions
+from _inf.turns import Transcript, joined_versions
+from _inf.types import Request, RequestOutput, Turn
 
 
 @dataclasses.dataclass(frozen=True)

@@ -151,9 +151,9 @@ def _answer_texts(
     """Return each row's `answer_text`; rows without a stop string are decoded together."""
     skip, cut = skip_special_tokens, skip_special_tokens and not include_stop
     ids = [[] if _alone(row) else _shown_ids(row, without_stop=cut) for row in outputs]
-    texts = (
-        _decoded_texts(ids, tokenizer, skip_special_tokens=skip) if any(ids) else [""] * len(ids)
-    )
+    texts = [""] * len(ids)
+    if any(ids):
+        texts = _decoded_texts(ids, tokenizer, skip_special_tokens=skip)
     for place, row in enumerate(outputs):
         if _alone(row):
             texts[place] = answer_text(

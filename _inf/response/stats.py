@@ -49,7 +49,7 @@ class Stats:
                 self._totals["prompt_tokens"] += output.prompt_tokens
                 self._totals["cached_tokens"] += output.cached_tokens
                 self._totals["completion_tokens"] += output.completion_tokens
-                for part in row.parts:  # a row that failed has no known tokens
+                for part in row.parts:  # the limit: a row that failed has none
                     known = min(part.known_tokens, output.completion_tokens)
                     self._totals["completion_tokens"] -= known
 

@@ -22,7 +22,8 @@ from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
 from _inf.request.tool_template import ToolTemplate
-from _inf.types import JSON, Message, joined_versions
+from _inf.turns import joined_versions
+from _inf.types import JSON, Message
 
 if TYPE_CHECKING:
     from _inf.apps.rollouts.traces import TraceFile

@@ -153,8 +153,7 @@ class RunningRows:
         meta = output["meta_info"] = counts | output["meta_info"]
         tokens = max(1, len(output["output_ids"]))  # the last version may have none
         meta["weight_versions"] = [each for each in self._rows[rid].versions if each[1] < tokens]
-        finish = meta["finish_reason"] or {"type": None}
-        if rid in self._failures and finish["type"] is not None:
+        if rid in self._failures and (finish := meta["finish_reason"]):
             if (failure := self._failures[rid]) is not None:
                 raise failure
             if finish["type"] == "abort":

@@ -20,7 +20,7 @@ from _inf.backends.verl.caller_patches import PATCHES
 from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.engine import Engine, build_engine, sglang_rollout
 from _inf.backends.verl.patch_table import apply
-from _inf.backends.verl.raw_batches import check_one_turn, corrected
+from _inf.backends.verl.raw_batches import INSTEAD, check_one_turn, corrected
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import ConfigError, InferenceError
 from _inf.runtime import quiet
@@ -115,8 +115,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
     def _req_level_generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
         """Refused: verl would run it on an event loop that is not the engine's."""
         raise ConfigError(
-            "_req_level_generate_sequences(): this rollout answers one turn; for tools and "
-            "interactions use the engine's generate() or rollout_batch()."
+            f"_req_level_generate_sequences(): this rollout answers one turn; {INSTEAD}"
         )
 
     def run(self, prompts: DataProto, call: Call, **kwargs: object) -> DataProto:

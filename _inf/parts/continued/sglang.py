@@ -7,7 +7,8 @@ import dataclasses
 from _inf.backends.verl import translation
 from _inf.backends.verl.sglang_format import KNOWN_TOKENS
 from _inf.parts.continued import Continued
-from _inf.types import Request, RequestOutput, SamplingParams, joined_versions
+from _inf.turns import joined_versions
+from _inf.types import Request, RequestOutput, SamplingParams
 
 
 class Translation(translation.Translation[Continued]):
