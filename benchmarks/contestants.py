@@ -105,19 +105,27 @@ def tokenized(tokenizer: Any, texts: list[str], cut: int | None) -> list[list[in
 
 
 def raw(channel: Channel, server_args: str) -> None:
-    from _inf.backends.verl import environment
-
-    environment.prepare()
+    prepare()
     answer_raw(channel, copy.copy(pickle.loads(base64.b64decode(server_args))))
 
 
 def default(channel: Channel, server_args: dict[str, Any]) -> None:
-    from _inf.backends.verl import environment
-
-    environment.prepare()
+    prepare()
     from sglang.srt.server_args import ServerArgs
 
     answer_raw(channel, ServerArgs(**server_args))
+
+
+def prepare() -> None:
+    """Prepare the process for an engine of SGLang's, whose children also need the stubs of CUDA's
+    libraries, where there is no GPU; ours are forked from a process that has loaded them."""
+    from _inf.backends.verl import compiled_libraries, environment
+
+    missing = map(compiled_libraries.LIBRARIES.__getitem__, compiled_libraries.load_stubs())
+    folders = [str(compiled_libraries.stub(each).parent) for each in missing]
+    environment.prepare()  # it looks for a GPU, where no stub may be found
+    known = filter(None, [*folders, os.environ.get("LD_LIBRARY_PATH")])
+    os.environ["LD_LIBRARY_PATH"] = ":".join(known)
 
 
 def answer_raw(channel: Channel, server_args: Any) -> None:

@@ -1,24 +1,33 @@
 #!/usr/bin/env bash
-# Proves on a GPU what can be proven there, in calls of five minutes: bash benchmarks/gpu.sh [OPTION...]
-# The same command goes on where the last call ended; three calls should do.
+# Proves on a GPU what can be proven there, in calls of nine minutes: bash benchmarks/gpu.sh [OPTION...]
+# The same command goes on where the last call ended. The most telling parts come first; with a kit on
+# an H200 the first call should hold compile (75 s), preflight (20) and throughput (380), the second
+# overlap (110), training (150), hf (60) and commands (110), the third exact (150), functions (100),
+# float32 (120) and embedded (60): estimates.
 #
 # Parts, in this order, each in a process of its own under a time limit:
 #   compile     the kernels that the machine compiles, all at once, beside plain torch
 #   preflight   driver, packages, compiler, headers, one call of each kernel; no engine
+#   throughput  256, 1,024, 512, 64 rows and one, against raw SGLang with our arguments and with its
+#               own defaults, up to nine pairs; where ours is slower, what takes the time; one row
+#               beside the time in which its weights are read
+#   overlap     64 rows with penalties, seeds, grammars, stops and masks: ids with overlapped and with
+#               serial steps
+#   training    pauses, aborts, rows that are continued, updates of running rows, sleep, memory after
+#               ten updates, adapters
+#   hf          the backend hf in float32 and bfloat16 against Transformers' generate
+#   commands    inf serve under 64 streams, inf check
 #   exact       one engine in bfloat16 with CUDA graphs: answers and log probs against Transformers,
 #               a rollout of 256 x 8 rows, a score of 8,000 tokens, inf check, memory after the end
-#   throughput  1, 64 and 256 rows, with overlapped and with serial steps, against raw SGLang with
-#               our arguments and with its own defaults; GPU and host milliseconds a step
-#   functions   sleep, weight updates, memory after ten of them, grammars, filters, seeds, penalties,
-#               stops, aborts, streams
+#   functions   grammars, filters, seeds, penalties, stops, timeouts, streams
 #   float32     answers and log probs against Transformers in float32
-#   embedded    the default engine
+#   embedded    the default engine, and its check
 # All but the last use a random model of Qwen3-0.6B's shape, which is made here.
 #
 # Options:
 #   --device cuda|cpu          cpu is a test of this script, with a smaller model (default: cuda)
 #   --parts PART,...           which parts, in this order (default: all)
-#   --budget SECONDS           of this call; parts that it does not reach wait for the next one (290)
+#   --budget SECONDS           of this call; parts that it does not reach wait for the next one (540)
 #   --limit [PART=]SECONDS     the limit of one part, or of each
 #   --out FOLDER               for the results (default: build/gpu-results); parts that have ended
 #                              there are not run again: delete it, or name another, to start anew
@@ -43,15 +52,15 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
-ALL=compile,preflight,exact,throughput,functions,float32,embedded
-declare -A LIMITS=([compile]=120 [preflight]=90 [exact]=180 [throughput]=275 [functions]=180
-  [float32]=200 [embedded]=90)
+ALL=compile,preflight,throughput,overlap,training,hf,commands,exact,functions,float32,embedded
+declare -A LIMITS=([compile]=120 [preflight]=90 [throughput]=460 [overlap]=200 [training]=240
+  [hf]=120 [commands]=200 [exact]=180 [functions]=150 [float32]=200 [embedded]=120)
 # A part that has less than this is left to the next call.
-declare -A NEEDED=([compile]=60 [preflight]=20 [exact]=100 [throughput]=130 [functions]=90
-  [float32]=120 [embedded]=40)
+declare -A NEEDED=([compile]=60 [preflight]=20 [throughput]=200 [overlap]=110 [training]=150
+  [hf]=60 [commands]=110 [exact]=100 [functions]=80 [float32]=120 [embedded]=60)
 ENDING=12 # seconds that are left for the end of a part that is stopped, and for the summary
 BEGUN=0   # whether a part has ended in this call
-DEVICE=cuda PARTS=$ALL BUDGET=290 FOLDER=build/gpu-results SET=()
+DEVICE=cuda PARTS=$ALL BUDGET=540 FOLDER=build/gpu-results SET=()
 
 if [[ -z ${PYTHON:-} ]]; then
   PYTHON=python3

@@ -34,7 +34,7 @@ import psutil
 import throughput
 import typer
 from common import Assignments, ConfigFile, JsonFile, footer, machine, quartiles, ratios, save
-from contestants import Channel, free_port, tokenized
+from contestants import Channel, free_port, prepare, tokenized
 from rich.console import Console
 from rich.table import Table
 from throughput import rows
@@ -202,9 +202,7 @@ async def in_process(engine: Any, prompts: list[list[int]], tokens: int) -> dict
 
 
 def sglang(channel: Channel, server_args: str) -> None:
-    from _inf.backends.verl import environment
-
-    environment.prepare()
+    prepare()
     from sglang.srt.entrypoints.http_server import launch_server
 
     arguments = copy.copy(pickle.loads(base64.b64decode(server_args)))

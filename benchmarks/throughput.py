@@ -49,6 +49,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import random
 import select
@@ -84,7 +85,6 @@ def main(
     pairs: Annotated[int, typer.Option(help="Timed runs of each contestant, a load.")] = 7,
     contestants: Annotated[str, typer.Option(help="Which.")] = "ours,raw,transformers",
     tokens: Annotated[int, typer.Option(help="Answer length of the equal loads.")] = 64,
-    profile: Annotated[bool, typer.Option(help="Also measure how long the GPU is busy.")] = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     json_file: JsonFile = None,
@@ -93,7 +93,7 @@ def main(
     with Race(contestants.split(","), config, assignments or []) as race:
         report |= {"engine": race.running["ours"].ready["engine"], "failures": race.failures}
         report["bandwidth"] = race.ask("transformers", bandwidth=True)
-        measure_all(race, report, loads, pairs, json_file, profile)
+        measure_all(race, report, loads, pairs, json_file)
     show(report)
     if race.failures:
         sys.exit("\n".join(race.failures.values()))
@@ -151,10 +151,10 @@ class Contestant:
         raise NoAnswer(f"{self.name} gave no answer; the end of what it said:\n{tail}")
 
     def _held(self) -> tuple[int, int]:
-        own, *children = [*map(held, self._tree())] or [0]
+        own, *children = [*map(held, self.tree())] or [0]
         return own, sum(children)
 
-    def _tree(self) -> list[psutil.Process]:
+    def tree(self) -> list[psutil.Process]:
         try:
             own = psutil.Process(self.process.pid)
             return [own, *own.children(recursive=True)]
@@ -162,7 +162,7 @@ class Contestant:
             return []
 
     def close(self) -> None:
-        tree = self._tree()
+        tree = self.tree()
         assert self.process.stdin is not None
         self.process.stdin.close()
         _, alive = psutil.wait_procs(tree, timeout=30)
@@ -250,29 +250,27 @@ class Race:
 
 
 def measure_all(
-    race: Race,
-    report: dict[str, Any],
-    loads: str,
-    pairs: int,
-    json_file: Path | None,
-    profile: bool = False,
+    race: Race, report: dict[str, Any], loads: str, pairs: int, json_file: Path | None
 ) -> None:
     """Add the rates of each load and the memory to the report, and save it after each load."""
-    report |= {"loads": {}, "gpu_share": {}}
+    report["loads"] = {}
     for load in loads.split(","):
-        rates = measure(race, load, pairs, report["tokens"])
-        if profile:
-            report["gpu_share"][load] = gpu_shares(race, load, report["tokens"])
-        report["loads"][load] = rates
+        report["loads"][load] = measure(race, load, pairs, report["tokens"])
         report["peak_bytes"] = {name: each.peak for name, each in race.running.items()}
         report["rest_bytes"] = {name: each.rest for name, each in race.running.items()}
         save(json_file, report)
 
 
-def measure(race: Race, load: str, pairs: int, tokens: int) -> dict[str, list[float]]:
-    """Return each contestant's tokens per second, pair by pair, and without prompts if it says."""
+def measure(
+    race: Race, load: str, pairs: int, tokens: int, seconds: float = math.inf
+) -> dict[str, list[float]]:
+    """Return each contestant's tokens per second, pair by pair, and without prompts if it says.
+    No pair begins after so many seconds, but for the first."""
     rates: dict[str, list[float]] = {name: [] for name in race.running}
+    end = time.monotonic() + seconds
     for pair in range(-1, pairs):  # -1: the untimed run
+        if pair > 0 and time.monotonic() > end:
+            break
         sent = GROUPS_WARM if has_groups(load) and pair < 0 else load
         texts, limits = rows(sent, tokens, seed=f"{load} {pair}")
         prompts = race.ask("ours", texts=texts, cut=prompt_tokens(load))
@@ -292,19 +290,6 @@ def measure(race: Race, load: str, pairs: int, tokens: int) -> dict[str, list[fl
         last = ", ".join(f"{name} {figures[-1]:.1f}" for name, figures in rates.items() if figures)
         Console(stderr=True).print(f"{load}: {done}  {last}", highlight=False)
     return {name: figures for name, figures in rates.items() if figures}
-
-
-def gpu_shares(race: Race, load: str, tokens: int) -> dict[str, float]:
-    """The share of the time in which the GPU is busy while each engine answers a load, by name."""
-    texts, limits = rows(load, tokens, seed=f"{load} profile")
-    prompts = race.ask("ours", texts=texts, cut=prompt_tokens(load))
-    with tempfile.TemporaryDirectory() as folder:
-        answers = {
-            name: race.ask(name, prompts=prompts, limits=limits, profile=f"{folder}/{name}")
-            for name in list(race.running)
-            if name != "transformers"
-        }
-    return {name: answer["share"] for name, answer in answers.items() if answer}
 
 
 # The loads

@@ -21,11 +21,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import commands
 import compiles
 import engines
 import functions
+import hf
+import lora
+import overlap
 import preflight
 import speeds
+import training
 from results import Results, Skip, report, table
 from setting import Setting
 
@@ -34,8 +39,12 @@ Check = Callable[[Setting], Any]
 PARTS: dict[str, Sequence[Check]] = {
     "compile": compiles.CHECKS,
     "preflight": preflight.CHECKS,
-    "exact": engines.EXACT,
     "throughput": speeds.CHECKS,
+    "overlap": overlap.CHECKS,
+    "training": (*training.CHECKS, *lora.CHECKS),
+    "hf": hf.CHECKS,
+    "commands": commands.CHECKS,
+    "exact": engines.EXACT,
     "functions": functions.CHECKS,
     "float32": engines.FLOAT32,
     "embedded": engines.EMBEDDED,

@@ -191,4 +191,14 @@ def default_engine_says_paris(setting: Setting) -> Any:
     return {"answer": output.completions[0], "seconds_to_first_answer": seconds}
 
 
-EMBEDDED = (default_engine_says_paris,)
+def check_of_the_default_engine_passes(setting: Setting) -> Any:
+    """A trained model's, which `exact` has not."""
+    from inf import check
+
+    report = check(setting.engine(), max_tokens=64 if setting.on_gpu else 4, batch=8)
+    found = [str(finding) for finding in report.findings]
+    assert report.passed, found
+    return {"tokens": report.tokens, "found": found}
+
+
+EMBEDDED = (default_engine_says_paris, check_of_the_default_engine_passes)

@@ -5,7 +5,6 @@ A check that fails is followed by a new start of the engine if it no longer answ
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import re
@@ -20,8 +19,6 @@ from setting import (
     Setting,
     absent,
     answer,
-    answers,
-    free_gpu_bytes,
     goes_idle,
 )
 
@@ -46,13 +43,6 @@ SCHEMA = {
     "required": ["kind", "size"],
 }
 FIRST, SECOND = 1000, 2000  # ids that are in no prompt
-UPDATES, KEPT_GB = 10, 0.25
-
-
-def engine_starts_with_graphs_and_able_to_sleep(setting: Setting) -> Any:
-    if not importlib.util.find_spec("torch_memory_saver"):
-        raise Skip("the kit has no memory saver")
-    return started(setting, GRAPHS, CACHED, "rollout.free_cache_engine=true")
 
 
 def engine_starts_with_graphs(setting: Setting) -> Any:
@@ -69,70 +59,6 @@ def started(setting: Setting, *keys: str) -> Any:
     start = time.monotonic()
     setting.start(*keys)
     return {"seconds_to_first_answer": round(time.monotonic() - start, 1)}
-
-
-def answers_are_equal_after_sleep_which_frees_memory(setting: Setting) -> Any:
-    engine = setting.engine()
-    if not engine.config.rollout.free_cache_engine:
-        raise Skip("no engine runs that can sleep")
-    before, times = answers(engine), [time.monotonic()]
-    slept = engine.sleep()
-    times.append(time.monotonic())
-    engine.wake_up()
-    times.append(time.monotonic())
-    assert answers(engine) == before, "other answers after waking up"
-    assert slept.freed_bytes > 0 or not setting.on_gpu, slept
-    took = [round(end - begin, 2) for begin, end in zip(times, times[1:], strict=False)]
-    return {"freed_gb": slept.freed_bytes / 1e9, "sleep_seconds": took[0], "wake_seconds": took[1]}
-
-
-def memory_stays_after_ten_updates_and_five_sleeps(setting: Setting) -> Any:
-    """Compared with the first update and sleep, after which CUDA keeps what it needs for them."""
-    from safetensors.torch import load_file
-
-    engine, free = setting.engine(), []
-    if not engine.config.rollout.free_cache_engine:
-        raise Skip("no engine runs that can sleep")
-    before = answer(engine)
-    weights = load_file(setting.model / "model.safetensors", device=setting.device)
-    for turn in range(UPDATES):
-        engine.update_weights(weights)
-        if turn % 2 == 0:
-            engine.sleep()
-            engine.wake_up()
-        free.append(free_gpu_bytes())
-    assert answer(engine) == before, "another answer from the same weights"
-    lost = (free[0] - free[-1]) / 1e9
-    assert lost <= KEPT_GB, f"{lost} GB less memory is free: {free}"
-    return {"gb_lost": round(lost, 3), "updates": UPDATES, "sleeps": UPDATES // 2}
-
-
-def update_from_cpu_tensors_is_served_and_undone(setting: Setting) -> Any:
-    return updated(setting, "cpu")
-
-
-def update_from_cuda_tensors_is_served_and_undone(setting: Setting) -> Any:
-    setting.needs_gpu()
-    return updated(setting, "cuda")
-
-
-def updated(setting: Setting, device: str) -> Any:
-    """With the head's sign turned the likeliest token becomes the least likely one."""
-    from safetensors.torch import load_file
-
-    engine = setting.engine()
-    weights = load_file(setting.model / "model.safetensors", device=device)
-    before, version = answers(engine), engine.weight_version
-    start = time.monotonic()
-    engine.update_weights({**weights, "lm_head.weight": -weights["lm_head.weight"]})
-    seconds = time.monotonic() - start
-    turned = answers(engine)
-    assert all(a[0] != b[0] for a, b in zip(turned, before, strict=True)), "the old weights answer"
-    engine.update_weights(weights)
-    assert answers(engine) == before, "other answers from the weights of before"
-    assert engine.weight_version == version + 2
-    size = sum(each.nbytes for each in weights.values())
-    return {"seconds": round(seconds, 2), "gb_per_second": round(size / 1e9 / seconds, 2)}
 
 
 def answers_match_their_regex(setting: Setting) -> Any:
@@ -299,13 +225,8 @@ def stream_is_the_call_and_ends_when_it_is_closed(setting: Setting) -> Any:
 
 
 CHECKS = (
-    engine_starts_with_graphs_and_able_to_sleep,
     engine_starts_with_graphs,
     engine_starts_without_graphs,
-    answers_are_equal_after_sleep_which_frees_memory,
-    memory_stays_after_ten_updates_and_five_sleeps,
-    update_from_cpu_tensors_is_served_and_undone,
-    update_from_cuda_tensors_is_served_and_undone,
     answers_match_their_regex,
     answers_match_their_schema,
     tokens_are_drawn_from_the_mask_of_the_filters,

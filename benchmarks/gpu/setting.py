@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from results import Skip
 
 if TYPE_CHECKING:
+    from throughput import Race
+
     from inf import InferenceEngine
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +43,8 @@ KEYS = [
     "rollout.response_length=256",
     "rollout.max_model_len=9216",
 ]
-# Four engines of `throughput` share the GPU, so each KV cache gets a part of its memory; and each
-# CUDA graph takes time, so there are few.
+# Two engines may share the GPU, so each KV cache gets a part of its memory; and each CUDA graph
+# takes time, so there are few.
 KEYS_OF_A_GPU = [
     "rollout.gpu_memory_utilization=0.2",
     "rollout.engine_kwargs.sglang.max_total_tokens=65536",
@@ -60,7 +62,9 @@ KEYS_OF_THE_KIT = [
 class Setting:
     """device: cuda or cpu. kit: whether the packages are those of a kit. work: a folder that is
     removed when all parts have ended; out: the folder of the results. gguf: a model's file, or
-    None. own: config keys of the caller, as `key=value`."""
+    None. own: config keys of the caller, as `key=value`. race: of
+    `speeds`. server: of `commands`. report: what a check keeps for later ones. undo: what ends with
+    the part."""
 
     device: str
     kit: bool
@@ -69,7 +73,10 @@ class Setting:
     gguf: str | None
     own: list[str]
     running: InferenceEngine | None = None
-    program: subprocess.Popen[bytes] | None = None
+    race: Race | None = None
+    server: subprocess.Popen[bytes] | None = None
+    report: dict[str, Any] = dataclasses.field(default_factory=dict)
+    undo: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     first: list[int] = dataclasses.field(default_factory=list)
     why_none: str = "no engine has started"
 
@@ -151,9 +158,7 @@ class Setting:
     def close(self) -> None:
         if self.running is not None:
             self.running.shutdown()
-        if self.program is not None:
-            self.program.terminate()
-            self.program.wait()
+        self.undo.close()
 
 
 def without_eager(keys: tuple[str, ...]) -> list[str]:
