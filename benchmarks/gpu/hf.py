@@ -24,7 +24,7 @@ def hf_in_bfloat16_answers_as_transformers_generate(setting: Setting) -> Any:
 
 
 def beside_generate(setting: Setting, dtype: str) -> Any:
-    """Greedy ids, and the log probs up to the first other id; and the speed of a batch, of 64 rows on a GPU."""
+    """Greedy ids, and the log probs up to the first other id; and the speed of a batch."""
     import torch
     from exactness import distances, same
     from transformers import AutoModelForCausalLM
@@ -53,8 +53,8 @@ def beside_generate(setting: Setting, dtype: str) -> Any:
         "equal": starts.count(TOKENS),
         "rows": len(ours),
         "same_start": starts,
-        "largest_difference": max(off),
-        "mean_difference": sum(off) / len(off),
+        "largest_difference": max(off, default=0.0),
+        "mean_difference": sum(off) / max(len(off), 1),
         "tokens_per_second_of_a_batch": round(rate, 1),
     }
     name = "largest_difference" if dtype == "float32" else "mean_difference"
