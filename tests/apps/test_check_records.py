@@ -114,8 +114,8 @@ def _sides(row: Row) -> tuple[list[float], list[float]]:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"temperature": 0.7}, [("temperature: rollout_log_probs is at 0.", 0.70)]),
-        ({"temperature": 1.4}, [("temperature: rollout_log_probs is at 1.", 1.40)]),
+        ({"temperature": 0.7}, [("temperature: rollout_log_probs is at ", 0.70)]),
+        ({"temperature": 1.4}, [("temperature: rollout_log_probs is at ", 1.40)]),
         ({"top_p": 0.8}, [("filter: rollout_log_probs is over", 0.80)]),
         ({"top_k": 10}, [("filter: rollout_log_probs is over", None)]),
         ({"temperature": 0.7, "top_p": 0.8}, [("temperature: ", 0.70), ("filter: ", None)]),
@@ -131,6 +131,8 @@ def test_temperatures_and_filters_are_told(tmp_path, how, says, prompt):
             del row["prompt_token_ids"]
 
     found = check_records(written(tmp_path, sampled(**how), change)).findings
+    if not prompt and len(says) == 2:  # too few likely tokens are left to bound the temperature
+        says = says[1:]
     assert len(found) == len(says)
     for finding, (begins, value) in zip(found, says, strict=True):
         assert finding.meaning.startswith(begins)
@@ -144,6 +146,82 @@ def test_filter_of_the_other_side_is_told(tmp_path):
 
     [finding] = check_records(written(tmp_path, sampled(top_p=0.8), exchange)).findings
     assert finding.meaning.startswith("filter: old_log_probs is over the tokens")
+
+
+def test_a_low_temperature_is_no_filter(tmp_path):
+    def without(row: Row) -> None:
+        del row["prompt_token_ids"]
+
+    rows = sampled(temperature=0.1)
+    [finding] = check_records(written(tmp_path, rows)).findings
+    assert finding.meaning.startswith("temperature: ") and finding.value == pytest.approx(0.1, 0.1)
+    [text] = meanings(written(tmp_path, rows, without))
+    assert "or else rollout_log_probs has a temperature far below the other's" in text
+
+
+def test_certain_tokens_at_the_ends_are_no_padding(tmp_path):
+    """The likeliest tokens alone: of half the probability, and the one that always is sampled."""
+    [text] = meanings(written(tmp_path, sampled(top_p=0.5)))
+    assert text.startswith("filter: rollout_log_probs is over the tokens")
+    [text] = meanings(written(tmp_path, sampled(top_k=1)))
+    assert text.startswith("rollout_log_probs: its values are all equal")
+
+
+def test_loops_at_the_ends_are_no_padding(tmp_path, plain):
+    """Both sides are certain of a token that a cut answer repeats, and so may have zeros for it."""
+
+    def loop(row: Row) -> None:
+        _counted_padding_of_both(row)
+        row["response_ids"] = row["response_ids"][:-9] + [row["response_ids"][0]] * 9
+
+    assert check_records(written(tmp_path, plain, loop)).passed
+
+
+def test_small_temperature_is_told(tmp_path):
+    [finding] = check_records(written(tmp_path, sampled(temperature=0.95))).findings
+    assert finding.meaning.startswith("temperature: ")
+    assert finding.value == pytest.approx(0.95, abs=0.01)
+
+
+def test_tokens_that_all_became_likelier_may_be_trained(tmp_path, plain):
+    def trained(row: Row) -> None:
+        old = np.array(row["old_log_probs"])
+        row["old_log_probs"] = (old + 0.3 - np.log1p(np.exp(old) * np.expm1(0.3))).tolist()
+
+    [text] = meanings(written(tmp_path, plain, trained))
+    assert text.startswith("filter: old_log_probs is over")
+    assert "or else old_log_probs has weights that were trained on these very tokens" in text
+
+
+def test_few_differing_tokens_are_no_filter(tmp_path, plain):
+    """As of a mixture of experts, where rounding sends a token to another expert."""
+
+    def tails(row: Row) -> None:
+        row["rollout_log_probs"] = row["old_log_probs"]
+        row["old_log_probs"] = [row["old_log_probs"][0] - 3, *row["old_log_probs"][1:]]
+
+    [text] = meanings(written(tmp_path, plain, tails))
+    assert text.startswith("unexplained: ")
+
+
+def test_two_digits_are_no_filter(tmp_path):
+    def rounded(row: Row) -> None:
+        row["rollout_log_probs"], row["old_log_probs"] = (
+            np.round(side, 2).tolist() for side in _sides(row)
+        )
+
+    [text] = meanings(written(tmp_path, sampled(temperature=0.7), rounded))
+    assert text.startswith("temperature: rollout_log_probs is at 0.70")
+
+
+def test_few_tokens_tell_nothing(tmp_path, plain):
+    def few(row: Row) -> None:
+        for name, value in row.items():
+            row[name] = value[:5]
+        row["old_log_probs"] = [value - 0.3 for value in row["old_log_probs"]]
+
+    [text] = meanings(written(tmp_path, plain[:1], few))
+    assert text.startswith("these are too few tokens to tell the cause")
 
 
 def _later(row: Row) -> None:
@@ -217,7 +295,7 @@ def test_other_weights_have_no_simple_definition(tmp_path, plain):
         row["old_log_probs"] = np.minimum(np.array(row["old_log_probs"]) + noise, 0).tolist()
 
     [text] = meanings(written(tmp_path, plain, noisy))
-    assert text.startswith("other weights or another computation")
+    assert text.startswith("unexplained: the differences are larger than rounding's")
     assert check_records(written(tmp_path, plain, noisy), threshold=10).passed
 
 
@@ -257,13 +335,9 @@ def test_what_a_list_covers(tmp_path, plain, before, after, covers):
 
 
 def whole_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return rows as NeMo-RL writes them (0.4, `grpo.py`: train_data_step*.jsonl): of prompt and
-    answer, padded on the right."""
+    """Return rows of prompt and answer, padded on the right."""
     return [
         {
-            "content": ["What?", "That."],
-            "rewards": 1.0,
-            "input_lengths": 1 + TOKENS,
             "token_ids": [*row["prompt_token_ids"], *row["response_ids"], 0, 0],
             "token_loss_mask": [0, *row["response_mask"], 0, 0],
             "generation_logprobs": [0.0, *row["rollout_log_probs"], 0.0, 0.0],
@@ -273,10 +347,47 @@ def whole_rows(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def test_nemo_rls_rows(tmp_path, plain):
-    report = check_records(written(tmp_path, whole_rows(plain)))
-    assert report.passed and report.tokens == PROMPTS * ANSWERS * TOKENS
+def test_nemo_rls_folder(tmp_path, plain):
+    """As `log_batched_dict_as_jsonl` (NeMo-RL 7ea279ab, `utils/logger.py`) writes a batch: each
+    value is a slice of one row; a validation's file has no log probs."""
+    rows = [
+        {**{name: [value] for name, value in row.items()}, "input_lengths": [1 + TOKENS], "idx": at}
+        for at, row in enumerate(whole_rows(plain))
+    ]
+    for step in (1, 2):
+        written(tmp_path, rows).rename(tmp_path / f"train_data_step{step}.jsonl")
+    written(tmp_path, [{"content": ["That."], "rewards": [1.0]}]).rename(
+        tmp_path / "val_data_step1.jsonl"
+    )
+    report = check_records(tmp_path)
+    assert report.passed and report.tokens == 2 * PROMPTS * ANSWERS * TOKENS
     assert [side.name for side in report.sides] == ["generation_logprobs", "prev_logprobs"]
+    assert [row["step"] for row in report.by_step] == [1, 2]
+    assert "1 files without generation_logprobs and prev_logprobs were left out: val_" in str(
+        report.notes
+    )
+
+
+def test_prime_rls_token_exports(tmp_path, plain):
+    """As prime-rl writes them (559b4477, `trainer/rl/token_export.py`), a file for each rank."""
+    names = ("token_ids", "loss_mask", "inference_logprobs", "trainer_logprobs")
+    for step in (9, 10):
+        for rank in (0, 1):
+            rows = [
+                {**dict(zip(names, row.values(), strict=True)), "step": step, "rank": rank}
+                for row in whole_rows(plain)[rank::2]
+            ]
+            (tmp_path / f"step_{step}").mkdir(exist_ok=True)
+            written(tmp_path, rows, _true_and_false).rename(
+                tmp_path / f"step_{step}/rank_{rank}.jsonl"
+            )
+    report = check_records(tmp_path)
+    assert report.passed and report.tokens == 2 * PROMPTS * ANSWERS * TOKENS
+    assert [row["step"] for row in report.by_step] == [9, 10]
+
+
+def _true_and_false(row: Row) -> None:
+    row["loss_mask"] = [bool(value) for value in row["loss_mask"]]
 
 
 def test_rows_without_a_mask_say_so(tmp_path, plain):
@@ -289,8 +400,10 @@ def test_rows_without_a_mask_say_so(tmp_path, plain):
     assert "48 records have no mask" in report.notes[0]
 
 
-def test_slimes_train_data(tmp_path, plain):
-    """As slime 0.2 writes it (`utils/train_dump_utils.py`): columns with a tensor for each row."""
+@pytest.mark.parametrize("version", [1, 2])
+def test_slimes_train_data(tmp_path, plain, version):
+    """As slime 0.2 writes it (`utils/train_dump_utils.py`), columns with a tensor for each row; and
+    as 0.3.1 does (`observability/train_data_utils.py` at 624b824a), samples."""
     tokens = [torch.tensor(row["prompt_token_ids"] + row["response_ids"]) for row in plain]
     columns = {
         "tokens": tokens,
@@ -298,10 +411,14 @@ def test_slimes_train_data(tmp_path, plain):
         "loss_masks": [torch.ones(TOKENS, dtype=torch.int) for _ in plain],
         "rollout_log_probs": [torch.tensor(row["rollout_log_probs"]) for row in plain],
         "log_probs": [torch.tensor(row["old_log_probs"]) for row in plain],
-        "global_batch_sizes": [48],
     }
+    content = {"rollout_data": {**columns, "global_batch_sizes": [48]}}
+    if version == 2:
+        values = zip(*columns.values(), strict=True)
+        samples = [dict(zip(columns, each, strict=True)) for each in values]
+        content = {"samples": samples, "format_version": 2, "dp_shards": [{"rank": 0}]}
     path = tmp_path / "train_3_0.pt"
-    torch.save({"rollout_id": 3, "rank": 0, "rollout_data": columns}, path)
+    torch.save({"rollout_id": 3, "rank": 0, **content}, path)
     report = check_records(path)
     assert report.passed and report.tokens == PROMPTS * ANSWERS * TOKENS
     assert [side.name for side in report.sides] == ["rollout_log_probs", "log_probs"]
@@ -358,12 +475,12 @@ def test_a_wrong_record_is_named(tmp_path, content, says):
 def test_files_of_other_kinds_are_refused(tmp_path, capsys):
     (tmp_path / "records.csv").write_text("a,b")
     torch.save({"rollout_data": {"x": Code()}}, tmp_path / "code.pt")
-    torch.save({"samples": []}, tmp_path / "samples.pt")
+    torch.save({"model": {}}, tmp_path / "samples.pt")
     (tmp_path / "damaged.safetensors").write_bytes(b"12345678")
     for name, says in (
         ("records.csv", "records are read from .jsonl"),
         ("code.pt", "it is not opened"),
-        ("samples.pt", "it has no rollout_data"),
+        ("samples.pt", "it has no samples or rollout_data"),
         ("damaged.safetensors", "it is damaged"),
         ("missing.jsonl", "no such file"),
     ):

@@ -13,8 +13,11 @@ from _inf.apps.check.findings import Finding
 from _inf.apps.check.records.reading import Bools, Record, Records
 from _inf.apps.check.records.relation import shifted
 from _inf.apps.check.records.sides import (
+    EQUAL,
     LOGPROBS,
+    NEGATED,
     OTHER,
+    PROBABILITIES,
     Side,
     as_logprobs,
     kind_of,
@@ -23,6 +26,13 @@ from _inf.apps.check.records.sides import (
 )
 from _inf.apps.check.token_rows import TokenRow
 from _inf.errors import ConfigError
+
+MEANING = {
+    NEGATED: ", compared as log probs",
+    PROBABILITIES: ", compared as log probs",
+    OTHER: "; logits?",
+    EQUAL: "; it may never have been computed, or always the likeliest token was sampled",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +59,15 @@ def described(records: Records) -> tuple[list[Answer], tuple[Side, Side], list[F
         raise ConfigError(f"{rows[0].where}: no sampled token has two finite log probs.")
     known = [side[finite] for side in values]
     kinds = kind_of(known[0], known[1]), kind_of(known[1], known[0])
-    answers, padding = [], [0, 0]
-    for row in rows:
-        a, b = as_logprobs(row.a, kinds[0]), as_logprobs(row.b, kinds[1])
-        ends = padding_of(row, a, b), padding_of(row, b, a)
+    ours, theirs = (
+        [as_logprobs(getattr(row, side), kind) for row in rows]
+        for side, kind in zip("ab", kinds, strict=True)
+    )
+    padding = padding_of(rows, ours, theirs), padding_of(rows, theirs, ours)
+    answers = []
+    for row, a, b, *ends in zip(rows, ours, theirs, *padding, strict=True):
         keep = row.sampled & np.isfinite(a) & np.isfinite(b)
         keep[len(keep) - max(ends) :] = False
-        padding = [count + end for count, end in zip(padding, ends, strict=True)]
         answers.append(Answer(row, a, b, keep))
     if not any(answer.keep.any() for answer in answers):
         raise ConfigError(f"{rows[0].where}: all sampled tokens of all records are padding.")
@@ -69,7 +81,7 @@ def described(records: Records) -> tuple[list[Answer], tuple[Side, Side], list[F
             lowest=float(known[side].min()),
             mean=float(known[side].mean()),
             highest=float(known[side].max()),
-            padding=padding[side],
+            padding=sum(padding[side]),
             not_finite=int((~np.isfinite(values[side])).sum()),
         )
         for side in (0, 1)
@@ -80,8 +92,7 @@ def described(records: Records) -> tuple[list[Answer], tuple[Side, Side], list[F
 def _of_side(side: Side) -> list[Finding]:
     found = []
     if side.values != LOGPROBS:
-        text = f"{side.name}: its values are {side.values}"
-        text += "; logits?" if side.values == OTHER else ", compared as log probs"
+        text = f"{side.name}: its values are {side.values}" + MEANING[side.values]
         found.append(Finding("highest_value", side.highest, 0, text))
     if side.padding:
         text = f"padding: the mask counts tokens at the ends of answers where {side.name} is 0"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from _inf.apps.check.differences import LARGEST, RATIOS, Floats, Pairs, distances
-from _inf.apps.check.findings import PRECISION, Finding, bounds, like_rounding
+from _inf.apps.check.findings import Finding, bounds, like_rounding
 from _inf.apps.check.records.answers import Answer, described, pairs_of
 from _inf.apps.check.records.reading import Records
-from _inf.apps.check.records.relation import Relation, relation, shift_between
+from _inf.apps.check.records.relation import ENOUGH, Relation, relation, shift_between
 from _inf.apps.check.records.report import RecordsReport
-from _inf.apps.check.records.sides import OTHER
+from _inf.apps.check.records.sides import EQUAL, OTHER
 from _inf.apps.check.token_rows import as_prompt
 from _inf.errors import ConfigError
 
@@ -27,9 +27,14 @@ QUANTILES, OF_SEQUENCES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99), (0.05, 0.5,
 GROWN, LEAST_DRIFT = 2, 1e-3
 MODEL = "the model"
 AS_MODEL = "of all tokens at temperature 1, as the model scores them"
+SMALL = (
+    "small differences of both signs: rounding to half precision makes such ones, and so do "
+    "weights that are a few updates apart"
+)
 UNEXPLAINED = (
-    "other weights or another computation: neither a shift, a temperature nor a filter turns one "
-    "side into the other, and the differences are larger than rounding's"
+    "unexplained: the differences are larger than rounding's, and their figures tell no shift, "
+    "temperature or filter; look for other weights (old ones, an adapter that one side lacks), "
+    "other ids, penalties, or one of those three that the figures do not tell"
 )
 
 
@@ -57,7 +62,7 @@ def check_records(
     metrics = _metrics(pairs)
     allowed = bounds("", threshold)
     between = relation(pairs)
-    if all(side.values != OTHER for side in both):
+    if len(pairs) >= ENOUGH and all(side.values not in (OTHER, EQUAL) for side in both):
         found += _of_relation(between, *records.names)
     if not found:
         found += _of_numbers(pairs, metrics, allowed)
@@ -137,16 +142,18 @@ def _of_shift(shift: int, names: tuple[str, str]) -> list[Finding]:
 def _of_relation(found: Relation, a: str, b: str) -> list[Finding]:
     findings = []
     if found.temperature is not None and found.tempered:
-        low, high = found.bounds or (0, 0)
-        between = f" (between {low:.2f} and {high:.2f})" if found.bounds else ""
-        text = f"temperature: {a} is at {found.temperature:.2f} times {b}'s temperature{between}"
+        low, high = found.bounds or (found.temperature, found.temperature)
+        size = f"about {low:.2f} to {high:.2f}" if found.bounds else f"{low:.2f}"
+        text = f"temperature: {a} is at {size} times {b}'s temperature"
         findings.append(Finding("temperature", found.temperature, 1, text))
     if found.filtered is not None and found.kept is not None:
         cut, whole = (a, b) if found.filtered == "a" else (b, a)
         text = (
-            f"filter: {cut} is over the tokens that a filter (top_p, top_k, min_p) left, at least "
-            f"{found.kept:.0%} of the probability, and {whole} over more"
+            f"filter: {cut} is over the tokens that a filter (top_p, top_k, min_p) left, about "
+            f"{found.kept:.0%} of the probability or more, and {whole} over more"
         )
+        if found.else_:
+            text += f"; or else {cut} has {found.else_}: the figures do not tell these two apart"
         findings.append(Finding("filter_kept", found.kept, 1, text))
     return findings
 
@@ -154,7 +161,9 @@ def _of_relation(found: Relation, a: str, b: str) -> list[Finding]:
 def _of_numbers(
     pairs: Pairs, metrics: dict[str, float], allowed: dict[str, float]
 ) -> list[Finding]:
-    meaning = PRECISION if like_rounding(pairs) else UNEXPLAINED
+    meaning = SMALL if like_rounding(pairs) else UNEXPLAINED
+    if len(pairs) < ENOUGH:
+        meaning = f"these are too few tokens to tell the cause; it takes {ENOUGH} at least"
     return [
         Finding(name, metrics[name], most, meaning)
         for name, most in allowed.items()
@@ -178,12 +187,15 @@ def _of_drift(by_step: Sequence[dict[str, float]]) -> list[Finding]:
 
 
 def _notes(records: Records, between: Relation) -> list[str]:
-    notes = []
+    notes, both = [], " and ".join(records.names)
     if records.without_mask:
         notes.append(
             f"{records.without_mask} records have no mask: all ids count as sampled, "
             "except where a side begins with zeros"
         )
+    if records.left_out:
+        names = f"{', '.join(records.left_out[:3])}{', ...' * (len(records.left_out) > 3)}"
+        notes.append(f"{len(records.left_out)} files without {both} were left out: {names}")
     if between.temperature is None:
         notes.append(
             "no temperature could be told: that takes several answers of one prompt at one step, "
@@ -216,6 +228,9 @@ def _against(
             for row, each, score in zip(rows, values, scores, strict=True)
         ]
         pairs, _ = pairs_of(both, shift)
+        if len(pairs) < ENOUGH:
+            said[name] = f"{len(pairs)} tokens are too few to tell"
+            continue
         found = [*_of_shift(shift, (name, MODEL)), *_of_relation(relation(pairs), name, MODEL)]
         text = "; ".join(finding.meaning for finding in found)
         mean = _figures(pairs.rollout, pairs.reference)["logprobs_diff_mean"]

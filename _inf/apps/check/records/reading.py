@@ -19,8 +19,9 @@ from _inf.apps.rollouts.sources import rows_of_batch
 from _inf.errors import ConfigError, error_text, shown
 
 # The names that trainers write, of verl 0.6.1 to 0.9 (`rollout_log_probs`, `old_log_probs`), this
-# library (`logprobs`), slime 0.2 (`train_dump_utils`: `rollout_log_probs`, `log_probs`) and NeMo-RL
-# 0.4 (`grpo.py`, train_data_step*.jsonl: `generation_logprobs`, `prev_logprobs`).
+# library (`logprobs`), slime 0.2 to 0.3.1 (`rollout_log_probs`, `log_probs`), NeMo-RL (`grpo.py` at
+# 7ea279ab, train_data_step*.jsonl: `generation_logprobs`, `prev_logprobs`) and prime-rl
+# (`trainer/rl/token_export.py` at 559b4477: `inference_logprobs`, `trainer_logprobs`).
 ROLLOUTS = ("rollout_log_probs", "logprobs", "generation_logprobs", "inference_logprobs")
 TRAINERS = ("old_log_probs", "log_probs", "prev_logprobs", "trainer_logprobs")
 PROMPT = ("prompt_token_ids", "prompt_ids")
@@ -52,7 +53,8 @@ class Record:
 @dataclasses.dataclass
 class Records:
     """The records of a file or a folder. names: the two sides' keys. covers: what the lists of each
-    side cover, and of how many records; padded: of how many they have zeros after the end."""
+    side cover, and of how many records; padded: of how many they have zeros after the end.
+    left_out: files of a folder without these lists."""
 
     path: Path
     names: tuple[str, str]
@@ -62,6 +64,7 @@ class Records:
     )
     padded: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
     without_mask: int = 0
+    left_out: list[str] = dataclasses.field(default_factory=list)
 
 
 def read_records(path: Path, sides: tuple[str, str] | None) -> Records:
@@ -73,9 +76,15 @@ def read_records(path: Path, sides: tuple[str, str] | None) -> Records:
     if sides is not None and sides[0] == sides[1]:
         raise ConfigError.of("sides", f"both are {sides[0]!r}; name two lists.")
     records: Records | None = None
-    for file in _files(path):
-        for where, row in _rows(file):
-            records = records or Records(path, sides or _sides(row, where))
+    files, left_out = _files(path), []
+    for file in files:
+        rows = [*_rows(file)]
+        names = records.names if records else sides
+        if len(files) > 1 and not any(_has_sides(row, names) for _, row in rows):
+            left_out.append(file.name)
+            continue
+        for where, row in rows:
+            records = records or Records(path, sides or _sides(row, where), left_out=left_out)
             _add(records, row, where, file)
     if records is None or not any(row.sampled.any() for row in records.rows):
         raise ConfigError(f"{path}: it has no token that the model sampled.")
@@ -85,10 +94,14 @@ def read_records(path: Path, sides: tuple[str, str] | None) -> Records:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    files = [file for file in path.iterdir() if file.suffix in READERS]
-    if not files:
-        raise ConfigError(f"{path}: it has no file of records ({', '.join(READERS)}).")
-    return sorted(files, key=lambda file: ([*map(int, re.findall(r"\d+", file.stem))], file.name))
+    for pattern in ("*", "step_*/*"):  # the second one is prime-rl's
+        if files := [file for file in path.glob(pattern) if file.suffix in READERS]:
+            return sorted(files, key=lambda file: _numbers_in(str(file.relative_to(path))))
+    raise ConfigError(f"{path}: it has no file of records ({', '.join(READERS)}).")
+
+
+def _numbers_in(name: str) -> tuple[list[int], str]:
+    return [*map(int, re.findall(r"\d+", name))], name
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -119,8 +132,9 @@ def _of_safetensors(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def _of_torch(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
-    """Read slime's `--save-debug-train-data` (0.2, `utils/train_dump_utils.py`): columns, each with
-    a tensor for each row."""
+    """Read slime's `--save-debug-train-data`: `samples` (0.3.1, `observability/train_data_utils.py`
+    at 624b824a), before that `rollout_data` (`utils/train_dump_utils.py`), which has columns with a
+    tensor for each row. `rollouts.trainers.whole_files` reads such files without their tensors."""
     import torch
 
     try:
@@ -131,11 +145,28 @@ def _of_torch(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
             f"{file}: torch cannot load it as tensors and plain values ({reason}); another pickle "
             "may run any code, so it is not opened."
         ) from failure
-    data = saved.get("rollout_data") if isinstance(saved, dict) else None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{file}: it has no rollout_data, which slime's train data has.")
-    rows = _of_columns(data)
+    saved = saved if isinstance(saved, dict) else {}
+    rows: list[tuple[int, Mapping[str, Any]]]
+    if isinstance(samples := saved.get("samples"), list):
+        rows = [
+            (number, {name: _plain(value) for name, value in sample.items()})
+            for number, sample in enumerate(samples, 1)
+        ]
+    elif isinstance(columns := saved.get("rollout_data"), dict):
+        rows = _of_columns(columns)
+    else:
+        raise ConfigError(f"{file}: it has no samples or rollout_data, as slime's train data has.")
     return [(number, {"rollout_id": saved.get("rollout_id"), **row}) for number, row in rows]
+
+
+def _of_json_lines(file: Path) -> list[tuple[int, Any]]:
+    """Read JSON lines. In NeMo-RL's each value is a list of one (`log_batched_dict_as_jsonl`)."""
+    rows = json_lines(file)
+    for _, row in rows:
+        for name, value in row.items() if isinstance(row, dict) else ():
+            if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+                row[name] = value[0]
+    return rows
 
 
 def _of_columns(columns: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
@@ -158,7 +189,7 @@ def _plain(value: Any) -> Any:
 
 
 READERS: dict[str, Callable[[Path], Iterable[tuple[int, Any]]]] = {
-    ".jsonl": json_lines,
+    ".jsonl": _of_json_lines,
     ".safetensors": _of_safetensors,
     ".pt": _of_torch,
 }
@@ -174,6 +205,12 @@ def _sides(row: Mapping[str, Any], where: str) -> tuple[str, str]:
         f"then the trainer's. Known names: {', '.join(ROLLOUTS)}; {', '.join(TRAINERS)}. Its lists "
         f"of numbers: {shown(lists)}."
     )
+
+
+def _has_sides(row: Mapping[str, Any], names: tuple[str, str] | None) -> bool:
+    if names is not None:
+        return all(_is_list(row.get(name)) for name in names)
+    return all(any(name in row for name in known) for known in (ROLLOUTS, TRAINERS))
 
 
 def _is_list(value: object) -> bool:

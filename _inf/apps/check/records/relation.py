@@ -9,32 +9,40 @@ import numpy as np
 
 from _inf.apps.check.differences import Floats, Pairs, temperature_between
 
-ENOUGH = 32  # tokens, to tell a shift
+ENOUGH = 32  # tokens, to tell anything
 FEW = 20  # tokens on either side of one half, to bound a temperature
-SAME = 0.05  # how far a temperature may be from 1
-# Of a filter: the share of differences in the wrong direction, the least mean difference, and a
-# log prob that no filter-free float32 softmax makes 0.
-WRONG_WAY, LEAST, CERTAIN = 0.06, 0.004, -0.005
-ZEROS = 0.01  # the least share of tokens that only a filter makes certain
+SAME = 0.045  # how far a temperature may be from 1: noise made 0.04
+# Of a filter: the most that the differences in the wrong direction are of all, and the same where
+# tokens that it made certain tell it; and the least mean difference.
+WRONG_WAY, WITH_CERTAIN, LEAST = 0.06, 0.3, 0.004
+# A log prob of 0 is a filter's where the other side has less than CERTAIN and no temperature makes
+# it 0 in float32: one that multiplies the log odds by no more than STEEP, to less than ODDS. The
+# least share of such tokens.
+CERTAIN, STEEP, ODDS, ZEROS = -0.005, 2.5, 7, 0.01
+# Of tokens with less than UNLIKELY, a filter makes MOST likelier by MORE nats or more.
+UNLIKELY, MOST, MORE = -1, 0.5, 1e-3
+COLDER = "a temperature far below the other's"
+TRAINED = "weights that were trained on these very tokens"
+# A filter multiplies the log odds of some likely tokens by less than FLAT; bounds of a temperature
+# do not tell less than that either.
+FLAT = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
     """What turns the log probs of B into those of A.
 
-    temperature: A's, divided by B's; None if the figures do not tell. exact: whether pairs of
-    tokens after equal ids tell it; otherwise it is between `bounds`. filtered: the side whose
-    distribution a filter cut, "a" or "b"; kept: the least share of the probability that it kept.
+    temperature: A's, divided by B's; None if the figures do not tell. bounds: it lies between them;
+    None if pairs of tokens after equal ids tell it. filtered: the side whose distribution a filter
+    cut, "a" or "b"; kept: about the least share of the probability that it kept; else_: what else
+    the figures allow.
     """
 
     temperature: float | None
     bounds: tuple[float, float] | None
-    filtered: str | None
-    kept: float | None
-
-    @property
-    def equal(self) -> bool:
-        return self.filtered is None and not self.tempered
+    filtered: str | None = None
+    kept: float | None = None
+    else_: str = ""
 
     @property
     def tempered(self) -> bool:
@@ -50,27 +58,40 @@ def relation(pairs: Pairs) -> Relation:
     else:
         bounds = _temperature_bounds(a, b)
         temperature = bounds and float(np.sqrt(bounds[0] * bounds[1]))
-    tempered = temperature is not None and abs(temperature - 1) > SAME
-    for name, one, other in (("a", a, b), ("b", b, a)):
-        kept = _kept(one, other, only_zeros=tempered)
-        if kept is not None:
-            return Relation(temperature, bounds, name, kept)
-    return Relation(temperature, bounds, None, None)
+    found = Relation(temperature, bounds)
+    low, high = bounds or (temperature, temperature)
+    for name, one, other, sharper in (("a", a, b, low and 1 / low), ("b", b, a, high)):
+        wrong, sharper = _wrong_way(one, other), sharper or _steepest(one, other)
+        kept = _made_certain(one, other, sharper)
+        if kept is not None and (found.tempered or wrong <= WITH_CERTAIN):
+            if sharper <= STEEP:
+                return dataclasses.replace(found, filtered=name, kept=kept)
+            if not found.tempered:
+                return dataclasses.replace(found, filtered=name, kept=kept, else_=COLDER)
+        if wrong <= WRONG_WAY and sharper < FLAT and not found.tempered:
+            apart = one - other
+            likelier = apart[other < UNLIKELY] > MORE
+            if np.abs(apart).mean() >= LEAST and likelier.sum() > MOST * len(likelier):
+                kept = float(np.exp(-np.quantile(apart, 0.99)))
+                return dataclasses.replace(found, filtered=name, kept=kept, else_=TRAINED)
+    return found
 
 
-def _kept(one: Floats, other: Floats, *, only_zeros: bool) -> float | None:
-    """Return the least share of the probability that a filter of `one` kept, or None if there was
-    none: a filter divides each probability by what it kept, so that it lowers none and makes the
-    only token left certain. only_zeros: look for certain tokens alone."""
+def _wrong_way(one: Floats, other: Floats) -> float:
+    """Return how much of the differences is of tokens that `one` makes less likely. A filter makes
+    none: it divides each probability by what it kept."""
     apart = one - other
-    certain = float(((one == 0) & (other < CERTAIN)).mean())
-    if only_zeros:
-        return float(np.exp(other[one == 0].min())) if certain > ZEROS else None
-    size = float(np.abs(apart).sum())
-    wrong = float(-apart[apart < 0].sum())
-    if size / len(apart) < LEAST or wrong > WRONG_WAY * size:
+    return float(-apart[apart < 0].sum() / max(np.abs(apart).sum(), 1e-9))
+
+
+def _made_certain(one: Floats, other: Floats, sharper: float) -> float | None:
+    """Return the least share of the probability that a filter of `one` kept, if it made tokens the
+    only ones left. sharper: by how much a temperature may multiply the log odds of `one`."""
+    if (one == one.round(2)).all():  # two digits make zeros too
         return None
-    return float(np.exp(-np.quantile(apart, 0.99)))
+    odds = _log_odds(other) * np.clip(sharper, 1, STEEP)
+    zeros = (one == 0) & (other < CERTAIN) & (odds < ODDS)
+    return float(np.exp(np.quantile(other[zeros], 0.01))) if zeros.mean() > ZEROS else None
 
 
 def _temperature_bounds(a: Floats, b: Floats) -> tuple[float, float] | None:
@@ -87,12 +108,21 @@ def _temperature_bounds(a: Floats, b: Floats) -> tuple[float, float] | None:
 
 def _slope(sharper: Floats, other: Floats) -> tuple[float, float] | None:
     ours, theirs = _log_odds(sharper), _log_odds(other)
-    likely, unlikely = (theirs > 1) & (theirs < 9), theirs < -1
-    if likely.sum() < FEW or unlikely.sum() < FEW:
+    unlikely, high = theirs < -1, _steepest(sharper, other)
+    if unlikely.sum() < FEW or high == np.inf:
         return None
     low = float(np.quantile(ours[unlikely] / theirs[unlikely], 0.99))
-    high = float(np.quantile(ours[likely] / theirs[likely], 0.01))
-    return (low, high) if 1 + SAME < low <= high else None
+    return (low, high) if FLAT < low <= high else None
+
+
+def _steepest(sharper: Floats, other: Floats) -> float:
+    """Return the most that a temperature may multiply the other side's log odds by; infinite if too
+    few tokens tell. Tokens that are certain say nothing."""
+    ours, theirs = _log_odds(sharper), _log_odds(other)
+    likely = (theirs > 1) & (theirs < 9) & (sharper < -1e-6)
+    if likely.sum() < FEW:
+        return np.inf
+    return float(np.quantile(ours[likely] / theirs[likely], 0.01).clip(0))
 
 
 def _log_odds(logprobs: Floats) -> Floats:
