@@ -63,6 +63,8 @@ def rollouts_of_line(row: object, line: int, where: str) -> list[Rollout]:
 
 def whole_file(path: Path) -> list[Rollout]:
     """Return the rows of a table or a .pt file."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file.")
     piece = WHOLE[path.suffix](path)
     if (reader := reader_of(piece, path.suffix)) is None:
         raise _unknown(piece if isinstance(piece, dict) else {}, str(path))

@@ -61,8 +61,8 @@ def _nothing(path: Path) -> str:
     )
     instead = f"; did you mean {below[0]}?" if below else "."
     return (
-        f"{path}: it has no files of samples, {', '.join(PATTERNS)}. A trainer writes them if its "
-        f"config says so (docs/your_run.md){instead}"
+        f"{path}: it has no files of samples (.jsonl, .parquet, .pt), nor folders with them as "
+        f"trainers make them (docs/your_run.md){instead}"
     )
 
 

@@ -33,7 +33,7 @@ COLUMNS = ("step", "prompt", "score", "characters", "tokens", "cut")
 # again, which a tokenizer may divide in another way than it was sampled.
 COUNTED_AGAIN = 0.98
 
-STEP_FOLDER = re.compile(r"step_(\d+)")
+STEP_FOLDER = re.compile(r"(?:global_)?step_(\d+)(?:_evals)?")  # prime-rl's and SkyRL's
 
 
 class Place(NamedTuple):
@@ -158,17 +158,20 @@ class _Scores:
     def of(self, row: Rollout) -> float | None:
         reward = with_reward(row, self._name).reward
         self._rows += 1
-        self._names |= {*(row.reward_scores or ()), *row.extra}
-        if self._name is None and (meaning := row.extra.get(SCORE_IS)) is not None:
+        if self._name is not None:
+            figures = {**row.extra, **(row.reward_scores or {})}
+            self._names |= {name for name, each in figures.items() if finite(each) is not None}
+        elif (meaning := row.extra.get(SCORE_IS)) is not None:
             self._are[meaning] += 1
-        elif self._name is None and reward is None and row.extra.get("score") is not None:
+        elif reward is None and row.extra.get("score") is not None:
             self._no_numbers[type(row.extra["score"]).__name__] += 1
         return reward
 
     def notes(self) -> list[str]:
         if self._name is not None and self._name not in self._names:
             raise ConfigError.of(
-                "reward", f"no row has {self._name}; they have {', '.join(sorted(self._names))}."
+                "reward",
+                f"no row has a number {self._name}; those that they have: {sorted(self._names)}.",
             )
         notes = [
             f"{rows} rows have a score of type {kind}, which counts as none."
@@ -260,6 +263,7 @@ def _step(row: Rollout, path: Path, before: Sequence[Place]) -> int:
     last number in its file's name, else the number of files before it."""
     if (step := finite(row.extra.get("step"))) is not None:
         return int(step)
-    numbers = [int(found[1]) for name in path.parts[:-1] if (found := STEP_FOLDER.search(name))]
+    folders = path.absolute().parts[:-1]
+    numbers = [int(found[1]) for name in folders if (found := STEP_FOLDER.fullmatch(name))]
     numbers = numbers or [int(digits) for digits in re.findall(r"\d+", path.stem)]
     return numbers[-1] if numbers else len({place.file for place in before} - {path})

@@ -20,8 +20,8 @@ CUT = {*LIMITS, "context_length", "harness_timeout"}
 IN_ROW = ("parent", "message", "sampled", "token_ids", "mask", "logprobs")
 LEFT_OUT = ("is_content", "timestamp")
 FOLDERS = tuple(
-    f"{above}step_*/{kind}/traces.jsonl"
-    for above in ("", "rollouts/")
+    f"{above}{kind}/traces.jsonl"
+    for above in ("", "step_*/", "rollouts/step_*/")
     for kind in ("train/effective", "train/all", "eval/effective", "eval/all")
 )
 
