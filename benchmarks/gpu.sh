@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Proves on a GPU what can be proven there, in calls of nine minutes: bash benchmarks/gpu.sh [OPTION...]
-# The same command goes on where the last call ended. The most telling parts come first; with a kit on
-# an H200 the first call should hold compile (75 s), preflight (20) and throughput (380), the second
-# overlap (110), training (150), hf (60) and commands (110), the third exact (150), functions (100),
-# float32 (120) and embedded (60): estimates.
+# The same command goes on where the last call ended. What was not seen on a GPU yet comes first.
+# Estimates in seconds, with a kit on an H200: the first call holds compile (75), preflight (20) and
+# throughput (300 to 420: the time is told of each width that is slower); the second overlap (110),
+# training (130), hf (60), commands (110) and the begin of the rest: exact (150), functions (70),
+# float32 (120), embedded (60).
 #
 # Parts, in this order, each in a process of its own under a time limit:
 #   compile     the kernels that the machine compiles, all at once, beside plain torch
@@ -27,7 +28,7 @@
 # Options:
 #   --device cuda|cpu          cpu is a test of this script, with a smaller model (default: cuda)
 #   --parts PART,...           which parts, in this order (default: all)
-#   --budget SECONDS           of this call; parts that it does not reach wait for the next one (540)
+#   --budget SECONDS           of this call; parts that it does not reach wait for the next one (560)
 #   --limit [PART=]SECONDS     the limit of one part, or of each
 #   --out FOLDER               for the results (default: build/gpu-results); parts that have ended
 #                              there are not run again: delete it, or name another, to start anew
@@ -60,7 +61,7 @@ declare -A NEEDED=([compile]=60 [preflight]=20 [throughput]=200 [overlap]=110 [t
   [hf]=60 [commands]=110 [exact]=100 [functions]=80 [float32]=120 [embedded]=60)
 ENDING=12 # seconds that are left for the end of a part that is stopped, and for the summary
 BEGUN=0   # whether a part has ended in this call
-DEVICE=cuda PARTS=$ALL BUDGET=540 FOLDER=build/gpu-results SET=()
+DEVICE=cuda PARTS=$ALL BUDGET=560 FOLDER=build/gpu-results SET=()
 
 if [[ -z ${PYTHON:-} ]]; then
   PYTHON=python3

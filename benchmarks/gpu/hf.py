@@ -36,7 +36,7 @@ def beside_generate(setting: Setting, dtype: str) -> Any:
     with InferenceEngine(
         model_path=str(setting.model), device=setting.device, rollout=rollout
     ) as engine:
-        ours = [engine.generate(text, **asked)[0] for text in TEXTS]
+        ours: list[Any] = [engine.generate(text, **asked)[0] for text in TEXTS]
         start = time.monotonic()
         engine.generate(batch, **asked)
         rate = len(batch) * TOKENS / (time.monotonic() - start)
@@ -49,7 +49,7 @@ def beside_generate(setting: Setting, dtype: str) -> Any:
         theirs = greedy(model, ids)
         starts.append(same(row.token_ids, theirs["ids"]))
         off += distances([row.logprobs[: starts[-1]]], [theirs["logprobs"][: starts[-1]]])
-    found = {
+    found: dict[str, Any] = {
         "equal": starts.count(TOKENS),
         "rows": len(ours),
         "same_start": starts,

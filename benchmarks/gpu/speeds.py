@@ -25,7 +25,7 @@ GOAL = 1.0  # ours over the better of the two, in tokens per second
 CONTESTANTS = ["ours", "raw", "default"]
 SAMPLER = Path(__file__).with_name("sampler")
 ON_A_CPU = {256: 4, 1024: 6, 512: 5, 64: 2, 1: 1}  # rows, in place of these
-PAIRS, SECONDS = 9, 60  # of each width, at most
+PAIRS, SECONDS = 9, 50  # of each width, at most
 TOLD = 6  # lines of a process in the results; throughput.json has more
 WAITS = 99.0  # percent of the samples of a thread that does nothing
 
