@@ -400,6 +400,17 @@ def test_rows_without_a_mask_say_so(tmp_path, plain):
     assert "48 records have no mask" in report.notes[0]
 
 
+def test_zeros_without_a_mask_may_be_of_a_tools_tokens(tmp_path, plain):
+    def gap(row: Row) -> None:
+        del row["response_mask"]
+        row["rollout_log_probs"] = [*row["rollout_log_probs"][:9], *[0.0] * 9] + (
+            row["rollout_log_probs"][18:]
+        )
+
+    [text] = meanings(written(tmp_path, plain, gap))
+    assert "or else rollout_log_probs has zeros for tokens that were not sampled" in text
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_slimes_train_data(tmp_path, plain, version):
     """As slime 0.2 writes it (`utils/train_dump_utils.py`), columns with a tensor for each row; and
@@ -424,7 +435,8 @@ def test_slimes_train_data(tmp_path, plain, version):
     assert [side.name for side in report.sides] == ["rollout_log_probs", "log_probs"]
 
 
-def test_verls_batch(tmp_path, plain):
+@pytest.mark.parametrize("masked", [True, False])
+def test_verls_batch(tmp_path, plain, masked):
     """The tensors of a verl 0.6.1 batch: prompts padded on the left, answers on the right."""
     answers = torch.tensor([row["response_ids"] + [0, 0] for row in plain])
     prompts = torch.tensor([[0, *row["prompt_token_ids"]] for row in plain])
@@ -439,7 +451,9 @@ def test_verls_batch(tmp_path, plain):
         "old_log_probs": torch.tensor([row["old_log_probs"] + zeros for row in plain]),
     }
     path = tmp_path / "batch.safetensors"
-    save_file(batch, path)
+    save_file(
+        {name: each for name, each in batch.items() if masked or name != "response_mask"}, path
+    )
     report = check_records(path)
     assert report.passed and report.tokens == PROMPTS * ANSWERS * TOKENS
 
@@ -462,6 +476,10 @@ class Code:
         ({"logprobs": [-1.0], "old_log_probs": [None], "response_ids": [1]},
          "no sampled token has two finite log probs"),
         ([1], "a record is an object"),
+        ({"logprobs": [-1.0], "old_log_probs": [-1.0], "response_ids": [float("nan")]},
+         "response_ids: expected a list of whole numbers"),
+        ({"logprobs": [-1.0], "old_log_probs": [-(10**400)], "response_ids": [1]},
+         "old_log_probs: int too large"),
     ],
 )  # fmt: skip
 def test_a_wrong_record_is_named(tmp_path, content, says):
@@ -475,7 +493,7 @@ def test_a_wrong_record_is_named(tmp_path, content, says):
 def test_files_of_other_kinds_are_refused(tmp_path, capsys):
     (tmp_path / "records.csv").write_text("a,b")
     torch.save({"rollout_data": {"x": Code()}}, tmp_path / "code.pt")
-    torch.save({"model": {}}, tmp_path / "samples.pt")
+    torch.save({"samples": [3]}, tmp_path / "samples.pt")
     (tmp_path / "damaged.safetensors").write_bytes(b"12345678")
     for name, says in (
         ("records.csv", "records are read from .jsonl"),

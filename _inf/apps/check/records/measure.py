@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from _inf.apps.check.records.answers import Answer, described, pairs_of
 from _inf.apps.check.records.reading import Records
 from _inf.apps.check.records.relation import ENOUGH, Relation, relation, shift_between
 from _inf.apps.check.records.report import RecordsReport
-from _inf.apps.check.records.sides import EQUAL, OTHER
+from _inf.apps.check.records.sides import EQUAL, OTHER, Side
 from _inf.apps.check.token_rows import as_prompt
 from _inf.errors import ConfigError
 
@@ -27,6 +28,7 @@ QUANTILES, OF_SEQUENCES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99), (0.05, 0.5,
 GROWN, LEAST_DRIFT = 2, 1e-3
 MODEL = "the model"
 AS_MODEL = "of all tokens at temperature 1, as the model scores them"
+UNMASKED = "zeros for tokens that were not sampled, as no mask says"
 SMALL = (
     "small differences of both signs: rounding to half precision makes such ones, and so do "
     "weights that are a few updates apart"
@@ -58,12 +60,9 @@ def check_records(
         [each.known(each.a) for each in answers], [each.known(each.b) for each in answers]
     )
     pairs, steps = pairs_of(answers, shift)
-    found += _of_shift(shift, records.names)
-    metrics = _metrics(pairs)
-    allowed = bounds("", threshold)
-    between = relation(pairs)
-    if len(pairs) >= ENOUGH and all(side.values not in (OTHER, EQUAL) for side in both):
-        found += _of_relation(between, *records.names)
+    between = _between(pairs, both, records)
+    found += [*_of_shift(shift, records.names), *_of_relation(between, *records.names)]
+    metrics, allowed = _metrics(pairs), bounds("", threshold)
     if not found:
         found += _of_numbers(pairs, metrics, allowed)
     by_step = _by_step(pairs, steps)
@@ -81,6 +80,16 @@ def check_records(
         notes=_notes(records, between),
         path=str(records.path),
     )
+
+
+def _between(pairs: Pairs, both: tuple[Side, Side], records: Records) -> Relation:
+    if len(pairs) < ENOUGH or any(side.values in (OTHER, EQUAL) for side in both):
+        return Relation(None, None)
+    found = relation(pairs)
+    if records.without_mask:
+        others = filter(None, (found.else_, UNMASKED))
+        found = dataclasses.replace(found, else_=" or ".join(others))
+    return found
 
 
 def _metrics(pairs: Pairs) -> dict[str, float]:
@@ -153,7 +162,7 @@ def _of_relation(found: Relation, a: str, b: str) -> list[Finding]:
             f"{found.kept:.0%} of the probability or more, and {whole} over more"
         )
         if found.else_:
-            text += f"; or else {cut} has {found.else_}: the figures do not tell these two apart"
+            text += f"; or else {cut} has {found.else_}: the figures do not tell them apart"
         findings.append(Finding("filter_kept", found.kept, 1, text))
     return findings
 

@@ -29,7 +29,7 @@ ANSWER = ("response_ids", "completion_ids")
 WHOLE = ("input_ids", "token_ids", "tokens")  # of prompt and answer
 MASK = ("response_mask", "completion_mask", "loss_mask", "loss_masks", "token_loss_mask")
 STEP = ("step", "global_step", "rollout_id", "weight_version")
-VERLS = ("input_ids", "attention_mask", "responses", "response_mask")
+VERLS = ("input_ids", "attention_mask", "responses")
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 OF_ANSWER, OF_ALL = "the answer", "prompt and answer"
@@ -125,6 +125,9 @@ def _of_safetensors(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
     except Exception as failure:  # SafetensorError is a plain Exception
         raise ConfigError(f"{file}: it is damaged ({error_text(failure)}).") from failure
     if all(name in columns for name in VERLS):
+        width = columns["responses"].shape[-1]
+        # As verl's `compute_response_mask` makes it.
+        columns.setdefault("response_mask", columns["attention_mask"][:, -width:])
         batch = SimpleNamespace(batch=columns, non_tensor_batch={})
         more = [name for name in TRAINERS if name in columns]
         return list(enumerate(rows_of_batch(batch, str(file), more), 1))
@@ -147,7 +150,8 @@ def _of_torch(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
         ) from failure
     saved = saved if isinstance(saved, dict) else {}
     rows: list[tuple[int, Mapping[str, Any]]]
-    if isinstance(samples := saved.get("samples"), list):
+    samples = saved.get("samples")
+    if isinstance(samples, list) and all(isinstance(sample, dict) for sample in samples):
         rows = [
             (number, {name: _plain(value) for name, value in sample.items()})
             for number, sample in enumerate(samples, 1)
@@ -226,7 +230,7 @@ def _add(records: Records, row: Mapping[str, Any], where: str, file: Path) -> No
     whole = None if answer is not None else _ids(row, WHOLE, where)
     lists = [_numbers(row, name, where) for name in records.names]
     if whole is not None:  # the mask says where its answer begins, or covers all of it
-        size = len(whole) if mask is None else len(mask)
+        size = min(len(whole), *map(len, lists)) if mask is None else len(mask)
         prompt, answer = whole[: len(whole) - size], whole[len(whole) - size :]
     size = next((len(each) for each in (answer, mask) if each is not None), min(map(len, lists)))
     if mask is None:
@@ -268,14 +272,19 @@ def _numbers(row: Mapping[str, Any], name: str, where: str) -> Floats:
     value = row.get(name)
     if not _is_list(value):
         raise ConfigError(f"{where}: {name}: expected a list of numbers, got {shown(value)}.")
-    return np.array([np.nan if item is None else item for item in value or ()], np.float64)
+    try:
+        return np.array([np.nan if item is None else item for item in value or ()], np.float64)
+    except OverflowError as failure:  # of an int
+        raise ConfigError(f"{where}: {name}: {failure}.") from None
 
 
 def _ids(row: Mapping[str, Any], names: Sequence[str], where: str) -> list[int] | None:
     for name in names:
         if (value := row.get(name)) is None:
             continue
-        if not isinstance(value, list) or not all(isinstance(item, int | float) for item in value):
+        if not isinstance(value, list) or not all(
+            isinstance(item, int | float) and item % 1 == 0 for item in value
+        ):
             raise ConfigError(f"{where}: {name}: expected a list of whole numbers.")
         return [int(item) for item in value]
     return None
@@ -283,7 +292,7 @@ def _ids(row: Mapping[str, Any], names: Sequence[str], where: str) -> list[int] 
 
 def _step(row: Mapping[str, Any], file: Path) -> int | None:
     for name in STEP:
-        if isinstance(step := row.get(name), int | float):
+        if isinstance(step := row.get(name), int | float) and step % 1 == 0:
             return int(step)
     in_name = re.findall(r"\d+", file.stem)
     return int(in_name[-1]) if in_name else None

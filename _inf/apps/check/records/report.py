@@ -66,11 +66,12 @@ class RecordsReport:
         return Group(table, *([self._steps()] if self.by_step else []))
 
     def _figures(self) -> dict[str, str]:
-        """The metrics, with all quantiles of one name in one line."""
+        """The metrics and their bounds, with all quantiles of one name in one line."""
         shown: dict[str, str] = {}
         for name, value in self.metrics.items():
             group, quantile, share = name.partition("_quantile_")
             text = f"{float(share):.0%}: {value:.4g}" if quantile else f"{value:.4g}"
+            text += f" (at most {self.allowed[name]:g})" if name in self.allowed else ""
             shown[group] = f"{shown[group]}, {text}" if group in shown and quantile else text
         return shown
 
