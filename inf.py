@@ -33,7 +33,7 @@ from _inf.errors import (
 )
 from _inf.parts.adapters import check_loaded
 from _inf.parts.typed import GenerateParams
-from _inf.request.call import PreparedCall, tokenize_call
+from _inf.request.call import PreparedCall, tokenize_call, with_parts
 from _inf.request.keywords import names_keywords
 from _inf.request.prompts import Form, normalize
 from _inf.request.sampling import resolve, with_sampling_params
@@ -213,8 +213,8 @@ class InferenceEngine:
         if params.get("on_error") == "row":
             from _inf.parts.failures.calls import prepare_each
 
-            return prepare_each(self._checked, prompts, params)
-        forms = normalize(prompts)
+            return prepare_each(self._checked, prompts, params, self._backend.name)
+        forms = normalize(prompts, self._backend.name)
         return self._checked(forms, params, range(len(forms)))
 
     def _checked(
@@ -225,7 +225,8 @@ class InferenceEngine:
         sampling = resolve(
             params, self.config.rollout, indexes, self.model, self._configured.keywords
         )
-        if any(isinstance(form, Prompt) for form in forms):
+        own = [form for form in forms if isinstance(form, Prompt)]
+        if any(form.continues for form in own):
             check_supported(self._backend, {"generate(row)": True})
             from _inf.parts.continued.calls import continued
 
@@ -234,10 +235,12 @@ class InferenceEngine:
         if sampling.has_turns(self._configured.tools):
             from _inf.conversation.turn_call import turn_call
 
+            for form in own:
+                form.check_turns()
             return turn_call(forms, sampling, indexes, self.config, self._configured, self.model)
         template = template_of(self.model, sampling.template_kwargs)
         tokenized = tokenize_call(forms, template, self.model.limits, sampling, indexes)
-        return PreparedCall(tokenized, sampling, template)
+        return PreparedCall(tokenized, with_parts(sampling, tokenized, self.model), template)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> GenerationOutput:
         """Answer the rows, plain ones as one batch, and decode them."""

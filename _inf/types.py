@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
     from verl.tools.base_tool import BaseTool
 
     from _inf.parts.part import Part, Record
+    from _inf.request.template import Template
     from _inf.turns import Transcript
 
 T = TypeVar("T")
@@ -63,17 +64,35 @@ def python_value(value: object) -> Any:
     return value
 
 
+def texts_of(message: Mapping[str, Any]) -> list[str]:
+    """The texts of a message's content."""
+    content = message["content"]
+    if isinstance(content, str):
+        return [content]
+    return [part["text"] for part in content if part["type"] == "text"]
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One prompt as sent to the engine. truncated_tokens: how many `truncate_prompt` cut off.
     messages: the ids were rendered from these, if any. For a backend without a tokenizer it has
-    messages or text, and no ids. index: its number in the call."""
+    messages or text, and no ids. index: its number in the call. parts: what its content
+    asks for."""
 
     token_ids: list[int]
     truncated_tokens: int = 0
     messages: list[Message] | None = None
     text: str | None = None
     index: int = 0
+    parts: tuple[Part, ...] = ()
+    continues: ClassVar[bool] = False  # whether it is a row to continue
+
+    def rendered(self, template: Template | None, limits: Limits) -> Prompt:
+        """It as token ids: a part's prompt may still be messages."""
+        return self
+
+    def check_turns(self) -> None:
+        """Refuse it in a call with tools or turns."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ for _name, _keyword in KEYWORDS.items():
         FEATURES.setdefault(_keyword.feature, {})[_name] = _keyword.neutral
 NEEDED = {name: feature for feature, names in FEATURES.items() for name in names}
 
+FEATURES.update({name: {} for part in PARTS if part.reads for name in part.features()})
+
 
 def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
     """Refuse calls in a fork, and calls and keywords, by name, whose feature the backend lacks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import pkgutil
 import textwrap
@@ -44,6 +45,12 @@ PARTS = tuple(_found())
 # What they add to rows.
 ROW_FIELDS = {name: field for part in PARTS for name, field in part.row_fields.items()}
 ROW_METADATA = {name: field for part in PARTS for name, field in part.row_metadata.items()}
+
+
+@functools.cache
+def reads(backend: str) -> Mapping[str, type[Part]]:
+    """The types of a message's content that the parts of a backend read."""
+    return {kind: part for part in PARTS if _has(part, backend) for kind in part.reads}
 
 
 def entries(texts: Mapping[str, str], indent: int) -> str:

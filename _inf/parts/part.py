@@ -20,7 +20,16 @@ from _inf.request.keyword import Keyword
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from _inf.types import ModelInfo, Prompt, Request, RequestOutput, SamplingParams, T
+    from _inf.types import (
+        JSON,
+        Message,
+        ModelInfo,
+        Prompt,
+        Request,
+        RequestOutput,
+        SamplingParams,
+        T,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +79,8 @@ class Part:
     default changes nothing; `SamplingParams.parts` has those that a row asks for.
 
     same_names: the backends that take its keywords under the same names, so that they need no file.
+    reads: the types of a message's content that it reads, for which it has `content_of` and
+        `prompt_of`.
     row_fields, row_metadata: what it adds to rows. order: where it stands among those that change
     the same logits. greedy: why its rows are not sampled; "": they are. adjusts: whether it changes
     logits. no_token: what to say where it left a row no token to come next; "": it leaves some.
@@ -81,6 +92,7 @@ class Part:
     same_names: ClassVar[Collection[str]] = ()
     row_fields: ClassVar[Mapping[str, Field]] = {}
     row_metadata: ClassVar[Mapping[str, Field]] = {}
+    reads: ClassVar[Collection[str]] = ()
     order: ClassVar[int] = 0
     greedy: ClassVar[str] = ""
     instead: ClassVar[str] = ""
@@ -93,6 +105,16 @@ class Part:
         """What these checked values of a row's keywords ask for; None: nothing."""
         own = {name: values[name] for name, row in cls.keywords.items() if name in values}
         return cls(**own) if any(cls.keywords[name].asks(own[name]) for name in own) else None
+
+    @classmethod
+    def content_of(cls, part: Mapping[str, object], where: str) -> JSON:
+        """Check a part of a message's content that it reads; `where` begins an error."""
+        raise NotImplementedError
+
+    @classmethod
+    def prompt_of(cls, messages: list[Message], index: int) -> Prompt:
+        """A prompt with such content."""
+        raise NotImplementedError
 
     def values(self) -> dict[str, object]:
         """Its keywords that ask for something, with their values."""
@@ -140,7 +162,10 @@ class Part:
 
     @classmethod
     def features(cls) -> frozenset[str]:
-        return frozenset(row.feature for row in cls.keywords.values() if row.feature)
+        names = {row.feature for row in cls.keywords.values() if row.feature}
+        if cls.reads:  # its folder's name
+            names.add(cls.__module__.rpartition(".")[2])
+        return frozenset(names)
 
     @classmethod
     def check_on(cls, backend: object, asked: Sequence[Self | None]) -> None:

@@ -165,6 +165,7 @@ class RowFields:
     """What parts add to a row."""
 
     routed_experts: Any | None
+    images: list[str] | None
     prompt_logprobs: list[float | None] | None
     top_prompt_logprobs: list[dict[int, float] | None] | None
     reasoning: str | None
@@ -180,6 +181,7 @@ class OutputLists:
     """The fields of all rows, a list each."""
 
     routed_experts: list[Any] | None
+    images: list[list[str]] | None
     prompt_logprobs: list[list[float | None] | None] | None
     top_prompt_logprobs: list[list[dict[int, float] | None] | None] | None
     reasoning: list[str] | None

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from _inf.errors import ConfigError, PromptError, at_fault
 from _inf.request.keywords import refuse
 from _inf.request.prompts import Form
-from _inf.request.sampling import Sampling
+from _inf.request.sampling import Sampling, check_contradictions, in_order
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize
-from _inf.types import Limits, Prompt, Report, Request, RequestOutput, SamplingParams
+from _inf.types import Limits, ModelInfo, Prompt, Report, Request, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
     from _inf.backends.base import Backend
@@ -29,6 +29,18 @@ def tokenize_call(
     """Tokenize the prompts of a call with these keywords. template, indexes: as in `tokenize`."""
     most = [each.max_tokens for each in sampling.params]
     return tokenize(forms, template, limits, most, sampling.truncate_prompt, indexes)
+
+
+def with_parts(sampling: Sampling, prompts: Sequence[Prompt], model: ModelInfo) -> Sampling:
+    """The keywords with what the content of the prompts asks of parts."""
+    if not any(prompt.parts for prompt in prompts):
+        return sampling
+    params = []
+    for prompt, own in zip(prompts, sampling.params, strict=True):
+        params.append(dataclasses.replace(own, parts=in_order((*own.parts, *prompt.parts))))
+        with at_fault(index=prompt.index):
+            check_contradictions(prompt.parts, params[-1], model)
+    return dataclasses.replace(sampling, params=params)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from _inf.errors import PromptError
 from _inf.request.message_forms import Message
+from _inf.types import texts_of
 
 Render = Callable[[Sequence[Message]], str]
 
@@ -38,7 +39,11 @@ def check_shown(
 
 
 def _hidden(messages: Sequence[Message], text: str, render: Render) -> list[int]:
-    places = [at for at, message in enumerate(messages) if message["content"].strip() not in text]
+    places = [
+        at
+        for at, message in enumerate(messages)
+        if any(said.strip() not in text for said in texts_of(message))
+    ]
     word = f"PLACEHOLDER{secrets.token_hex(8)}x"
     try:
         other = render(_replaced(messages, places, word))

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
 from _inf.errors import PromptError, did_you_mean, shown
-from _inf.types import Message, Prompt, as_sequence, python_value
+from _inf.types import JSON, Message, Prompt, as_sequence, python_value
+
+if TYPE_CHECKING:
+    from _inf.parts.part import Part
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # Newer clients call `reasoning_content`, the name that templates read, `reasoning`. `cache_control`
 # of messages and parts says to other servers what to keep; it is no part of a prompt.
 REASONING, CACHE = ("reasoning_content", "reasoning"), "cache_control"
+TEXT_ONLY = ""  # in place of a backend whose parts read other content
 MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", *REASONING, CACHE)
 PART_KEYS = ("type", "text", CACHE)
 FORMS = (
@@ -55,7 +59,7 @@ def _fields(message: object) -> Mapping[str, object] | None:
     return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
 
 
-def message_of(message: object, index: int, position: int) -> Message:
+def message_of(message: object, index: int, position: int, backend: str = TEXT_ONLY) -> Message:
     where = f"prompt {index}, message {position}"
     fields = _fields(message)
     if fields is None:
@@ -78,7 +82,10 @@ def message_of(message: object, index: int, position: int) -> Message:
         hint = did_you_mean(shown(role), ROLES) or "."
         raise PromptError(f"{where}: unknown role {shown(role)}{hint} Roles: {', '.join(ROLES)}.")
     # A str that is also an Enum would be written with its class's name.
-    kept |= {"role": str.__str__(role), "content": _text(fields["content"], f"{where}: content")}
+    kept |= {
+        "role": str.__str__(role),
+        "content": _content(fields["content"], f"{where}: content", backend),
+    }
     return {**kept, **thought, **({"tool_calls": calls} if calls else {})}
 
 
@@ -119,19 +126,24 @@ def is_empty(value: Any) -> bool:
         return False
 
 
-def _text(content: object, where: str) -> str:
-    """Return a message's content: text, or the joined texts of OpenAI's parts."""
+def _content(content: object, where: str, backend: str) -> str | list[JSON]:
+    """Return a message's content: text, the joined texts of OpenAI's parts, or a list of parts if
+    one of them is not text."""
     if isinstance(content, str):
         return str.__str__(content)
     parts = as_sequence(content)
     if parts is None:
         raise PromptError(f"{where} is {kind(content)}; it must be text (a str) or text parts.")
-    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(parts))
+    checked = [_part(part, f"{where}[{index}]", backend) for index, part in enumerate(parts)]
+    texts = [part["text"] for part in checked if part["type"] == "text"]
+    return "".join(texts) if len(texts) == len(checked) else checked
 
 
-def _part(part: Any, where: str) -> str:
+def _part(part: Any, where: str, backend: str) -> JSON:
     form = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(form, str) or form != "text":
+        if (reader := reader_of(form, backend)) is not None:
+            return reader.content_of(part, where)
         what = kind(part) if form is None else f"a part of type {shown(form)}"
         raise PromptError(
             f'{where} is {what}; only text is supported: {{"type": "text", "text": "..."}}.'
@@ -139,7 +151,14 @@ def _part(part: Any, where: str) -> str:
     text = _known_fields(part, PART_KEYS, where).get("text")
     if not isinstance(text, str):
         raise PromptError(f"{where}: text is {kind(text)}; it must be a str.")
-    return str.__str__(text)
+    return {"type": "text", "text": str.__str__(text)}
+
+
+def reader_of(form: object, backend: str) -> type[Part] | None:
+    """The part of a backend that reads this type of content, if there is one."""
+    from _inf.parts.found import reads
+
+    return reads(backend).get(form) if isinstance(form, str) and backend else None
 
 
 def _call(call: Any, where: str) -> dict[str, object]:

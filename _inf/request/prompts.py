@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from _inf.errors import PromptError, at_fault, shown
-from _inf.request.messages import FORMS, form_of_object, is_object, kind, message_of, one_message
+from _inf.request.messages import (
+    FORMS,
+    TEXT_ONLY,
+    form_of_object,
+    is_object,
+    kind,
+    message_of,
+    one_message,
+    reader_of,
+)
 from _inf.types import Message, Prompt, as_list, as_sequence
 
 Text: TypeAlias = "list[Message] | list[int] | str"
@@ -22,13 +31,14 @@ class LaterTurn(list[Any]):
     not `prompt_length`."""
 
 
-def normalize(prompts: object) -> list[Form]:
+def normalize(prompts: object, backend: str = TEXT_ONLY) -> list[Form]:
     """Return messages, token ids or plain text per prompt; `"text"` is one user message. An empty
-    list is an empty batch."""
+    list is an empty batch. backend: whose parts may read more
+    of messages than text."""
     forms = []
     for index, prompt in enumerate(listed_prompts(prompts)):
         with at_fault(index=index):
-            forms.append(form_of(prompt, index))
+            forms.append(form_of(prompt, index, backend))
     return forms
 
 
@@ -57,7 +67,7 @@ def _is_message(value: object) -> bool:
     return is_object(value)
 
 
-def form_of(prompt: object, index: int) -> Form:
+def form_of(prompt: object, index: int, backend: str = TEXT_ONLY) -> Form:
     if isinstance(prompt, str):
         if not prompt:
             raise PromptError(f"prompt {index} is an empty string; write something in it.")
@@ -71,7 +81,13 @@ def form_of(prompt: object, index: int) -> Form:
         return form_of_object(prompt, index)
     if not messages:
         raise PromptError(f"prompt {index} is a conversation without messages; add one.")
-    return [message_of(message, index, position) for position, message in enumerate(messages)]
+    checked = [message_of(message, index, at, backend) for at, message in enumerate(messages)]
+    for message in checked:
+        if isinstance(message["content"], list):
+            [*kinds] = {part["type"] for part in message["content"]} - {"text"}
+            if (reader := reader_of(kinds[0], backend)) is not None:
+                return reader.prompt_of(checked, index)
+    return checked
 
 
 def _ids_or_text(prompt: Mapping[str, object], index: int) -> list[int] | str:

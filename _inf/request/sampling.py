@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -232,16 +232,27 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
         )
     for part in parts:
         part.check_samples(given.get("n", config.n))
+    check_contradictions(parts, params, model)
+    return params
+
+
+def check_contradictions(parts: Sequence[Part], params: SamplingParams, model: ModelInfo) -> None:
+    """Refuse what these parts cannot be combined with."""
+    for part in parts:
         for key, why in part.contradictions(params, model):
             raise ConfigError.of(key, why)
-    return params
 
 
 def parts_of(given: Mapping[str, object], model: ModelInfo) -> tuple[Part, ...]:
     """What a row's checked keywords ask of the parts."""
     kinds = dict.fromkeys(PART_OF[name] for name in given if name in PART_OF)
     found = [part for kind in kinds if (part := kind.asked(given, model)) is not None]
-    return tuple(sorted(found, key=lambda part: (part.order, type(part).__module__)))
+    return in_order(found)
+
+
+def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The parts of a row as they change it one after the other."""
+    return tuple(sorted(parts, key=lambda part: (part.order, type(part).__module__)))
 
 
 def _temperature(given: Mapping[str, Any], config: RolloutConfig, parts: Sequence[Part]) -> float:

@@ -22,7 +22,7 @@ from _inf.request.message_forms import (
 )
 from _inf.request.special_tokens import broken, special_tokens
 from _inf.runtime import quiet
-from _inf.types import ModelInfo, Tokenizer
+from _inf.types import ModelInfo, Tokenizer, texts_of
 
 Render = Callable[[Sequence[Message]], str]
 
@@ -33,7 +33,7 @@ class Template:
     """A tokenizer's chat template with the keywords of one call."""
 
     def __init__(self, tokenizer: Tokenizer, kwargs: Mapping[str, object] | None = None) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._kwargs = dict(kwargs or {})
         own = self._kwargs.get("chat_template", tokenizer.chat_template)
         self._has_template = own is not None
@@ -41,6 +41,16 @@ class Template:
 
     def prompt(self, messages: Sequence[Message], index: int) -> list[int]:
         """Render a conversation with a generation prompt; `index`: of the prompt, for errors."""
+        text = self.text(messages, index)
+        with self._refusal(index):
+            ids = self._ids(text)
+        if not ids:
+            raise PromptError(f"prompt {index}: the chat template renders it to nothing.")
+        self.check_shown(messages, text, index)
+        return ids
+
+    def text(self, messages: Sequence[Message], index: int) -> str:
+        """A conversation with a generation prompt, as text."""
         if not self._has_template:
             raise PromptError(
                 f"prompt {index}: the model's tokenizer has no chat template to render messages "
@@ -49,18 +59,21 @@ class Template:
             )
         if self._kwargs.get(CONTINUED):
             _check_continued(messages[-1], index)
-        with _refusal(f"prompt {index}: the model's chat template or tokenizer refused it"):
-            text = self._text(messages)
-            ids = self._ids(text)
-        if not ids:
-            raise PromptError(f"prompt {index}: the chat template renders it to nothing.")
+        with self._refusal(index):
+            return self._text(messages)
+
+    @staticmethod
+    def _refusal(index: int) -> contextlib.AbstractContextManager[None]:
+        return _refusal(f"prompt {index}: the model's chat template or tokenizer refused it")
+
+    def check_shown(self, messages: Sequence[Message], text: str, index: int) -> None:
+        """Refuse messages that the text, which was made of them, lacks."""
         self._check_shown(messages, text, self._text, f"prompt {index}, ")
-        return ids
 
     def _check_shown(
         self, messages: Sequence[Message], text: str, render: Render, where: str, first: int = 0
     ) -> None:
-        if all(message["content"].strip() in text for message in messages):
+        if all(said.strip() in text for message in messages for said in texts_of(message)):
             return
         from _inf.request.hidden_messages import check_shown
 
@@ -85,7 +98,7 @@ class Template:
 
     @functools.cached_property
     def _markup(self) -> re.Pattern[str]:
-        return special_tokens(self._tokenizer)
+        return special_tokens(self.tokenizer)
 
     def given(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, object]]:
         """Return the messages and the further keywords that the template gets."""
@@ -122,11 +135,11 @@ class Template:
 
     def _render(self, messages: Sequence[Message], **more: object) -> str:
         keywords = {"add_generation_prompt": True, **self._kwargs, **more}
-        return str(self._tokenizer.apply_chat_template(list(messages), tokenize=False, **keywords))
+        return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, **keywords))
 
     def _ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         check_unicode(text, "it", ValueError)
-        ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        ids: list[int] = self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
 
 

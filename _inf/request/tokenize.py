@@ -46,7 +46,7 @@ def tokenize(
         own_limits = _of_later_turn(limits, most) if isinstance(prompt, LaterTurn) else limits
         with at_fault(index=index):
             if isinstance(prompt, Prompt):
-                one = prompt
+                one = prompt.rendered(rendered_by, own_limits)
             else:
                 one = _tokenized(prompt, rendered_by, own_limits, index)
             if most is not None and len(one.token_ids) + most > limits.total:

@@ -42,7 +42,7 @@ class ToolTemplate(Template):
 
     @functools.cached_property
     def _eos(self) -> re.Pattern[str]:
-        return any_of(str(self._tokenizer.decode([eos])) for eos in self._eos_ids)
+        return any_of(str(self.tokenizer.decode([eos])) for eos in self._eos_ids)
 
     def check_turns(self) -> None:
         """Refuse a template that does not show tool results, before anything is sent."""

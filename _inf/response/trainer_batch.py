@@ -36,6 +36,13 @@ def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: 
         raise PromptError("prompts: none; a batch has at least one row.")
     if "on_error" in sampling.asked:
         raise ConfigError.of("on_error", "a batch needs all of its prompts; leave it out.")
+    for prompt in prompts:
+        if prompt.parts:
+            raise PromptError(
+                f"prompt {prompt.index} has content besides text, for which a batch has no columns "
+                "yet; use generate().",
+                index=prompt.index,
+            )
     if why := sampling.same_samples:
         raise ConfigError(why)
     for index, params in enumerate(sampling.params):

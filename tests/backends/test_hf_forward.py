@@ -11,10 +11,11 @@ import torch
 import transformers
 
 from _inf.backends.hf.forward import Forward
-from inf import ConfigError, InferenceEngine, PromptError
+from inf import ConfigError, InferenceEngine
 from tests.support.prompts import as_ids
 from tests.support.shrunk_configs import CONTEXT, known, shrunk
 from tests.support.tiny import save_tokenizer
+from tests.support.vision import picture
 
 ROLLOUT = {"name": "hf", "dtype": "float32", "prompt_length": 64, "response_length": 16}
 ROWS = [list(range(1, 6)), list(range(4, 40))]
@@ -102,9 +103,9 @@ def test_model_that_needs_another_ones_states_is_refused_by_name(tmp_path):
 
 @pytest.mark.engine
 @pytest.mark.parametrize("kind", ["mistral3", "gemma4", "qwen3_5_moe"])
-def test_model_of_several_modalities_answers_text_and_refuses_an_image(kind, tmp_path):
+def test_model_of_several_modalities_answers_text_without_a_processor(kind, tmp_path):
     model = saved(kind, tmp_path, transformers.AutoModelForImageTextToText)
-    picture = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+    image = [{"type": "image", "image": picture(1, 8, 8)}]
     with InferenceEngine(model_path=str(tmp_path), rollout=ROLLOUT) as engine:
         prompt = list(range(4, 30))
         row = engine.generate(as_ids([prompt]), temperature=0, max_tokens=8, ignore_eos=True)[0]
@@ -113,5 +114,5 @@ def test_model_of_several_modalities_answers_text_and_refuses_an_image(kind, tmp
             table = model(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)
         plain = [float(table[25 + place, token]) for place, token in enumerate(row.token_ids)]
         assert row.logprobs == pytest.approx(plain, abs=1e-4)
-        with pytest.raises(PromptError, match="only text is supported"):
-            engine.generate([[{"role": "user", "content": picture}]])
+        with pytest.raises(ConfigError, match="has no processor|needs another package"):
+            engine.generate([[{"role": "user", "content": image}]])

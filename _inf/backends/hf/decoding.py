@@ -181,10 +181,15 @@ class Decoder:
         with failing(rows):
             if cache is None:
                 [row] = rows
-                logits = self.forward([row.ids], adapter=batch.adapter)
+                logits = self.forward(
+                    [row.ids], adapter=batch.adapter, inputs=row.inputs(len(row.ids))
+                )
             else:
                 last = [row.token_ids[-1:] for row in rows]
-                logits = self.forward(last, cache, batch.lengths, adapter=batch.adapter)
+                shifts = [row.shift for row in rows]
+                logits = self.forward(
+                    last, cache, batch.lengths, adapter=batch.adapter, shifts=shifts
+                )
             self.chooser.choose(logits[:, -1], rows)
         batch.leave()
 

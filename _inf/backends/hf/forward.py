@@ -7,7 +7,7 @@ a row's first real token.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from _inf.backends.hf.adapters import PeftAdapters
+from _inf.backends.hf.translation import NO_INPUTS, Inputs
 from _inf.backends.model_info import fixed_factors_length
+from _inf.errors import RequestFailure
 
 PAD = 0  # any id: it is masked; of a mask: hidden
 # How far a token's logits may differ by rounding alone, as a part of the largest one. In float32 it
@@ -44,6 +46,7 @@ class Forward:
         self.bytes_per_token = self._bytes_if_shared() if may_share else 0
         self.cached = self.bytes_per_token > 0
         self.causal = self.cached or self._causal()
+        self._inputs_checked = False
 
     def __call__(
         self,
@@ -52,12 +55,15 @@ class Forward:
         lengths: Sequence[int] = (),
         keep: int = 1,
         adapter: str | None = None,
+        inputs: Inputs = NO_INPUTS,
+        shifts: Sequence[int] = (),
     ) -> torch.Tensor:
         """Return the logits of the last `keep` tokens: rows x keep x vocabulary.
 
         rows: the new ids of each row; with `lengths`, which count a row's cached tokens too, every
         row has equally many new ids. cache: is read and gets the new keys and values.
-        adapter: of all rows.
+        adapter: of all rows. inputs: what the model gets besides the ids of one row; it then places
+        them itself, and `shift` says where it goes on. shifts: each row's.
         """
         new = max(map(len, rows))
         width = new + (cache.get_seq_length() if cache is not None else 0)
@@ -71,6 +77,10 @@ class Forward:
             "use_cache": cache is not None,
             "logits_to_keep": keep,
         }
+        if inputs:
+            del optional["position_ids"]
+        elif any(shifts):
+            optional["position_ids"] += torch.tensor(shifts, device=self.device)[:, None]
         for rope in self._dynamic:
             rope.max_seq_len_cached = 0  # it computes them again, for these rows
         with torch.no_grad(), self.adapters.using(adapter):
@@ -78,9 +88,38 @@ class Forward:
                 input_ids=left_padded(rows).to(self.device),
                 attention_mask=mask.to(self.device),
                 **{name: value for name, value in optional.items() if name in self._accepted},
+                **{name: self._moved(value) for name, value in inputs.items()},
             )
         logits: torch.Tensor = output.logits[:, -keep:]
         return logits.float()
+
+    @property
+    def shift(self) -> int:
+        """How far the positions after the last row with inputs are from the tokens' numbers: in
+        Qwen's models an image takes fewer positions than tokens."""
+        deltas = getattr(self.model.base_model, "rope_deltas", None)
+        return 0 if deltas is None else int(deltas)
+
+    def check_inputs(self, ids: list[int], inputs_of: Callable[[int], Inputs]) -> None:
+        """Refuse inputs, the first time that there are any, after which the next token would not
+        be what it is in one pass over the whole row. inputs_of: of a row of so many tokens."""
+        if self._inputs_checked or not self.cached:
+            return
+        cache = DynamicCache()
+        self([ids], cache, inputs=inputs_of(len(ids)))
+        size = len(ids) + 1
+        after = self([ids[-1:]], cache, [size], shifts=[self.shift])[0, -1]
+        whole = self([[*ids, ids[-1]]], inputs=inputs_of(size))[0, -1]
+        if not self._same(after, whole):
+            raise RequestFailure(
+                f"{type(self.model).__name__} with {', '.join(inputs_of(size))} does not run with "
+                "rollout.name: hf: its next token is another one than in one pass over the row."
+            )
+        self._inputs_checked = True
+
+    def _moved(self, value: torch.Tensor) -> torch.Tensor:
+        dtype = self.model.dtype if value.is_floating_point() else value.dtype
+        return value.to(self.device, dtype)
 
     def grouped(
         self, lengths: Sequence[int], most_tokens: int, adapters: Sequence[str | None]

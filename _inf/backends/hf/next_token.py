@@ -23,7 +23,8 @@ from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, T
 class Row:
     """A request on its way. call: the same object for all rows of a call. version: of the weights
     in use. put: gets the output so far at each token but the last. done: its end. prompt: equal for
-    rows that can share a prompt's keys and values."""
+    rows that can share a prompt's keys and values. shift: how far the positions of its new tokens
+    are from their numbers in the row."""
 
     request: Request
     call: object
@@ -33,6 +34,7 @@ class Row:
     put: Put | None = None
     prompt: Hashable = None
     cached_tokens: int = 0
+    shift: int = 0
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
     weight_versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
@@ -45,6 +47,10 @@ class Row:
         self.parts = [
             translation_of(part)(part, self.request, self.model) for part in self.params.parts
         ]
+
+    def inputs(self, tokens: int) -> dict[str, torch.Tensor]:
+        """What the model gets besides so many of its ids."""
+        return {name: it for part in self.parts for name, it in part.inputs(tokens).items()}
 
     @property
     def params(self) -> SamplingParams:

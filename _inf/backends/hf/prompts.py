@@ -16,10 +16,12 @@ from _inf.parts.adapters import adapter_of
 
 @dataclasses.dataclass
 class Computed:
-    """logits: of the token that follows a prompt, 1 x vocabulary. cache: of its tokens, one row."""
+    """logits: of the token that follows a prompt, 1 x vocabulary. cache: of its tokens, one row.
+    shift: its rows'."""
 
     logits: torch.Tensor
     cache: DynamicCache
+    shift: int = 0
 
 
 class Prompts:
@@ -34,7 +36,8 @@ class Prompts:
         """Equal for rows that can share a prompt's keys and values."""
         if not self._forward.cached:
             return row
-        return adapter_of(row.params), array("q", row.ids).tobytes()
+        keys = [part.prompt_key for part in row.parts if part.prompt_key is not None]
+        return adapter_of(row.params), array("q", row.ids).tobytes(), *keys
 
     def keep(self, wanted: Collection[Hashable]) -> None:
         """Free the others."""
@@ -50,7 +53,12 @@ class Prompts:
         rows_of: dict[Hashable, list[Row]] = {}
         for row in rows:
             rows_of.setdefault(row.prompt, []).append(row)
-        several = list(rows_of.values())
+        several = []
+        for equal in rows_of.values():
+            if equal[0].inputs(len(equal[0].ids)):  # they are of its ids alone
+                yield equal
+            else:
+                several.append(equal)
         lengths = [len(equal[0].ids) for equal in several]
         adapters = [adapter_of(equal[0].params) for equal in several]
         for group in self._forward.grouped(lengths, most_tokens, adapters):
@@ -66,11 +74,16 @@ class Prompts:
             if row.prompt in firsts or row.prompt in self.kept:
                 row.cached_tokens = row.cached_tokens or len(row.ids)
             firsts.setdefault(row.prompt, row)
+            if row.prompt in self.kept:
+                row.shift = self.kept[row.prompt].shift
         kept = {prompt: self.kept[prompt] for prompt in firsts if prompt in self.kept}
         parts = [(each.logits, row_of(each.cache)) for each in kept.values()]
         new = {prompt: row for prompt, row in firsts.items() if prompt not in kept}
         if new:
             parts.append(self._compute_new(new, wanted))
+            for row in rows:
+                if row.prompt in new:
+                    row.shift = new[row.prompt].shift
         logits = torch.cat([logits for logits, _ in parts])
         caches = [cache for _, cache in parts if cache is not None]
         place = {prompt: index for index, prompt in enumerate([*kept, *new])}
@@ -89,9 +102,15 @@ class Prompts:
         cache = DynamicCache() if self._forward.cached else None
         rows = [*firsts.values()]
         ids = [row.ids for row in rows]
-        logits = self._forward(ids, cache, adapter=adapter_of(rows[0].params))[:, -1]
+        adapter, inputs = adapter_of(rows[0].params), rows[0].inputs(len(ids[0]))
+        if inputs:
+            self._forward.check_inputs(ids[0], rows[0].inputs)
+        logits = self._forward(ids, cache, adapter=adapter, inputs=inputs)[:, -1]
+        if inputs:
+            rows[0].shift = self._forward.shift
         for index, prompt in enumerate(firsts):
             if cache is not None and prompt in wanted:
                 kept = row_of(cache, index, len(ids[index]))
-                self.kept[prompt] = Computed(logits[index : index + 1].clone(), kept)
+                shift = rows[index].shift
+                self.kept[prompt] = Computed(logits[index : index + 1].clone(), kept, shift)
         return logits, cache

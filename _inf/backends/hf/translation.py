@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 
@@ -13,15 +14,21 @@ from _inf.types import ModelInfo, Request
 PartT = TypeVar("PartT", bound=Part)
 
 
+Inputs: TypeAlias = Mapping[str, torch.Tensor]
+NO_INPUTS: Inputs = MappingProxyType({})
+
+
 class Translation(Generic[PartT]):
     """A part's `hf.py` has a subclass of this name; a row has an object of it.
 
     ends: tokens that end the row, besides its stop ids. masks: whether `adjust` may leave tokens
-    that end an answer alone, also before min_tokens.
+    that end an answer alone, also before min_tokens. prompt_key: equal for prompts with equal
+    `inputs`.
     """
 
     ends: Collection[int] = ()
     masks: bool = False
+    prompt_key: object = None
 
     def __init__(self, part: PartT, request: Request, model: ModelInfo) -> None:
         self.part, self.request, self.model = part, request, model
@@ -29,6 +36,10 @@ class Translation(Generic[PartT]):
     @classmethod
     def prepare(cls, part: PartT, model: ModelInfo) -> None:
         """Do what takes long on the caller's thread, so that no other call waits for it."""
+
+    def inputs(self, tokens: int) -> Inputs:
+        """What the model gets besides the ids of a row that has so many."""
+        return NO_INPUTS
 
     def adjust(self, scores: torch.Tensor, ids: Sequence[int]) -> None:
         """Change the logits of the next token, in place. ids: the answer so far."""

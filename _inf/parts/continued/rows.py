@@ -20,6 +20,7 @@ OF_ROWS = ("prompt_token_ids", "weight_versions", "finish_reason")
 class RowPrompt(Prompt):
     """so_far: what the row has; messages: those before its first answer; seed, adapter: its own."""
 
+    continues = True
     so_far: RequestOutput = dataclasses.field(default_factory=RequestOutput)
     seed: int | None = None
     adapter: str | None = None
@@ -91,7 +92,9 @@ def _response(row: Any) -> tuple[list[int], list[int], list[float] | None]:
 
 
 def _transcript(row: Any, where: str) -> Transcript | None:
-    """The row's conversation; None if it is one answer."""
+    """The row's conversation; None if it is one answer. Refuses rows that cannot go on."""
+    if getattr(row, "images", None):
+        raise PromptError(f"{where} with images, which it does not keep; send its prompt again.")
     if hasattr(row, "transcript"):  # generate's
         transcript: Transcript | None = row.transcript
         failed = row.error

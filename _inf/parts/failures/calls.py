@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 Check: TypeAlias = "Callable[[list[Form], Any, Sequence[int]], PreparedCall]"
 
 
-def prepare_each(check: Check, prompts: object, params: Mapping[str, object]) -> PreparedCall:
+def prepare_each(
+    check: Check, prompts: object, params: Mapping[str, object], backend: str
+) -> PreparedCall:
     """Prepare the prompts that are not refused. If one of all is, each is checked alone."""
     given, refused = listed_prompts(prompts), dict[int, str]()
     forms: dict[int, Form] = {}
     for index, prompt in enumerate(given):
         with _noted(index, refused):
-            forms[index] = form_of(prompt, index)
+            forms[index] = form_of(prompt, index, backend)
 
     _, of_prompts = given_values(params, len(given))
 

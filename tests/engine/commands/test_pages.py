@@ -37,6 +37,7 @@ from tests.support.scripts import (
     until,
 )
 from tests.support.upstream import upstream
+from tests.support.vision import picture, vision_model
 
 
 def runs_here(block: str) -> bool:
@@ -113,6 +114,14 @@ def test_python_of_the_page_on_records_makes_a_fault_that_the_check_finds(tiny, 
     assert "logprobs is at 0.70 times old_log_probs's temperature" in finding.meaning
     assert "logprobs is at 0.70 times the model's temperature" in report.by_model["logprobs"]
     assert report.by_model["old_log_probs"].startswith("of all tokens at temperature 1, as the")
+
+
+def test_python_of_the_page_on_images_runs(run, capsys):
+    picture(1, 60, 90).save("photo.jpg")
+    settings = {"name": "hf", "prompt_length": 256, "response_length": 64}
+    with InferenceEngine(model_path=str(vision_model("llava")), rollout=settings) as engine:
+        names = run(contextlib.nullcontext(engine), *blocks("docs/images.md", "python"))
+    assert str(names["row"].images) in capsys.readouterr().out
 
 
 def test_python_of_the_page_on_evaluation_runs(tiny, run, monkeypatch, capsys):

@@ -1,0 +1,55 @@
+"""Images in a message's content, as OpenAI's API and verl's rows have them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from _inf.parts.part import Added, Field, Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from _inf.types import JSON, Message, Prompt, RequestOutput, SamplingParams
+
+
+@dataclasses.dataclass(frozen=True)
+class Images(Part):
+    """The images of one prompt. digests: the SHA-256 of each one's pixels. inputs: what the model's
+    processor makes of them, such as `pixel_values`."""
+
+    reads = ("image", "image_url")
+    row_fields = {
+        "images": Field(
+            "list[str]", "the SHA-256 of the pixels of each image of the prompt, in order."
+        )
+    }
+    digests: tuple[str, ...] = ()
+    inputs: Mapping[str, Tensor] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @classmethod
+    def prompt_of(cls, messages: list[Message], index: int) -> Prompt:
+        from _inf.parts.images.prompt import prompt_of
+
+        return prompt_of(messages, index, cls)
+
+    @classmethod
+    def content_of(cls, part: Mapping[str, object], where: str) -> JSON:
+        from _inf.parts.images.reading import image_of
+
+        return {"type": "image", "image": image_of(part, where)}
+
+    def contradictions(self, params: SamplingParams, model: object) -> Sequence[tuple[str, str]]:
+        names = [name for part in params.parts for name in part.keywords]
+        lacks = [name for name in WITHOUT_IMAGES if name in names]
+        return [(name, "cannot be used in a prompt with images yet.") for name in lacks]
+
+    def added(self, output: RequestOutput, prompt: Prompt) -> Added:
+        return Added({"images": list(self.digests)})
+
+
+# Keywords that compute a prompt again from its ids alone.
+WITHOUT_IMAGES: Collection[str] = ("prompt_logprobs", "num_beams")
