@@ -20,7 +20,7 @@ from _inf.apps.check.differences import Pairs, distances
 from _inf.apps.check.token_rows import TRAINER, TokenRow, as_prompt, encoded, prompt_text
 from _inf.apps.rollouts.sources import as_rollouts
 from _inf.errors import ConfigError
-from _inf.types import Tokenizer
+from _inf.types import JSON, Tokenizer
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -30,7 +30,7 @@ SECOND_TURN = "And why?"
 CONVERSATIONS = 4  # of two turns
 PROBES = 16  # sequences of two tokens
 # At temperature 1 without filters, log probs are log(softmax(logits)), as `score` gives them.
-PLAIN: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+PLAIN: JSON = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
 PLAIN |= {"tools": [], "progress": False}
 THOUGHT = [
     {"role": "user", "content": "What is 2 + 2?"},

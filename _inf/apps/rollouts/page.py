@@ -17,6 +17,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.json_lines import json_text
+from _inf.types import JSON
 
 if TYPE_CHECKING:
     from _inf.apps.rollouts.rollout import Rollout
@@ -43,9 +44,9 @@ def page(files: Sequence[tuple[str, Sequence[Rollout]]]) -> str:
     return filled({"files": [name for name, _ in files], "rows": rows})
 
 
-def _by_rollout(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_rollout(rows: Sequence[JSON]) -> list[JSON]:
     """The rows, with all rows of a rollout after its first one; each of these names the rollout."""
-    groups: dict[Any, list[dict[str, Any]]] = {}
+    groups: dict[Any, list[JSON]] = {}
     for place, row in enumerate(rows):
         name = next(side["rollout"] for side in row["sides"] if side is not None)
         groups.setdefault(place if name is None else name, []).append(row)
@@ -92,7 +93,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def row_data(rollout: Rollout) -> dict[str, Any]:
+def row_data(rollout: Rollout) -> JSON:
     logprobs = rollout.logprobs
     error = rollout.extra.get("error")
     messages = _messages(rollout)
@@ -162,7 +163,7 @@ def _fork(extra: Mapping[str, object]) -> str | None:
     return f"{fork[0]} after {fork[1]} messages: {extra.get('fork_reason')}"
 
 
-def _messages(rollout: Rollout) -> list[dict[str, Any]]:
+def _messages(rollout: Rollout) -> list[JSON]:
     """The conversation; of a plain answer its prompt, where the row has that, and the answer. An
     agent loop does not say its turns."""
     messages: list[object] = list(rollout.messages or [])

@@ -17,7 +17,7 @@ from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.token_texts import TokenTexts
 from _inf.runtime.files import check_output, write_text
-from _inf.types import Tokenizer
+from _inf.types import JSON, Tokenizer
 
 LOGPROBS = "rollout_log_probs"
 # The tensors without which a `DataProto` has no rows.
@@ -128,9 +128,7 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, obje
     return _with_texts(fields, tokenizer)
 
 
-def rows_of_batch(
-    batch: Any, where: str = "rows", more: Sequence[str] = ()
-) -> list[dict[str, Any]]:
+def rows_of_batch(batch: Any, where: str = "rows", more: Sequence[str] = ()) -> list[JSON]:
     """Return the rows of a `DataProto` without padding, which its attention mask marks.
 
     where: begins an error. more: other tensors of the responses that it must have; each is a key.
@@ -139,7 +137,7 @@ def rows_of_batch(
     _check_tensors(tensors, where, more)
     seen, right = tensors["attention_mask"].bool(), tensors["responses"].shape[1]
     left = seen.shape[1] - right
-    widths: dict[str, Any] = {"prompt_length": left, "response_length": right}
+    widths: JSON = {"prompt_length": left, "response_length": right}
     if pads := tensors["input_ids"][~seen].tolist()[:1]:
         widths["pad_token_id"] = pads[0]
     of_responses = {name: name for name in ("response_mask", *more)}
@@ -182,9 +180,9 @@ def _check_tensors(tensors: Mapping[str, Any], where: str, more: Sequence[str]) 
             )
 
 
-def _known_columns(columns: Mapping[str, Any], place: int) -> dict[str, Any]:
+def _known_columns(columns: Mapping[str, Any], place: int) -> JSON:
     """A row's values of the columns, as far as JSON can hold them."""
-    row: dict[str, Any] = {}
+    row: JSON = {}
     for name, values in columns.items():
         try:
             text = json.dumps(values[place], default=lambda array: array.tolist(), allow_nan=False)
@@ -197,7 +195,7 @@ def _known_columns(columns: Mapping[str, Any], place: int) -> dict[str, Any]:
     return row
 
 
-def _with_texts(row: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+def _with_texts(row: Mapping[str, Any], tokenizer: Tokenizer) -> JSON:
     """Add the text of each token, where there is a tokenizer and the row has none."""
     row = dict(row)
     pairs = (("prompt_token_ids", "prompt_texts"), ("response_ids", "response_texts"))

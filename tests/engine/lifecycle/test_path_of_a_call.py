@@ -16,7 +16,6 @@ from _inf.parts.found import PARTS
 from tests.support.installed import ran
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
-# A module for each part, which has the rows of its keywords, is among them.
 # Without those of parts, each of which adds one: all are asked for their keywords.
 MODULES, FILES, LINES = 85, 58, 1600  # some files and lines depend on timing
 CALL_FILES, CALL_LINES = 26, 540  # of an answer alone

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -104,7 +104,7 @@ def _numbers_in(name: str) -> tuple[list[int], str]:
     return [*map(int, re.findall(r"\d+", name))], name
 
 
-def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
     if (reader := READERS.get(file.suffix)) is None:
         known = ", ".join(READERS)
         raise ConfigError(f"{file}: records are read from {known}, not from {file.suffix!r}.")
@@ -117,7 +117,7 @@ def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield where, row
 
 
-def _of_safetensors(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
+def _of_safetensors(file: Path) -> list[tuple[int, Mapping[str, object]]]:
     from safetensors.torch import load_file
 
     try:
@@ -134,7 +134,7 @@ def _of_safetensors(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
     return _of_columns(columns)
 
 
-def _of_torch(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
+def _of_torch(file: Path) -> list[tuple[int, Mapping[str, object]]]:
     """Read slime's `--save-debug-train-data`: `samples` (0.3.1, `observability/train_data_utils.py`
     at 624b824a), before that `rollout_data` (`utils/train_dump_utils.py`), which has columns with a
     tensor for each row. `rollouts.trainers.whole_files` reads such files without their tensors."""
@@ -149,7 +149,7 @@ def _of_torch(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
             "may run any code, so it is not opened."
         ) from failure
     saved = saved if isinstance(saved, dict) else {}
-    rows: list[tuple[int, Mapping[str, Any]]]
+    rows: list[tuple[int, Mapping[str, object]]]
     samples = saved.get("samples")
     if isinstance(samples, list) and all(isinstance(sample, dict) for sample in samples):
         rows = [
@@ -173,7 +173,7 @@ def _of_json_lines(file: Path) -> list[tuple[int, Any]]:
     return rows
 
 
-def _of_columns(columns: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+def _of_columns(columns: Mapping[str, object]) -> list[tuple[int, Mapping[str, object]]]:
     """Return rows of columns that have one value for each row."""
     lists = {name: _plain(column) for name, column in columns.items()}
     lists = {name: column for name, column in lists.items() if isinstance(column, list)}
@@ -199,7 +199,7 @@ READERS: dict[str, Callable[[Path], Iterable[tuple[int, Any]]]] = {
 }
 
 
-def _sides(row: Mapping[str, Any], where: str) -> tuple[str, str]:
+def _sides(row: Mapping[str, object], where: str) -> tuple[str, str]:
     found = [[name for name in names if _is_list(row.get(name))] for names in (ROLLOUTS, TRAINERS)]
     if all(len(names) == 1 for names in found):
         return found[0][0], found[1][0]
@@ -211,13 +211,13 @@ def _sides(row: Mapping[str, Any], where: str) -> tuple[str, str]:
     )
 
 
-def _has_sides(row: Mapping[str, Any], names: tuple[str, str] | None) -> bool:
+def _has_sides(row: Mapping[str, object], names: tuple[str, str] | None) -> bool:
     if names is not None:
         return all(_is_list(row.get(name)) for name in names)
     return all(any(name in row for name in known) for known in (ROLLOUTS, TRAINERS))
 
 
-def _is_list(value: object) -> bool:
+def _is_list(value: object) -> TypeGuard[Sequence[float | None]]:
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str)
@@ -225,7 +225,7 @@ def _is_list(value: object) -> bool:
     )
 
 
-def _add(records: Records, row: Mapping[str, Any], where: str, file: Path) -> None:
+def _add(records: Records, row: Mapping[str, object], where: str, file: Path) -> None:
     prompt, answer, mask = (_ids(row, names, where) for names in (PROMPT, ANSWER, MASK))
     whole = None if answer is not None else _ids(row, WHOLE, where)
     lists = [_numbers(row, name, where) for name in records.names]
@@ -268,17 +268,17 @@ def _of_answer(values: Floats, prompt: int, answer: int, where: str) -> tuple[Fl
     )
 
 
-def _numbers(row: Mapping[str, Any], name: str, where: str) -> Floats:
+def _numbers(row: Mapping[str, object], name: str, where: str) -> Floats:
     value = row.get(name)
     if not _is_list(value):
         raise ConfigError(f"{where}: {name}: expected a list of numbers, got {shown(value)}.")
     try:
-        return np.array([np.nan if item is None else item for item in value or ()], np.float64)
+        return np.array([np.nan if item is None else item for item in value], np.float64)
     except OverflowError as failure:  # of an int
         raise ConfigError(f"{where}: {name}: {failure}.") from None
 
 
-def _ids(row: Mapping[str, Any], names: Sequence[str], where: str) -> list[int] | None:
+def _ids(row: Mapping[str, object], names: Sequence[str], where: str) -> list[int] | None:
     for name in names:
         if (value := row.get(name)) is None:
             continue
@@ -290,7 +290,7 @@ def _ids(row: Mapping[str, Any], names: Sequence[str], where: str) -> list[int] 
     return None
 
 
-def _step(row: Mapping[str, Any], file: Path) -> int | None:
+def _step(row: Mapping[str, object], file: Path) -> int | None:
     for name in STEP:
         if isinstance(step := row.get(name), int | float) and step % 1 == 0:
             return int(step)

@@ -13,6 +13,7 @@ from typing import Any
 
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.apps.rollouts.trainers.reader import SCORE_IS, Piece, Reader, finite, listed, other_keys
+from _inf.types import JSON
 
 # A trace's `stop_condition`s that `is_truncated` counts; the last one is of 0.7.
 LIMITS = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens")
@@ -40,13 +41,13 @@ def _trace(line: Piece, row_id: str) -> list[Rollout]:
     return _named([*_rows(line, {})], row_id)
 
 
-def _named(rows: Sequence[dict[str, Any]], row_id: str) -> list[Rollout]:
+def _named(rows: Sequence[JSON], row_id: str) -> list[Rollout]:
     if len(rows) == 1:
         return [Rollout(row_id=row_id, **rows[0])]
     return [Rollout(row_id=f"{row_id}.{place}", **row) for place, row in enumerate(rows)]
 
 
-def _rows(trace: Piece, episode: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows(trace: Piece, episode: Mapping[str, Any]) -> Iterator[JSON]:
     """Yield the fields of each path's row. episode: what stands above the trace, if anything."""
     paths = _paths(trace["nodes"])
     rewards = _given(trace["rewards"])
@@ -100,7 +101,7 @@ def _paths(nodes: Sequence[Piece]) -> list[list[Piece]]:
     return paths or [[]]
 
 
-def _path(path: Sequence[Piece]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _path(path: Sequence[Piece]) -> tuple[JSON, JSON]:
     """Return the fields of a path's row, and what it adds to `extra`."""
     sampled = [place for place, node in enumerate(path) if node.get("sampled")]
     messages = [node["message"] for node in path]
@@ -118,7 +119,7 @@ def _path(path: Sequence[Piece]) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-def _ids(path: Sequence[Piece]) -> dict[str, Any]:
+def _ids(path: Sequence[Piece]) -> JSON:
     """Return the ids before the first sampled one, and those from there with mask and log probs
     (of the engine); nothing of an evaluation's traces, which have no ids."""
     ids: list[int] = []
@@ -148,7 +149,7 @@ def _finish(trace: Piece) -> str | None:
     return calls[-1].get("finish_reason") if calls else None
 
 
-def _given(row: Mapping[str, Any]) -> dict[str, Any]:
+def _given(row: Mapping[str, Any]) -> JSON:
     return {key: value for key, value in row.items() if value is not None}
 
 

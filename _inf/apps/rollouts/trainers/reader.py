@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from _inf.apps.rollouts.rollout import Rollout
+from _inf.types import JSON
 
 # What a reader reads at once: a line's object, a table's columns, or the object of a .pt file.
 Piece: TypeAlias = Mapping[str, Any]
@@ -34,7 +35,7 @@ class Reader(NamedTuple):
     apart: tuple[str, ...] = ()
 
 
-def other_keys(row: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
+def other_keys(row: Mapping[str, Any], taken: Collection[str]) -> JSON:
     """Return the keys that are not taken, with `_` after a name that means something here."""
     return {
         f"{key}_" if key in _OWN else key: value for key, value in row.items() if key not in taken

@@ -6,11 +6,10 @@ evaluation have `eval_` before the number."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.apps.rollouts.trainers.reader import SCORE_IS, Piece, Reader, finite, listed, other_keys
 from _inf.errors import ConfigError
+from _inf.types import JSON
 
 LOGPROBS = "rollout_log_probs"  # of the engine; `teacher_log_probs` stays in `extra`
 TAKEN = ("prompt", "response", "label", "status", "reward", "group_index")
@@ -26,7 +25,7 @@ def _read(file: Piece, _: str) -> list[Rollout]:
     ]
 
 
-def _rollout(sample: dict[str, Any], step: int, row_id: str) -> Rollout:
+def _rollout(sample: JSON, step: int, row_id: str) -> Rollout:
     if "response" not in sample:
         raise ConfigError(
             f"sample {row_id} has no response: its keys are {', '.join(sample)}; what "
@@ -58,7 +57,7 @@ def _rollout(sample: dict[str, Any], step: int, row_id: str) -> Rollout:
     )
 
 
-def _ids(sample: dict[str, Any]) -> dict[str, Any]:
+def _ids(sample: JSON) -> JSON:
     """Return the ids with their mask and log probs, where there are as many of each."""
     tokens, length = sample.get("tokens"), sample.get("response_length") or 0
     mask, logprobs = sample.get("loss_mask"), sample.get(LOGPROBS)

@@ -12,6 +12,7 @@ from typing import Any
 
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.apps.rollouts.trainers.reader import SCORE_IS, Piece, Reader, finite, listed, other_keys
+from _inf.types import JSON
 
 FIRST = ("step", "prompt", "completion")
 TOLERANCE = 1e-3  # of advantages, which are computed in float32 and divided by 1e-4 at least
@@ -56,7 +57,7 @@ def _rewards(table: Piece) -> list[str]:
     return [*itertools.takewhile(may_be, after)]
 
 
-def _texts(prompt: Any, completion: Any) -> dict[str, Any]:
+def _texts(prompt: Any, completion: Any) -> JSON:
     """Return the answer as text, and the conversation, if the file has messages."""
     if isinstance(completion, str):
         return {"completion": completion}
