@@ -53,15 +53,17 @@ def described(records: Records) -> tuple[list[Answer], tuple[Side, Side], list[F
     """Say what the values are, make log probs of them, and leave out padding and what is not
     finite."""
     rows = records.rows
-    values = [np.concatenate([getattr(row, side)[row.sampled] for row in rows]) for side in "ab"]
+    sides = [row.a for row in rows], [row.b for row in rows]
+    sampled = np.concatenate([row.sampled for row in rows])
+    values = [np.concatenate(side)[sampled] for side in sides]
     finite = np.isfinite(values[0]) & np.isfinite(values[1])
     if not finite.any():
         raise ConfigError(f"{rows[0].where}: no sampled token has two finite log probs.")
     known = [side[finite] for side in values]
     kinds = kind_of(known[0], known[1]), kind_of(known[1], known[0])
     ours, theirs = (
-        [as_logprobs(getattr(row, side), kind) for row in rows]
-        for side, kind in zip("ab", kinds, strict=True)
+        [as_logprobs(values, kind) for values in side]
+        for side, kind in zip(sides, kinds, strict=True)
     )
     padding = padding_of(rows, ours, theirs), padding_of(rows, theirs, ours)
     answers = []
