@@ -146,7 +146,11 @@ $("detail").classList.toggle("pair", files.length > 1);
 document.body.classList.toggle("single", rows.length === 1);
 $("filters").addEventListener("input", filter);
 $("filters").addEventListener("submit", (event) => event.preventDefault());
-$("filters").addEventListener("reset", () => setTimeout(filter));
+document.querySelector("button[type=reset]").addEventListener("click", (event) => {
+  event.preventDefault(); // the form's own reset comes after all listeners, and so after `filter`
+  $("filters").reset();
+  filter();
+});
 $("detail").addEventListener("pointerover", readout);
 $("detail").addEventListener("focusin", readout);
 document.addEventListener("keydown", key);
