@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,18 @@ def with_padding(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer, which pads with its EOS if it has no token for that."""
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def with_template(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+    """The tokenizer with its processor's chat template, where an older model that reads images has
+    only that (Transformers' `chat_template.json`)."""
+    file = folder / "chat_template.json"
+    if tokenizer.chat_template is None and file.is_file():
+        try:
+            tokenizer.chat_template = json.loads(file.read_bytes())["chat_template"]
+        except (ValueError, KeyError, TypeError) as failure:
+            raise ConfigError.of("model_path", f"{file}: {failure!r}.") from None
     return tokenizer
 
 

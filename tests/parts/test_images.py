@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import importlib.util
 import io
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,6 +165,19 @@ def test_processor_whose_package_is_missing_names_the_extra():
     with InferenceEngine(model_path=str(vision_model("qwen2_vl")), rollout=ROLLOUT) as engine:
         with pytest.raises(ConfigError, match=r"inf-engine\[images\]"):
             engine.generate(prompts(CONTENTS[:1]))
+
+
+def test_template_of_an_older_processor_is_read(tmp_path):
+    folder = shutil.copytree(vision_model("llava"), tmp_path / "older")
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    with InferenceEngine(model_path=str(folder), rollout=ROLLOUT) as engine:
+        [row] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
+        assert row.prompt_token_ids == Reference(folder).answer(CONTENTS[0], 1)[0]
+    (folder / "chat_template.json").write_text("{}")
+    with pytest.raises(ConfigError, match="chat_template.json: KeyError"):
+        InferenceEngine(model_path=str(folder), rollout=ROLLOUT)
 
 
 def test_model_whose_next_token_is_another_one_is_refused(monkeypatch):

@@ -27,6 +27,7 @@ from _inf.backends.model_info import (
     weight_bytes,
     with_dtype,
     with_padding,
+    with_template,
 )
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
@@ -50,6 +51,7 @@ def launch(config: Config) -> HfBackend:
         folder = model_folder(config)
         trusted = {"trust_remote_code": config.trust_remote_code}
         tokenizer = with_padding(AutoTokenizer.from_pretrained(folder, **trusted))
+        tokenizer = with_template(tokenizer, folder)
         host = Host()
 
         def build() -> HfBackend:
