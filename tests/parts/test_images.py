@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import importlib.util
 import io
 import json
@@ -138,6 +139,19 @@ def test_what_takes_text_only_says_so(engine):
     ):  # fmt: skip
         with pytest.raises((PromptError, ConfigError), match=says):
             call()
+
+
+def test_row_with_images_is_not_continued(engine):
+    [row] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
+    ended = dataclasses.replace(row, finish_reason="abort")
+    with pytest.raises(PromptError, match="a row with images, which it does not keep"):
+        engine.generate([ended])
+
+
+@pytest.mark.verl
+def test_batch_for_a_trainer_takes_text_only(engine):
+    with pytest.raises(PromptError, match="prompt 1 has content besides text"):
+        engine.rollout_batch(["Hello", *prompts(CONTENTS[:1])])
 
 
 def len_of(words: str) -> int:
