@@ -15,6 +15,7 @@ from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.json_lines import json_lines
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.models.hub import HUB_TIMEOUT, hub_reason
+from _inf.parts.images.rows import with_images
 from _inf.runtime import quiet
 from _inf.runtime.extras import require_verl
 from _inf.types import python_value
@@ -204,7 +205,7 @@ def _example(row: object, number: int, prompt_key: str, where: str) -> Example:
             raise ConfigError(f"{place}: {key} must be {what}, not {shown(row[key])}.")
     return Example(
         number=number,
-        prompt=row[prompt_key],
+        prompt=with_images(row[prompt_key], row, place),
         data_source=row.get("data_source") or UNKNOWN_SOURCE,
         ground_truth=(row.get("reward_model") or {}).get("ground_truth"),
         extra_info=row.get("extra_info") or {},

@@ -32,6 +32,8 @@ from _inf.apps.rollouts.sources import answer_fields
 from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError
+from _inf.parts.images.digests import without_pixels
+from _inf.parts.images.rows import check_backend
 from _inf.request.effective import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
@@ -95,7 +97,7 @@ class EvalRun:
             data.rows, prompt_key=settings.prompt_key, shuffle_seed=settings.shuffle_seed
         )
         self._digest = hashlib.sha256(
-            json.dumps([vars(example) for example in examples], default=repr).encode()
+            json.dumps([vars(example) for example in examples], default=_known_by).encode()
         ).hexdigest()
         self._pool = RewardPool(data.reward, settings.reward_timeout, settings.reward_workers)
         self._agents = AgentRows.of(examples, config, params)
@@ -128,6 +130,8 @@ class EvalRun:
             raise ConfigError.of(
                 "n", f"{n} greedy answers of one prompt are all the same; give a temperature."
             )
+        for example in self.examples:
+            check_backend(self.config.rollout.name, example.columns, f"row {example.number}")
         for example in self.examples if self._pool.is_verls else ():
             # A loop, or an environment, may score the row itself.
             if self._agents.of_row(example) is None and self._environment is None:
@@ -187,7 +191,7 @@ class EvalRun:
             stack.enter_context(portal.wrap_async_context_manager(self._pool))
             if stored.to_answer:
                 engine = stack.enter_context(start())
-                jobs = [self._job(line, engine) for line in stored.to_answer]
+                jobs = (self._job(line, engine) for line in stored.to_answer)
                 answering = partial(answer_each, engine, jobs, self.params)
             todo = (stored.to_score, self._arguments, answering, tally, named)
             portal.call(answer_and_score, file, self._judges, *todo)
@@ -223,7 +227,7 @@ class EvalRun:
             "number": example.number,
             "sample": sample,
             "data_source": example.data_source,
-            "prompt": example.prompt,
+            "prompt": without_pixels(example.prompt),
             "ground_truth": example.ground_truth,
             "reward": None,
             "row_id": f"{example.number}.{sample}",
@@ -262,6 +266,12 @@ class EvalRun:
             "ground_truth": example.ground_truth,
             "extra_info": {**example.extra_info, **turns, **row.get("extra_fields", {})},
         }
+
+
+def _known_by(value: object) -> str:
+    """What a value that JSON cannot hold, such as an image, is known by."""
+    data = value.tobytes() if hasattr(value, "tobytes") else value
+    return hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else repr(value)
 
 
 def _row(

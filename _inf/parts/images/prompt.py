@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, PromptError, PromptTooLongError, error_text, shown
+from _inf.parts.images.digests import digest
 from _inf.types import Message, Prompt, texts_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ImagePrompt(Prompt):
                 "Prompts with images are not cut."
             )
         assert self.part is not None
-        part = self.part(tuple(map(_digest, self.images)), inputs)
+        part = self.part(tuple(map(digest, self.images)), inputs)
         return Prompt(ids, 0, messages, index=self.index, parts=(part,))
 
 
@@ -134,8 +134,3 @@ def processor_of(folder: str) -> Any:
     if not hasattr(processor, "image_processor"):
         raise ConfigError(f"model_path: the model in {folder} reads text only, and no images.")
     return processor
-
-
-def _digest(image: Image) -> str:
-    size = f"{image.width}x{image.height}:".encode()
-    return hashlib.sha256(size + image.tobytes()).hexdigest()

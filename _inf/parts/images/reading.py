@@ -21,6 +21,7 @@ FORMS = (
     '{"type": "image", "image": a path, bytes or a PIL image} or {"type": "image_url", '
     '"image_url": {"url": "data:image/png;base64,..."}}'
 )
+DIGEST = "sha256:"  # in a file, in place of an image
 KEYS = {"image": ("type", "image"), "image_url": ("type", "image_url")}
 
 
@@ -30,8 +31,8 @@ def image_of(part: Mapping[str, object], where: str) -> Image:
     if unknown := [key for key in part if key not in KEYS[kind]]:
         raise PromptError(f"{where}: unknown key {shown(unknown[0])}; {FORMS}.")
     source = part.get(kind)
-    if isinstance(source, Mapping):  # OpenAI's; `detail` is how much its own models look at
-        source = source.get("url")
+    if isinstance(source, Mapping):
+        source = _stored(source, where) if kind == "image" else source.get("url")
     if kind == "image_url" and not str(source).startswith(("data:", "file:", "http")):
         raise PromptError(f"{where}: {shown(source)} is no URL; {FORMS}.")
     try:
@@ -40,6 +41,21 @@ def image_of(part: Mapping[str, object], where: str) -> Image:
         raise
     except Exception as failure:  # PIL's decoders raise many
         raise PromptError(f"{where}: the image cannot be read: {error_text(failure)}.") from failure
+
+
+def _stored(image: Mapping[str, object], where: str) -> object:
+    """An image in a table: `{"bytes": ..., "path": ...}` is that of Hugging Face's datasets, whose
+    path is the name that its bytes had; `{"image": ...}` is verl's."""
+    kept = {key: value for key, value in image.items() if value is not None}
+    if len(kept) == 2 and "bytes" in kept:
+        kept.pop("path", None)
+    match kept:
+        case {"bytes": source} | {"path": source} | {"image": source} if len(kept) == 1:
+            return source
+    raise PromptError(
+        f'{where}: an image of a table is {{"bytes": ...}}, {{"path": ...}} or {{"image": ...}}, '
+        f"and not a mapping with {shown(sorted(kept))}."
+    )
 
 
 def _opened(source: object, where: str) -> Image:
@@ -65,6 +81,8 @@ def _file(source: object, where: str) -> Any:
         return _existing(Path(source), where)
     if not isinstance(source, str) or not source:
         raise PromptError(f"{where}: {shown(source)} is no image; {FORMS}.")
+    if source.startswith(DIGEST):
+        raise PromptError(f"{where}: only the digest of this image was kept; give the image again.")
     scheme = urlsplit(source).scheme if ":" in source[:8] else ""
     if scheme == "data":
         head, comma, data = source.partition(",")

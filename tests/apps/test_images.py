@@ -1,0 +1,143 @@
+"""Messages with images in evaluations, batches, chats, files and over HTTP, on a tiny vision model.
+What images are, and that answers are exact: `tests/parts/test_images.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+import inf
+from inf import ConfigError, InferenceEngine
+from tests.support.json_lines import read
+from tests.support.vision import picture, vision_model
+
+pytestmark = pytest.mark.engine
+ROLLOUT = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 32}
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+WIDE, TALL = picture(1, 80, 120), picture(2, 112, 56)
+
+
+def png(image: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def image(source: object) -> dict[str, Any]:
+    return {"type": "image", "image": source}
+
+
+def user(*content: Any) -> dict[str, Any]:
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+    return {"role": "user", "content": parts}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[InferenceEngine]:
+    with InferenceEngine(model_path=str(vision_model("llava")), rollout=ROLLOUT) as engine:
+        yield engine
+
+
+@pytest.fixture
+def on_vision(command, engine, monkeypatch):
+    """The command `inf` on this engine."""
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(engine))
+    return command
+
+
+# ─── Rows of verl's form ───
+
+
+def geo3k(text: str, *images: Any, **columns: Any) -> dict[str, Any]:
+    """A row as verl's `examples/data_preprocess/geo3k.py` writes it."""
+    return {
+        "data_source": "hiyouga/geometry3k",
+        "prompt": [{"role": "user", "content": text}],
+        "images": list(images),
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "3"},
+        "extra_info": {"index": 0},
+        **columns,
+    }
+
+
+TWO = "<image>Compare it with <image>."
+REWARD = "def compute_score(solution_str, **rest):\n    return float(len(solution_str))\n"
+
+
+def test_parquet_file_of_geo3ks_form_is_answered_and_its_rows_keep_digests(engine, on_vision):
+    """As with messages that have the images in their content; the command resumes the file."""
+    stored = [{"bytes": png(each), "path": "a.png"} for each in (WIDE, TALL)]
+    rows = [geo3k("<image>What is it?", stored[0]), geo3k(TWO, *stored), geo3k("No picture.")]
+    pandas.DataFrame(rows).to_parquet("test.parquet")
+    Path("reward.py").write_text(REWARD)
+    WIDE.save("wide.png")
+    wanted = engine.generate(
+        [[user(image(WIDE), "What is it?")],
+         [user(image(WIDE), "Compare it with ", image(TALL), ".")], "No picture."], **GREEDY,
+    )  # fmt: skip
+    how: dict[str, Any] = {"reward": "reward.py:compute_score", "reward_workers": 0, **GREEDY}
+    forms = [
+        rows,
+        "test.parquet",
+        [geo3k("<image>What is it?", WIDE), geo3k(TWO, "wide.png", TALL)],
+    ]
+    for data in forms:
+        report = inf.evaluate(engine, data, out="run", restart=True, **how)
+        assert [row["completion"] for row in report.rows] == wanted.completions[: len(report.rows)]
+        assert [row["prompt_token_ids"] for row in report.rows] == [
+            row.prompt_token_ids for row in wanted[: len(report.rows)]
+        ]
+        assert [row["reward"] for row in report.rows] == [
+            len(row["completion"]) for row in report.rows
+        ]
+        first, second = wanted[1].images
+        [message] = report.rows[1]["prompt"]
+        assert message["content"] == [
+            {"type": "image", "image": f"sha256:{first}", "size": [120, 80]},
+            {"type": "text", "text": "Compare it with "},
+            {"type": "image", "image": f"sha256:{second}", "size": [56, 112]},
+            {"type": "text", "text": "."},
+        ]
+    arguments = ("eval", "test.parquet", "--reward", "reward.py", "--reward-workers", 0)
+    arguments += ("--temperature", 0, "--max-tokens", 8)
+    server = ("rollout.name=openai", "base_url=http://127.0.0.1:1/v1", "model_path=some")
+    code, _, err = on_vision(*arguments, *(each for key in server for each in ("--set", key)))
+    assert (code, "row 0 has images, which the backend openai does not read" in err) == (2, True), (
+        err
+    )
+    code, _, err = on_vision(*arguments, "--set", "rollout.name=hf")
+    assert (code, len(read(Path("eval.jsonl")))) == (0, 3), err
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (geo3k(TWO, WIDE), "row 0: its prompt has 2 <image> and its column images has 1"),
+        (geo3k("What?", WIDE), "its prompt has 0 <image>"),
+        (geo3k("<image>", images=None), "its column images has 0"),
+        (geo3k("<image>", images="a.png"), "images must be a list"),
+        (geo3k("What?", videos=[{"video": "a.mp4"}]), "videos: no backend reads videos"),
+    ],
+)
+def test_row_whose_images_are_not_those_of_its_marks_is_refused(engine, row, says):
+    with pytest.raises(ConfigError, match=says):
+        inf.evaluate(engine, [row], reward=len)
+
+
+def test_mark_in_a_file_without_the_column_is_text_and_a_broken_image_is_its_rows_error(engine):
+    row = geo3k("What does <image> stand for?")
+    del row["images"]
+    broken = geo3k("<image>", {"bytes": b"GIF", "path": None})
+    with pytest.warns(UserWarning, match="1 "):
+        report = inf.evaluate(engine, [row, broken], reward=lambda **_: 1.0, **GREEDY)
+    assert report.rows[0]["prompt"] == row["prompt"]
+    assert "the image cannot be read" in report.rows[1]["error"]["message"]
+    [part] = report.rows[1]["prompt"][0]["content"]
+    assert part == {"type": "image", "image": "unreadable"}
