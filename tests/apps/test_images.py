@@ -3,6 +3,7 @@ What images are, and that answers are exact: `tests/parts/test_images.py`."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ import pandas
 import pytest
 
 import inf
-from inf import ConfigError, InferenceEngine
-from tests.support.json_lines import read
+from inf import ConfigError, InferenceEngine, PromptError
+from tests.support.json_lines import read, write
 from tests.support.vision import picture, vision_model
 
 pytestmark = pytest.mark.engine
@@ -27,6 +28,10 @@ def png(image: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
+
+
+def data_url(image: Any) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png(image)).decode()}"
 
 
 def image(source: object) -> dict[str, Any]:
@@ -141,3 +146,36 @@ def test_mark_in_a_file_without_the_column_is_text_and_a_broken_image_is_its_row
     assert "the image cannot be read" in report.rows[1]["error"]["message"]
     [part] = report.rows[1]["prompt"][0]["content"]
     assert part == {"type": "image", "image": "unreadable"}
+
+
+# ─── Files of prompts ───
+
+
+def test_lines_with_images_are_answered_and_do_not_repeat_the_pixels(engine, on_vision):
+    Path("a picture.png").write_bytes(png(TALL))
+    url = Path("a picture.png").resolve().as_uri()
+    talk = [user({"type": "image_url", "image_url": {"url": data_url(WIDE)}}, "What?")]
+    files = [user(image("a picture.png"), {"type": "image_url", "image_url": {"url": url}})]
+    lines = [
+        {"messages": talk},
+        {"custom_id": "a", "body": {"messages": talk}},
+        {"messages": files},
+        {"messages": [user(image("none.png"))]},
+    ]
+    write(Path("in.jsonl"), lines)
+    how = ("--temperature", 0, "--max-tokens", 8, "--set", "rollout.name=hf")
+    for more in ((), ("--rollouts",)):
+        out = Path(f"out{len(more)}.jsonl")
+        code, _, err = on_vision("batch", "in.jsonl", out, *how, *more)
+        first, second, third, wrong = read(out)
+        wanted = engine.generate([talk, files], **{**GREEDY, "ignore_eos": False})
+        assert code == 1 and "there is no file none.png" in wrong["error"]["message"]
+        for row, answer in zip((first, third), wanted, strict=True):
+            kept = [part["image"] for part in row["messages"][0]["content"] if "image" in part]
+            assert kept == [f"sha256:{digest}" for digest in answer.images]
+            assert row["messages"][-1]["content"] == answer.completion
+        said = second["messages"] if more else second["response"]["body"]["choices"]
+        assert wanted.completions[0] in str(said[-1])
+        assert "base64" not in out.read_text()
+        with pytest.raises(PromptError, match="only the digest of this image was kept"):
+            engine.generate([first["messages"]])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from _inf.errors import PromptError
-from _inf.parts.images.reading import DIGEST, KEYS, image_of
+from _inf.parts.images.reading import DIGEST, KEYS, image_of, is_digest
 from _inf.types import JSON, as_sequence
 
 if TYPE_CHECKING:
@@ -42,5 +42,5 @@ def _part(part: object) -> object:
     try:
         image = image_of(part, "")
     except PromptError:
-        return part if str(part.get("image")).startswith(DIGEST) else kept
+        return part if is_digest(part) else kept
     return {**kept, "image": f"{DIGEST}{digest(image)}", "size": [*image.size]}

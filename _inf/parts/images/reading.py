@@ -25,9 +25,17 @@ DIGEST = "sha256:"  # in a file, in place of an image
 KEYS = {"image": ("type", "image"), "image_url": ("type", "image_url")}
 
 
+def is_digest(part: Mapping[str, object]) -> bool:
+    """Whether a part of a message's content has only the digest of its image."""
+    image = part.get("image")
+    return isinstance(image, str) and image.startswith(DIGEST)
+
+
 def image_of(part: Mapping[str, object], where: str) -> Image:
     """The image of a part of a message's content, in RGB."""
     kind = str(part["type"])
+    if is_digest(part):
+        raise PromptError(f"{where}: only the digest of this image was kept; give the image again.")
     if unknown := [key for key in part if key not in KEYS[kind]]:
         raise PromptError(f"{where}: unknown key {shown(unknown[0])}; {FORMS}.")
     source = part.get(kind)
@@ -81,8 +89,6 @@ def _file(source: object, where: str) -> Any:
         return _existing(Path(source), where)
     if not isinstance(source, str) or not source:
         raise PromptError(f"{where}: {shown(source)} is no image; {FORMS}.")
-    if source.startswith(DIGEST):
-        raise PromptError(f"{where}: only the digest of this image was kept; give the image again.")
     scheme = urlsplit(source).scheme if ":" in source[:8] else ""
     if scheme == "data":
         head, comma, data = source.partition(",")
