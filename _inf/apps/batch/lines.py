@@ -238,8 +238,8 @@ def _job(source: Answering, rollouts: bool) -> Job:
 def _rollout(source: Answering, prompt: Any, output: GenerationOutput) -> dict[str, Any]:
     [answer] = output
     name = source.copied.get("custom_id")
-    asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    asked = without_pixels(asked)
+    one = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    asked: Any = without_pixels(one)
     talk: dict[str, Any] = {"messages": [*asked, message(answer)]}
     if answer.transcript is not None and answer.transcript.agent_loop is not None:
         talk = {"prompt": asked}  # a loop does not say its turns
