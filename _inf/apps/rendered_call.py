@@ -26,7 +26,7 @@ from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.runtime import quiet
 from _inf.tools.definition import shown_tools
-from _inf.types import JSON, Side
+from _inf.types import JSON, Prompt, Side
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -38,13 +38,14 @@ Place: TypeAlias = Callable[[Sequence[Form], ToolTemplate], Sequence[Form]]
 class RenderedCall:
     """A checked call. Its rows are prompt-major, `n` for each prompt.
 
-    prompts: the ids of each, within the limits. params: `generate`'s keywords, with `n`, `seed` and
-    a list of `max_tokens`. rules: the tools, and how their calls are read. forced: the grammar
-    makes the answer the JSON text of a call. one_call: only the first call of an answer is kept.
+    rendered: the prompts as ids within the limits, with what their content asks of parts. params:
+    `generate`'s keywords, with `n`, `seed` and a list of `max_tokens`. rules: the tools, and how
+    their calls are read. forced: the grammar makes the answer the JSON text of a call. one_call:
+    only the first call of an answer is kept.
     """
 
     engine: InferenceEngine
-    prompts: Sequence[list[int]]
+    rendered: Sequence[Prompt]
     params: Mapping[str, Any]
     rules: Rules
     forced: bool
@@ -55,15 +56,19 @@ class RenderedCall:
         return int(self.params["n"])
 
     @property
+    def prompts(self) -> list[list[int]]:
+        return [prompt.token_ids for prompt in self.rendered]
+
+    @property
     def rows(self) -> int:
-        return len(self.prompts) * self.n
+        return len(self.rendered) * self.n
 
     def prompt_ids(self, row: int) -> list[int]:
-        return self.prompts[row // self.n]
+        return self.rendered[row // self.n].token_ids
 
     async def answer(self) -> GenerationOutput:
         """Answer all rows in one call; cancelling it aborts them in the engine."""
-        prompts = [{"prompt_token_ids": LaterTurn(ids)} for ids in self.prompts]
+        prompts = [*map(_sent, self.rendered)]
         with quiet.no_warnings("n: "):  # the client may want equal rows
             return await self.engine.agenerate(prompts, **cast(GenerateParams, self.params))
 
@@ -72,12 +77,17 @@ class RenderedCall:
         streams: list[Any] = []
         for row in range(self.rows):
             index, sample = divmod(row, self.n)
-            prompt = {"prompt_token_ids": LaterTurn(self.prompts[index])}
+            prompt = _sent(self.rendered[index])
             seed = sample_seed(prompt_seed(self.params["seed"], index), sample)
             of_row = {"n": 1, "seed": seed, "max_tokens": self.params["max_tokens"][index]}
             params = cast(GenerateParams, {**self.params, **of_row})
             streams.append(self.engine.astream(prompt, **params))
         return streams
+
+
+def _sent(prompt: Prompt) -> object:
+    """What `generate` gets. Ids that a session has recorded may be longer than `prompt_length`."""
+    return prompt if prompt.parts else {"prompt_token_ids": LaterTurn(prompt.token_ids)}
 
 
 def is_chat(form: Form) -> bool:
@@ -113,9 +123,10 @@ def rendered_call(
     rules = shown_rules(engine, params)
     template = cast(ToolTemplate, rules.template)
     most, side = params.pop("max_tokens", None), params.pop("truncate_prompt", None)
-    forms = normalize(prompts) if place is None else place(normalize(prompts), template)
+    forms = normalize(prompts, engine.config.rollout.name)
+    forms = [*forms] if place is None else [*place(forms, template)]
     room = None if fits else most
-    ids = _tokenized(engine, [*map(_marked, forms)], template, room, side)
+    rendered = _tokenized(engine, [*map(_marked, forms)], template, room, side)
     if forced := forces(tool_choice):
         several = parallel is True and tool_choice == "required"
         params["json_schema"] = call_schema(tool_choice, rules.tools, params, several=several)
@@ -125,8 +136,10 @@ def rendered_call(
         check_strict(rules.tools)
     default, total = engine.config.rollout.response_length, engine.model.limits.total
     default = most if fits and most else default
-    params["max_tokens"] = [room or min(default, total - len(prompt)) for prompt in ids]
-    return RenderedCall(engine, ids, params | {"tools": []}, rules, forced, parallel is False)
+    params["max_tokens"] = [
+        room or min(default, total - len(prompt.token_ids)) for prompt in rendered
+    ]
+    return RenderedCall(engine, rendered, params | {"tools": []}, rules, forced, parallel is False)
 
 
 def shown_rules(engine: InferenceEngine, params: JSON) -> Rules:
@@ -150,10 +163,10 @@ def _tokenized(
     template: ToolTemplate,
     max_tokens: int | None,
     side: Side | None,
-) -> list[list[int]]:
-    """Return the ids of the prompts, which leave room for `max_tokens`."""
+) -> list[Prompt]:
+    """Return the prompts as ids, which leave room for `max_tokens`."""
     limits = engine.model.limits
     if max_tokens is None and (side or limits.truncate):  # a prompt that is cut leaves this room
         max_tokens = min(engine.config.rollout.response_length, limits.total - limits.prompt)
     most = [max_tokens or 1] * len(forms)
-    return [prompt.token_ids for prompt in tokenize(forms, template, limits, most, side)]
+    return tokenize(forms, template, limits, most, side)

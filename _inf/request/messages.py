@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,10 @@ FORMS = (
 
 
 def form_of_object(prompt: object, index: int) -> Prompt:
-    """A row of `generate`, which is continued, as a prompt. Refuses all other objects."""
+    """A prompt that was rendered before, or a row of `generate`, which is continued, as a prompt.
+    Refuses all other objects."""
+    if isinstance(prompt, Prompt):
+        return dataclasses.replace(prompt, index=index)
     from _inf.parts.continued.rows import continued_row, is_row
 
     if is_row(prompt):

@@ -13,7 +13,7 @@ from _inf.errors import ToolError, error_text
 from _inf.request.message_forms import DEVELOPER, QUESTION, Message, call_and_result, placeholder
 from _inf.request.special_tokens import any_of
 from _inf.request.template import Template
-from _inf.types import Tokenizer
+from _inf.types import JSON, Tokenizer
 
 
 class ToolTemplate(Template):
@@ -147,8 +147,8 @@ class ToolTemplate(Template):
             return [{**rest[0], "content": content}, *rest[1:]]
         if role == "user" and "user" in roles:
             first = roles.index("user")
-            content = f"{self._instructions}\n\n{rest[first]['content']}"
-            return [*rest[:first], {**rest[first], "content": content}, *rest[first + 1 :]]
+            said = _after(f"{self._instructions}\n\n", rest[first]["content"])
+            return [*rest[:first], {**rest[first], "content": said}, *rest[first + 1 :]]
         return [{"role": role, "content": self._instructions}, *rest]
 
     def given(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, object]]:
@@ -163,6 +163,13 @@ class ToolTemplate(Template):
         return {"tools": self._schemas} if self._schemas else {}
 
 
+def _after(text: str, content: str | list[JSON]) -> str | list[JSON]:
+    """A message's content with a text before it."""
+    return (
+        text + content if isinstance(content, str) else [{"type": "text", "text": text}, *content]
+    )
+
+
 def _marked(answer: Message, mark: str) -> Message:
     """Return the answer with a placeholder in its last call, or as its text."""
     *before, last = answer.get("tool_calls") or [None]
@@ -175,6 +182,8 @@ def _marked(answer: Message, mark: str) -> Message:
 def _calls_as_text(message: Message) -> Message:
     """Write an assistant's calls into its text, for a template that would omit them."""
     calls = [call["function"] for call in message.get("tool_calls") or ()]
+    if not calls:
+        return message
     written = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls]
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": "\n".join([*filter(None, [message["content"]]), *written])}

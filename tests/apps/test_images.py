@@ -6,16 +6,20 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
+from PIL import Image
 
 import inf
 from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.json_lines import read, write
+from tests.support.serve_clients import CHAT, MESSAGES, RESPONSES, Http
 from tests.support.vision import picture, vision_model
 
 pytestmark = pytest.mark.engine
@@ -179,3 +183,114 @@ def test_lines_with_images_are_answered_and_do_not_repeat_the_pixels(engine, on_
         assert "base64" not in out.read_text()
         with pytest.raises(PromptError, match="only the digest of this image was kept"):
             engine.generate([first["messages"]])
+
+
+# ─── Over HTTP ───
+
+
+@pytest.fixture(scope="module")
+def http(engine):
+    with engine.serve() as server:
+        yield Http(server)
+
+
+def asked(route: str, url: str) -> dict[str, Any]:
+    """The body of a question about one image."""
+    if route == MESSAGES:
+        head, _, data = url.partition(";base64,")
+        source = {"type": "base64", "media_type": head.removeprefix("data:"), "data": data}
+        content = [{"type": "image", "source": source}, {"type": "text", "text": "What?"}]
+        return {"messages": [{"role": "user", "content": content}]}
+    if route == RESPONSES:
+        content = [{"type": "input_image", "image_url": url, "detail": "auto"}]
+        content += [{"type": "input_text", "text": "What?"}]
+        return {"input": [{"role": "user", "content": content}]}
+    return {"messages": [user({"type": "image_url", "image_url": {"url": url}}, "What?")]}
+
+
+SAID: dict[str, tuple[Callable[[Any], str], Callable[[Any], str | None]]] = {
+    CHAT: (
+        lambda whole: whole["choices"][0]["message"]["content"],
+        lambda event: event["choices"][0]["delta"].get("content"),
+    ),
+    RESPONSES: (
+        lambda whole: whole["output"][0]["content"][0]["text"],
+        lambda event: event.get("delta") if event["type"].endswith("text.delta") else None,
+    ),
+    MESSAGES: (
+        lambda whole: whole["content"][0]["text"],
+        lambda event: event.get("delta", {}).get("text"),
+    ),
+}
+
+
+@pytest.mark.parametrize("route", SAID)
+def test_image_of_a_request_reaches_the_engine(engine, http, route):
+    body: dict[str, Any] = {**asked(route, data_url(WIDE)), "temperature": 0}
+    body["max_output_tokens" if route == RESPONSES else "max_tokens"] = 12
+    [wanted] = engine.generate([[user(image(WIDE), "What?")]], temperature=0, max_tokens=12)
+    answer, (whole, delta) = http.post(route, **body), SAID[route]
+    assert whole(answer) == wanted.completion
+    assert "".join(map(str, filter(None, map(delta, http.events(route, **body))))) == whole(answer)
+    usage = answer["usage"]
+    assert usage.get("prompt_tokens", usage.get("input_tokens")) == wanted.prompt_tokens
+
+
+def test_chat_with_images_shows_tools_and_counts_its_tokens(engine, http):
+    body = asked(CHAT, data_url(WIDE))
+    parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
+    sampling = {"max_tokens": 40, "n": 2, "return_token_ids": True}
+    answer = http.post(CHAT, **body, **sampling, tools=tools, tool_choice="required")
+    for choice in answer["choices"]:
+        [call] = choice["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"])["x"] in (1, 2)
+    ids = answer["prompt_token_ids"]
+    assert (
+        "look" in engine.tokenizer.decode(ids)
+        and ids.count(engine.tokenizer.convert_tokens_to_ids("<image>")) == 16
+    )
+    assert http.post("/tokenize", **body, tools=tools)["tokens"] == ids
+    counted = http.post(f"{MESSAGES}/count_tokens", **asked(MESSAGES, data_url(WIDE)))
+    [plain] = engine.generate([[user(image(WIDE), "What?")]], max_tokens=1)
+    assert counted["input_tokens"] == plain.prompt_tokens < len(ids)
+
+
+@pytest.mark.parametrize(
+    ("route", "url", "says"),
+    [
+        (CHAT, "file:///etc/hostname", "message 0: content[0]: 'file:///etc/hostname' is not read"),
+        (CHAT, "http://127.0.0.1/a.png", "is not read: over HTTP an image is data"),
+        (CHAT, "/etc/hostname", "message 0: content[0]: '/etc/hostname' is not read"),
+        (CHAT, "data:image/png;base64,JSFQUy1BZG9iZS0zLjAgRVBTRg==", "the image cannot be read"),
+        (RESPONSES, "file:///etc/hostname", "input_image.image_url: 'file:///etc/hostname' is not"),
+        (MESSAGES, "data:image/svg+xml;base64,AA", "messages.0.user.content.0.image.source.media"),
+    ],
+)
+def test_only_the_data_of_a_request_is_read(http, route, url, says):
+    failure = http.post(route, status=400, **asked(route, url), max_tokens=4)["error"]
+    assert says in failure["message"], failure
+
+
+def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):
+    talk, url = asked(MESSAGES, data_url(WIDE)), data_url(Image.new("1", (5000, 4000)))
+    talk["max_tokens"] = 4
+    talk["messages"][0]["content"][0]["source"] = {"type": "url", "url": "http://127.0.0.1/a.png"}
+    bodies: list[tuple[str, dict[str, Any], str]] = [
+        (MESSAGES, talk, "content.0.image.source.type"),
+        (CHAT, {"messages": [user(image("photo.png"))]}, "'photo.png' is not read"),
+        (CHAT, {"messages": [user(image({"path": "a.png"}))]}, "is not read"),
+        (CHAT, {"messages": [user(*[image(url)] * 2)]}, "content[1]: up to this one"),
+        (CHAT, {"messages": [{**user(image(data_url(WIDE))), "role": "system"}]}, "only"),
+        (CHAT, {**asked(CHAT, data_url(WIDE)), "prompt_logprobs": 1}, "prompt_logprobs"),
+        (RESPONSES, {"input": [{"role": "system", "content": [
+            {"type": "input_image", "image_url": data_url(WIDE)}]}]}, "only those of a user"),
+        (RESPONSES, {"input": [{"role": "user", "content": [
+            {"type": "input_image", "file_id": "a"}]}]}, "image_url: it is missing"),
+    ]  # fmt: skip
+    for route, body, says in bodies:
+        failure = http.post(route, status=400, **body)
+        assert says in failure["error"]["message"], failure
+    with tiny.serve() as server:  # whose model reads text only, or whose backend does
+        failure = Http(server).post(CHAT, status=400, **asked(CHAT, data_url(WIDE)))
+        assert re.search("only text is supported|reads text only|no processor", str(failure))

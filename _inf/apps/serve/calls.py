@@ -13,9 +13,10 @@ from _inf.apps.openai_requests import UnknownKeyError
 from _inf.apps.rendered_call import RenderedCall, is_chat, rendered_call
 from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
+from _inf.parts.images.clients import with_opened_images
 from _inf.request.prompts import Form, LaterTurn
 from _inf.request.tool_template import ToolTemplate
-from _inf.types import JSON, Message
+from _inf.types import JSON, Message, Prompt
 
 if TYPE_CHECKING:
     from _inf.apps.serve.choice import Choice
@@ -50,11 +51,14 @@ def served_call(
 ) -> ServedCall:
     """Prepare a request, as `rendered_call` does. A `top_k` of 0 is all tokens, as -1 is, and a
     `seed` of -1 is none, as in vLLM."""
-    prompts, keywords = body.prompts(), _keywords(engine, body, adapter, session)
+    prompts = with_opened_images(body.prompts())
+    keywords = _keywords(engine, body, adapter, session)
     starts: list[Start] = []
 
     def recorded(forms: Sequence[Form], template: ToolTemplate) -> Sequence[Form]:
         assert session is not None
+        if isinstance(forms[0], Prompt):
+            raise ConfigError.of("messages", "a session records no images yet; use none")
         if not is_chat(forms[0]):
             return [_turn(form, engine.model.limits.prompt, session) for form in forms]
         messages = cast("list[Message]", forms[0])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from _inf.apps.openai_requests import RequestBody
 from _inf.apps.serve.bodies import AsParts
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, shown
+from _inf.parts.images.clients import DATA, ONLY_DATA
 from _inf.types import JSON
 
 BETWEEN_TEXTS = "\n\n"  # of a message, and of instructions before the first question
@@ -23,6 +24,27 @@ class Part(RequestBody):
     type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
     text: str
 
+    @property
+    def part(self) -> JSON:
+        """It in a chat."""
+        return {"type": "text", "text": self.text}
+
+
+class ImagePart(RequestBody):
+    without_effect = {"detail"}  # how much of an image OpenAI's models look at
+    type: Literal["input_image"]
+    image_url: str
+
+    @model_validator(mode="after")
+    def _refuse_addresses(self) -> ImagePart:
+        if not self.image_url.startswith(DATA):
+            raise ConfigError.of("image_url", f"{shown(self.image_url)} is not read: {ONLY_DATA}")
+        return self
+
+    @property
+    def part(self) -> JSON:
+        return {"type": "image_url", "image_url": {"url": self.image_url}}
+
 
 Texts = Annotated[list[Part], AsParts]
 
@@ -34,7 +56,18 @@ class _Item(RequestBody):
 class MessageItem(_Item):
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
-    content: Texts
+    content: Annotated[list[Annotated[Part | ImagePart, Field(discriminator="type")]], AsParts]
+
+    @property
+    def said(self) -> str | list[JSON]:
+        """Its content in a chat."""
+        texts = [part for part in self.content if isinstance(part, Part)]
+        if len(texts) == len(self.content):
+            return _text(texts, "" if self.role == "assistant" else BETWEEN_TEXTS)
+        if self.role != "user":
+            reason = f"a message of {self.role} has an image; only those of a user may"
+            raise ConfigError.of("input", reason)
+        return [part.part for part in self.content]
 
 
 class ReasoningItem(_Item):
@@ -120,10 +153,10 @@ def _text(parts: Sequence[Part], between: str = "") -> str:
 def _message(item: Item) -> JSON:
     match item:
         case MessageItem(role="assistant"):
-            return {"role": "assistant", "content": _text(item.content)}
+            return {"role": "assistant", "content": item.said}
         case MessageItem():  # few templates know developers
             role = "system" if item.role == "developer" else item.role
-            return {"role": role, "content": _text(item.content, BETWEEN_TEXTS)}
+            return {"role": role, "content": item.said}
         case ResultItem():
             about = {"role": "tool", "tool_call_id": item.call_id}
             return {**about, "content": _text(item.output, BETWEEN_TEXTS)}

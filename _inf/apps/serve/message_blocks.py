@@ -27,6 +27,29 @@ class TextBlock(Block):
     text: str
     citations: Annotated[list[object], Field(max_length=0)] | None = None
 
+    @property
+    def part(self) -> JSON:
+        return {"type": "text", "text": self.text}
+
+
+class _Data(RequestBody):
+    """Nothing is read but what the request holds, so a source has no URL and no file."""
+
+    type: Literal["base64"]
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str
+
+
+class ImageBlock(Block):
+    type: Literal["image"]
+    source: _Data
+
+    @property
+    def part(self) -> JSON:
+        """It in a chat."""
+        url = f"data:{self.source.media_type};base64,{self.source.data}"
+        return {"type": "image_url", "image_url": {"url": url}}
+
 
 class ThinkingBlock(Block):
     without_effect = {"cache_control", "signature"}
@@ -55,7 +78,7 @@ class ToolResultBlock(Block):
 class User(RequestBody):
     role: Literal["user"]
     content: Annotated[
-        list[Annotated[TextBlock | ToolResultBlock, Field(discriminator="type")]],
+        list[Annotated[TextBlock | ImageBlock | ToolResultBlock, Field(discriminator="type")]],
         Field(min_length=1),
         AsParts,
     ]
@@ -85,17 +108,22 @@ def chat_messages(message: User | Assistant | System) -> Iterator[JSON]:
     elif isinstance(message, Assistant):
         yield _answer(message.content)
     else:
-        texts: list[TextBlock] = []
+        said: list[TextBlock | ImageBlock] = []
         for block in message.content:
-            if isinstance(block, TextBlock):
-                texts.append(block)
+            if not isinstance(block, ToolResultBlock):
+                said.append(block)
                 continue
-            if texts:
-                yield {"role": "user", "content": joined(texts)}
-            texts = []
+            if said:
+                yield {"role": "user", "content": _said(said)}
+            said = []
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)}
-        if texts:
-            yield {"role": "user", "content": joined(texts)}
+        if said:
+            yield {"role": "user", "content": _said(said)}
+
+
+def _said(blocks: Sequence[TextBlock | ImageBlock]) -> str | list[JSON]:
+    texts = [block for block in blocks if isinstance(block, TextBlock)]
+    return joined(texts) if len(texts) == len(blocks) else [block.part for block in blocks]
 
 
 def _result(block: ToolResultBlock) -> str:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from pydantic import model_validator
@@ -11,10 +13,11 @@ from _inf.apps.openai_requests import RequestBody, read, with_keywords
 from _inf.apps.rendered_call import shown_rules
 from _inf.apps.serve.message_bodies import CountBody
 from _inf.errors import ConfigError
+from _inf.parts.images.clients import with_opened_images
 from _inf.request.keywords import KEYWORDS, OF_CHATS
 from _inf.request.prompts import normalize
 from _inf.response.decode import decoded_text
-from _inf.types import JSON, Message
+from _inf.types import JSON, Message, Prompt
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -61,7 +64,8 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> JSON:
         special = body.add_special_tokens is not False
         ids = engine.tokenizer(body.prompt, add_special_tokens=special)["input_ids"]
     else:
-        [messages] = cast("list[list[Message]]", normalize([body.messages]))
+        prompts = with_opened_images([body.messages])
+        [form] = normalize(prompts, engine.config.rollout.name)
         asked = {
             "tools": [],
             "add_generation_prompt": body.add_generation_prompt,
@@ -71,7 +75,11 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> JSON:
         assert rules.template is not None  # an engine without a tokenizer is not served
         if body.add_special_tokens and engine.tokenizer("")["input_ids"]:
             raise ConfigError.of("add_special_tokens", "the chat template writes its own")
-        ids = rules.template.prompt(messages, 0)
+        if isinstance(form, Prompt):
+            every = replace(engine.model.limits, prompt=sys.maxsize)
+            ids = form.rendered(rules.template, every).token_ids
+        else:
+            ids = rules.template.prompt(cast("list[Message]", form), 0)
     texts = engine.tokenizer.convert_ids_to_tokens(ids) if body.return_token_strs else None
     limit = engine.model.limits.total
     return {"tokens": ids, "count": len(ids), "max_model_len": limit, "token_strs": texts}

@@ -31,8 +31,11 @@ def is_digest(part: Mapping[str, object]) -> bool:
     return isinstance(image, str) and image.startswith(DIGEST)
 
 
-def image_of(part: Mapping[str, object], where: str) -> Image:
-    """The image of a part of a message's content, in RGB."""
+def image_of(
+    part: Mapping[str, object], where: str, formats: tuple[str, ...] | None = None
+) -> Image:
+    """The image of a part of a message's content, in RGB. formats: PIL's names of those of a file
+    that are read; None: all."""
     kind = str(part["type"])
     if is_digest(part):
         raise PromptError(f"{where}: only the digest of this image was kept; give the image again.")
@@ -44,7 +47,7 @@ def image_of(part: Mapping[str, object], where: str) -> Image:
     if kind == "image_url" and not str(source).startswith(("data:", "file:", "http")):
         raise PromptError(f"{where}: {shown(source)} is no URL; {FORMS}.")
     try:
-        return _opened(source, where)
+        return _opened(source, where, formats)
     except PromptError:
         raise
     except Exception as failure:  # PIL's decoders raise many
@@ -66,10 +69,13 @@ def _stored(image: Mapping[str, object], where: str) -> object:
     )
 
 
-def _opened(source: object, where: str) -> Image:
+def _opened(source: object, where: str, formats: tuple[str, ...] | None) -> Image:
     from PIL import Image
 
-    image = source if isinstance(source, Image.Image) else Image.open(_file(source, where))
+    if isinstance(source, Image.Image):
+        image = source
+    else:
+        image = Image.open(_file(source, where), formats=formats)
     if image.width * image.height > MOST_PIXELS:
         raise PromptError(
             f"{where}: the image has {image.width} x {image.height} pixels, more than "

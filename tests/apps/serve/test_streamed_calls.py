@@ -14,6 +14,7 @@ from _inf.apps.serve.choice import Choice
 from _inf.config.tool_formats import FORMATS
 from _inf.response.streaming import StreamChunk
 from _inf.tools.definition import shown_tools
+from _inf.types import Prompt
 from tests.support.conversation_rules import rules
 from tests.support.tool_call_forms import written_call
 
@@ -55,7 +56,7 @@ def streamed(
     tokenizer = Characters(text, marks=marks)
     tools = {tool.name: tool for tool in shown_tools([SEARCH])}
     own = rules(None, tokenizer, tools=tools, eos=0, multi_turn={"format": format})
-    call = RenderedCall(cast(Any, None), [[1]], {"n": 1}, own, forced, False)
+    call = RenderedCall(cast(Any, None), [Prompt([1])], {"n": 1}, own, forced, False)
     choice, ids = Choice(call, 0), tokenizer.ids
     new = [ids[start : start + pieces] for start in range(0, len(ids), pieces)]
     chunks = [

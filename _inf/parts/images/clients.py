@@ -1,0 +1,59 @@
+"""Images in a client's request. Only what the request itself holds is read: no client may have the
+server open a file or an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from _inf.errors import PromptError, shown
+from _inf.parts.images.reading import KEYS, MOST_PIXELS, image_of
+from _inf.types import as_sequence
+
+DATA = "data:"
+ONLY_DATA = 'over HTTP an image is data, "data:image/png;base64,..."'
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # of PIL's, some of which start programs
+
+
+class Opening:
+    """Opens the images of one request, which may have as many pixels together as one image. Raises
+    `PromptError` with the place of one that is no data URL."""
+
+    def __init__(self) -> None:
+        self._pixels = 0
+
+    def prompt(self, prompt: object, where: str) -> object:
+        """Messages with opened images; any other prompt as it is."""
+        messages = as_sequence(prompt)
+        if messages is None or not any(isinstance(message, Mapping) for message in messages):
+            return prompt
+        return [self._message(each, f"{where}, message {n}") for n, each in enumerate(messages)]
+
+    def _message(self, message: object, where: str) -> object:
+        parts = as_sequence(message.get("content")) if isinstance(message, Mapping) else None
+        if not isinstance(message, Mapping) or parts is None:
+            return message
+        content = [self._part(part, f"{where}: content[{n}]") for n, part in enumerate(parts)]
+        return {**message, "content": content}
+
+    def _part(self, part: object, where: str) -> object:
+        if not isinstance(part, Mapping) or part.get("type") not in KEYS:
+            return part
+        source = part.get(part["type"])
+        if isinstance(source, Mapping):
+            source = source.get("url")
+        if not isinstance(source, str) or not source.startswith(DATA):
+            raise PromptError(f"{where}: {shown(source)} is not read: {ONLY_DATA}.")
+        image = image_of({"type": "image", "image": source}, where, FORMATS)
+        self._pixels += image.width * image.height
+        if self._pixels > MOST_PIXELS:
+            raise PromptError(
+                f"{where}: up to this one, the request's images have {self._pixels:,} pixels, more "
+                f"than {MOST_PIXELS:,}; make them smaller."
+            )
+        return {"type": "image", "image": image}
+
+
+def with_opened_images(prompts: Sequence[object]) -> list[object]:
+    """The prompts of a request with their images opened."""
+    opening = Opening()
+    return [opening.prompt(prompt, f"prompt {index}") for index, prompt in enumerate(prompts)]
