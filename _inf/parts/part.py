@@ -61,12 +61,14 @@ class Added:
 class Field:
     """The documentation of what a part adds to rows. typed: of one row's value, for type checkers.
     in_json: whether a table has it as JSON text. in_choices: whether servers and batches show it in
-    a choice of an answer. default: the attribute of a row that has none."""
+    a choice of an answer. in_rollouts: whether files of rollouts have it. default: the attribute of
+    a row that has none."""
 
     typed: str
     help: str
     in_json: bool = False
     in_choices: bool = False
+    in_rollouts: bool = False
     default: object = None
 
 
@@ -79,8 +81,8 @@ class Part:
     default changes nothing; `SamplingParams.parts` has those that a row asks for.
 
     same_names: the backends that take its keywords under the same names, so that they need no file.
-    reads: the types of a message's content that it reads, for which it has `content_of` and
-        `prompt_of`.
+    reads: the types of a message's content that it reads, for which it has `content_of`,
+        `kept_of` and `prompt_of`.
     row_fields, row_metadata: what it adds to rows. order: where it stands among those that change
     the same logits. greedy: why its rows are not sampled; "": they are. adjusts: whether it changes
     logits. no_token: what to say where it left a row no token to come next; "": it leaves some.
@@ -114,6 +116,11 @@ class Part:
     @classmethod
     def prompt_of(cls, messages: list[Message], index: int) -> Prompt:
         """A prompt with such content."""
+        raise NotImplementedError
+
+    @classmethod
+    def kept_of(cls, part: Mapping[str, object]) -> JSON:
+        """What files keep of a part of a message's content that it reads."""
         raise NotImplementedError
 
     def values(self) -> dict[str, object]:

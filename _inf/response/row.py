@@ -157,6 +157,7 @@ class GenerationRow(RowFields):
         Values of user code that JSON lacks are converted: NaN and infinite numbers to None, arrays
         to lists, other objects to text.
         """
+        from _inf.parts.kept import kept_messages
         from _inf.response.json_values import json_value
 
         row: dict[str, Any] = {
@@ -164,7 +165,7 @@ class GenerationRow(RowFields):
             "token_ids": self.token_ids,
             "logprobs": self.logprobs,
             "tool_calls": self.tool_calls,
-            "messages": self.messages,
+            "messages": None if self.messages is None else kept_messages(self.messages),
         }
         for part in self.parts:
             row |= part.fields

@@ -16,7 +16,7 @@ from _inf.apps.openai_answers import assistant, of_parts, token_logprobs, usage
 from _inf.apps.openai_requests import ChatRequest, Keywords, NamedTool, RequestBody, read
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
-from _inf.parts.images.digests import without_pixels
+from _inf.parts.kept import kept_messages
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.token_texts import TokenTexts
@@ -96,7 +96,7 @@ class ConversationLine(_OneAnswer):
 
     def row(self, source: Answering, output: GenerationOutput) -> dict[str, object]:
         [answer] = output
-        chat = without_pixels(answer.messages or [*self.messages, message(answer)])
+        chat = kept_messages(answer.messages or [*self.messages, message(answer)])
         metadata = {**(self.metadata or {}), **_metadata(answer)}
         return {**source.value, "messages": chat, "metadata": metadata}
 
@@ -239,7 +239,7 @@ def _rollout(source: Answering, prompt: Any, output: GenerationOutput) -> dict[s
     [answer] = output
     name = source.copied.get("custom_id")
     one = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    asked: Any = without_pixels(one)
+    asked: Any = kept_messages(one)
     talk: dict[str, Any] = {"messages": [*asked, message(answer)]}
     if answer.transcript is not None and answer.transcript.agent_loop is not None:
         talk = {"prompt": asked}  # a loop does not say its turns

@@ -19,7 +19,6 @@ from _inf.apps.eval.metrics import AnswerRow
 from _inf.apps.json_lines import json_text
 from _inf.apps.runs.previews import same_end
 from _inf.errors import ConfigError, shown
-from _inf.types import texts_of
 
 SHOWN = 20  # changed prompts in the table
 SHOWN_STEPS = 50
@@ -266,7 +265,9 @@ def _end(prompt: object, same: str) -> str:
     """The end of a prompt's text, where its question stands, or of its last message's. same: the
     end of all, as of a chat template, which is left out."""
     if isinstance(prompt, list) and prompt and isinstance(prompt[-1], dict):
-        prompt = " ".join(texts_of(prompt[-1])) if prompt[-1].get("content") else ""
+        prompt = prompt[-1].get("content")
+        if isinstance(prompt, list):  # with images
+            prompt = " ".join(str(part["text"]) for part in prompt if part.get("text"))
     words = " ".join(str(prompt or "").removesuffix(same)[-4 * PREVIEW :].split())
     return words if len(words) <= PREVIEW else f"... {words[-PREVIEW:]}"
 

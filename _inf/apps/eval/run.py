@@ -32,8 +32,8 @@ from _inf.apps.rollouts.sources import answer_fields
 from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError
-from _inf.parts.images.digests import without_pixels
 from _inf.parts.images.rows import check_backend
+from _inf.parts.kept import kept_messages
 from _inf.request.effective import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
@@ -227,7 +227,7 @@ class EvalRun:
             "number": example.number,
             "sample": sample,
             "data_source": example.data_source,
-            "prompt": without_pixels(example.prompt),
+            "prompt": kept_messages(example.prompt),
             "ground_truth": example.ground_truth,
             "reward": None,
             "row_id": f"{example.number}.{sample}",

@@ -17,6 +17,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.json_lines import json_text
+from _inf.errors import shown
 from _inf.types import JSON
 
 if TYPE_CHECKING:
@@ -175,12 +176,28 @@ def _messages(rollout: Rollout) -> list[JSON]:
     return [
         {
             "role": _text(message.get("role")),
-            "content": _text(message.get("content")),
+            "content": _said(message.get("content")),
             "calls": [_text(call) for call in message.get("tool_calls") or ()],
         }
         for message in messages
         if isinstance(message, dict) and (message.get("content") or message.get("tool_calls"))
     ]
+
+
+def _said(content: object) -> str:
+    """The text of a message's content; an image by what the file keeps of it."""
+    return "\n".join(map(_said_by, content)) if isinstance(content, list) else _text(content)
+
+
+def _said_by(part: object) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "image", "image": str(digest), "size": [width, height]}:
+            return f"[image {digest}, {width} x {height} pixels]"
+        case {"type": "image" | "image_url"}:
+            return f"[image {shown(part)}]"  # cut: it may have the pixels
+    return _text(part)
 
 
 def _text(value: object) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from _inf.apps.rollouts.rollout import COLUMNS, Rollout
 from _inf.apps.rollouts.traces import Trace, row_of_trace
 from _inf.errors import ConfigError, shown
+from _inf.parts.found import ROW_FIELDS
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.token_texts import TokenTexts
@@ -116,6 +117,8 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, obje
             "logprobs": logprobs,
             "pad_token_id": tokenizer and tokenizer.pad_token_id,
         }
+    for part in answer.parts:
+        fields |= {name: each for name, each in part.fields.items() if ROW_FIELDS[name].in_rollouts}
     if answer.transcript is not None:
         row = answer.to_dict()  # tools and loops may have put anything into a row; this is JSON
         fields |= {name: row.get(name) for name in OF_TURNS}

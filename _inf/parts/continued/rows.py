@@ -93,7 +93,7 @@ def _response(row: Any) -> tuple[list[int], list[int], list[float] | None]:
 
 def _transcript(row: Any, where: str) -> Transcript | None:
     """The row's conversation; None if it is one answer. Refuses rows that cannot go on."""
-    if getattr(row, "images", None):
+    if getattr(row, "images", None) or getattr(row, "extra", {}).get("images"):
         raise PromptError(f"{where} with images, which it does not keep; send its prompt again.")
     if hasattr(row, "transcript"):  # generate's
         transcript: Transcript | None = row.transcript

@@ -22,7 +22,9 @@ class Images(Part):
     reads = ("image", "image_url")
     row_fields = {
         "images": Field(
-            "list[str]", "the SHA-256 of the pixels of each image of the prompt, in order."
+            "list[str]",
+            "the SHA-256 of the pixels of each image of the prompt, in order.",
+            in_rollouts=True,
         )
     }
     digests: tuple[str, ...] = ()
@@ -41,6 +43,12 @@ class Images(Part):
         from _inf.parts.images.reading import image_of
 
         return {"type": "image", "image": image_of(part, where)}
+
+    @classmethod
+    def kept_of(cls, part: Mapping[str, object]) -> JSON:
+        from _inf.parts.images.digests import kept_of
+
+        return kept_of(part)
 
     def contradictions(self, params: SamplingParams, model: object) -> Sequence[tuple[str, str]]:
         names = [name for part in params.parts for name in part.keywords]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -17,6 +18,7 @@ import pytest
 from PIL import Image
 
 import inf
+from _inf.turns import Transcript
 from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.json_lines import read, write
 from tests.support.serve_clients import CHAT, MESSAGES, RESPONSES, Http
@@ -183,6 +185,30 @@ def test_lines_with_images_are_answered_and_do_not_repeat_the_pixels(engine, on_
         assert "base64" not in out.read_text()
         with pytest.raises(PromptError, match="only the digest of this image was kept"):
             engine.generate([first["messages"]])
+
+
+def test_files_of_rows_with_images_keep_digests_and_no_pixels(engine, on_vision):
+    Path("wide.png").write_bytes(png(WIDE))
+    sources = (WIDE, png(WIDE), "wide.png")
+    output = engine.generate([[user(image(each), "What?")] for each in sources], **GREEDY)
+    [digest] = output[0].images
+    for suffix, load in ((".jsonl", read), (".parquet", pandas.read_parquet)):
+        output.save(f"rows{suffix}")
+        rows = pandas.DataFrame(load(Path(f"rows{suffix}")))
+        assert [[*each] for each in rows["images"]] == [[digest]] * 3
+    talk = [user(image(WIDE), "What?"), user("No.")]
+    turns = dataclasses.replace(output[0], transcript=Transcript(messages=talk))
+    inf.save_rollouts([*output, turns], "rollouts.jsonl", engine.tokenizer)
+    *plain, last = inf.load_rollouts("rollouts.jsonl")
+    assert [row.extra["images"] for row in plain] == [[digest]] * 3
+    kept = {"type": "image", "image": f"sha256:{digest}", "size": [120, 80]}
+    assert last.messages[0]["content"] == [kept, {"type": "text", "text": "What?"}]
+    assert turns.to_dict()["messages"] == last.messages
+    assert on_vision("show", "rollouts.jsonl", "--out", "page.html")[0] == 0
+    assert f"[image sha256:{digest}, 120 x 80 pixels]" in Path("page.html").read_text()
+    ended = dataclasses.replace(plain[0], finish_reason="abort")
+    with pytest.raises(PromptError, match="a row with images, which it does not keep"):
+        engine.generate([ended])
 
 
 # ─── Over HTTP ───

@@ -1,0 +1,30 @@
+"""What files keep of messages: in place of content that a part reads, what that part says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from _inf.parts.found import PARTS
+from _inf.types import as_sequence
+
+READERS = {kind: part for part in PARTS for kind in part.reads}
+
+
+def kept_messages(prompt: object) -> object:
+    """A prompt as files keep it. What is no list of messages stays as it is."""
+    messages = as_sequence(prompt)
+    return prompt if messages is None else [*map(_message, messages)]
+
+
+def _message(message: object) -> object:
+    parts = as_sequence(message.get("content")) if isinstance(message, Mapping) else None
+    if not isinstance(message, Mapping) or parts is None:
+        return message
+    return {**message, "content": [*map(_part, parts)]}
+
+
+def _part(part: object) -> object:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or not isinstance(kind, str) or kind not in READERS:
+        return part
+    return READERS[kind].kept_of(part)
