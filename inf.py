@@ -32,6 +32,7 @@ from _inf.errors import (
     ToolError,
 )
 from _inf.parts.adapters import check_loaded
+from _inf.parts.found import readers
 from _inf.parts.typed import GenerateParams
 from _inf.request.call import PreparedCall, tokenize_call, with_parts
 from _inf.request.keywords import names_keywords
@@ -154,6 +155,7 @@ class InferenceEngine:
     def _launch(self) -> None:
         self._backend, self.config = registry.launch(self.config, self._stats)
         self._finalizer = weakref.finalize(self, self._backend.close)
+        self._readers = readers(self.config)
         self.supports, self.on_cpu = self._backend.supports, self._backend.on_cpu
         self.model, self.model_folder = self._backend.model, self._backend.model.folder
         self.rollout: Any = getattr(self._backend, "rollout", None)
@@ -213,8 +215,8 @@ class InferenceEngine:
         if params.get("on_error") == "row":
             from _inf.parts.failures.calls import prepare_each
 
-            return prepare_each(self._checked, prompts, params, self._backend.name)
-        forms = normalize(prompts, self._backend.name)
+            return prepare_each(self._checked, prompts, params, self._readers)
+        forms = normalize(prompts, self._readers)
         return self._checked(forms, params, range(len(forms)))
 
     def _checked(

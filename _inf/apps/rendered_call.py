@@ -15,6 +15,7 @@ from _inf.apps.openai_requests import NamedTool
 from _inf.apps.tool_choice import call_schema, check_strict, forces
 from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError
+from _inf.parts.found import readers
 from _inf.parts.typed import GenerateParams
 from _inf.request.keywords import KEYWORDS, OF_CHATS
 from _inf.request.prompts import Form, LaterTurn, normalize
@@ -123,7 +124,7 @@ def rendered_call(
     rules = shown_rules(engine, params)
     template = cast(ToolTemplate, rules.template)
     most, side = params.pop("max_tokens", None), params.pop("truncate_prompt", None)
-    forms = normalize(prompts, engine.config.rollout.name)
+    forms = normalize(prompts, readers(engine.config))
     forms = [*forms] if place is None else [*place(forms, template)]
     room = None if fits else most
     rendered = _tokenized(engine, [*map(_marked, forms)], template, room, side)

@@ -32,6 +32,9 @@ OF_A_LOCAL_MODEL = OF_TOKENS | {
     "rollout.max_num_batched_tokens",
     "rollout.dtype",
     "rollout.enforce_eager",
+    "rollout.images.max_per_prompt",
+    "rollout.images.max_pixels",
+    "rollout.images.allow_remote",
 }
 # Features of the backends that load the model themselves, in addition to those of parts.
 SUPPORTED_LOCALLY = frozenset(

@@ -24,6 +24,7 @@ from _inf.config.sections import (
     Count,
     DType,
     EngineKwargs,
+    ImageBounds,
     LoadFormat,
     MultiTurn,
     ReasoningMarks,
@@ -98,6 +99,7 @@ class RolloutConfig(Section):
     engine_kwargs: EngineKwargs = key({"sglang": {}}, "sglang: other fields of its ServerArgs.")
     multi_turn: MultiTurn = key(MultiTurn(), "Conversations of several turns.")
     agent: Agent = key(Agent(), "Agent loops.")
+    images: ImageBounds = key(ImageBounds(), "Images in messages.")
     update_weights_bucket_megabytes: Count = key(512, "update_weights() sends pieces of this size.")
     val_kwargs: ValKwargs = key(ValKwargs(), "Sampling in a trainer's validation batches.")
 

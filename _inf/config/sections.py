@@ -24,6 +24,8 @@ Turns: TypeAlias = Count | None
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 Temperature: TypeAlias = Annotated[float, Field(ge=0)]
 TopP: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+MOST_PIXELS = 89_478_485  # of more, PIL warns of a decompression bomb (13.0, `MAX_IMAGE_PIXELS`)
+Pixels: TypeAlias = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0)]
 # The values of SGLang's `--dtype`.
 DType: TypeAlias = Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
@@ -139,6 +141,14 @@ class Agent(Section):
     def keywords(self) -> dict[str, Any]:
         """The keywords of `generate` that it gives to calls without `tools`."""
         return {} if self.default is None else {"agent_loop": self.default}
+
+
+class ImageBounds(Section):
+    """What images of messages may be (docs/images.md)."""
+
+    max_per_prompt: Count = key(64, "The most images of a prompt.")
+    max_pixels: Pixels = key(2**25, "The most pixels of an image; a small file may hold many.")
+    allow_remote: bool = key(False, "Whether images are fetched from http:// and https:// URLs.")
 
 
 class ReasoningMarks(Section):

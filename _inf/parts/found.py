@@ -8,9 +8,13 @@ import importlib.util
 import pkgutil
 import textwrap
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from _inf import parts
-from _inf.parts.part import Part
+from _inf.parts.part import Part, Readers
+
+if TYPE_CHECKING:
+    from _inf.config import Config
 
 BACKENDS = ("sglang", "hf", "openai")
 
@@ -51,6 +55,11 @@ ROW_METADATA = {name: field for part in PARTS for name, field in part.row_metada
 def reads(backend: str) -> Mapping[str, type[Part]]:
     """The types of a message's content that the parts of a backend read."""
     return {kind: part for part in PARTS if _has(part, backend) for kind in part.reads}
+
+
+def readers(config: Config) -> Readers:
+    """What reads a message's content besides text, in an engine of this config."""
+    return {kind: part.reader(config) for kind, part in reads(config.rollout.name).items()}
 
 
 def entries(texts: Mapping[str, str], indent: int) -> str:

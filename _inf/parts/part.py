@@ -13,13 +13,14 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from _inf.request.keyword import Keyword
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from _inf.config import Config
     from _inf.types import (
         JSON,
         Message,
@@ -30,6 +31,19 @@ if TYPE_CHECKING:
         SamplingParams,
         T,
     )
+
+
+class Reader(Protocol):
+    """Reads what messages have besides text."""
+
+    def content_of(self, part: Mapping[str, object], where: str) -> JSON:
+        """Check a part of a message's content; `where` begins an error."""
+
+    def prompt_of(self, messages: list[Message], index: int) -> Prompt:
+        """The prompt of messages with such parts."""
+
+
+Readers: TypeAlias = Mapping[str, Reader]  # by the type of a part of a message's content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +95,7 @@ class Part:
     default changes nothing; `SamplingParams.parts` has those that a row asks for.
 
     same_names: the backends that take its keywords under the same names, so that they need no file.
-    reads: the types of a message's content that it reads, for which it has `content_of`,
-        `kept_of` and `prompt_of`.
+    reads: the types of a message's content that its `reader` reads, and `kept_of` keeps.
     row_fields, row_metadata: what it adds to rows. order: where it stands among those that change
     the same logits. greedy: why its rows are not sampled; "": they are. adjusts: whether it changes
     logits. no_token: what to say where it left a row no token to come next; "": it leaves some.
@@ -109,13 +122,8 @@ class Part:
         return cls(**own) if any(cls.keywords[name].asks(own[name]) for name in own) else None
 
     @classmethod
-    def content_of(cls, part: Mapping[str, object], where: str) -> JSON:
-        """Check a part of a message's content that it reads; `where` begins an error."""
-        raise NotImplementedError
-
-    @classmethod
-    def prompt_of(cls, messages: list[Message], index: int) -> Prompt:
-        """A prompt with such content."""
+    def reader(cls, config: Config) -> Reader:
+        """What reads such content, in an engine of this config."""
         raise NotImplementedError
 
     @classmethod

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
@@ -14,13 +15,13 @@ from _inf.errors import PromptError, did_you_mean, shown
 from _inf.types import JSON, Message, Prompt, as_sequence, python_value
 
 if TYPE_CHECKING:
-    from _inf.parts.part import Part
+    from _inf.parts.part import Readers
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # Newer clients call `reasoning_content`, the name that templates read, `reasoning`. `cache_control`
 # of messages and parts says to other servers what to keep; it is no part of a prompt.
 REASONING, CACHE = ("reasoning_content", "reasoning"), "cache_control"
-TEXT_ONLY = ""  # in place of a backend whose parts read other content
+TEXT_ONLY: Readers = MappingProxyType({})  # where no part reads other content
 MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", *REASONING, CACHE)
 PART_KEYS = ("type", "text", CACHE)
 FORMS = (
@@ -63,7 +64,7 @@ def _fields(message: object) -> Mapping[str, object] | None:
     return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
 
 
-def message_of(message: object, index: int, position: int, backend: str = TEXT_ONLY) -> Message:
+def message_of(message: object, index: int, position: int, readers: Readers = TEXT_ONLY) -> Message:
     where = f"prompt {index}, message {position}"
     fields = _fields(message)
     if fields is None:
@@ -88,7 +89,7 @@ def message_of(message: object, index: int, position: int, backend: str = TEXT_O
     # A str that is also an Enum would be written with its class's name.
     kept |= {
         "role": str.__str__(role),
-        "content": _content(fields["content"], f"{where}: content", backend),
+        "content": _content(fields["content"], f"{where}: content", readers),
     }
     return {**kept, **thought, **({"tool_calls": calls} if calls else {})}
 
@@ -130,7 +131,7 @@ def is_empty(value: Any) -> bool:
         return False
 
 
-def _content(content: object, where: str, backend: str) -> str | list[JSON]:
+def _content(content: object, where: str, readers: Readers) -> str | list[JSON]:
     """Return a message's content: text, the joined texts of OpenAI's parts, or a list of parts if
     one of them is not text."""
     if isinstance(content, str):
@@ -138,16 +139,16 @@ def _content(content: object, where: str, backend: str) -> str | list[JSON]:
     parts = as_sequence(content)
     if parts is None:
         raise PromptError(f"{where} is {kind(content)}; it must be text (a str) or text parts.")
-    checked = [_part(part, f"{where}[{index}]", backend) for index, part in enumerate(parts)]
+    checked = [_part(part, f"{where}[{index}]", readers) for index, part in enumerate(parts)]
     texts = [part["text"] for part in checked if part["type"] == "text"]
     return "".join(texts) if len(texts) == len(checked) else checked
 
 
-def _part(part: Any, where: str, backend: str) -> JSON:
+def _part(part: Any, where: str, readers: Readers) -> JSON:
     form = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(form, str) or form != "text":
-        if (reader := reader_of(form, backend)) is not None:
-            return reader.content_of(part, where)
+        if isinstance(form, str) and form in readers:
+            return readers[form].content_of(part, where)
         what = kind(part) if form is None else f"a part of type {shown(form)}"
         raise PromptError(
             f'{where} is {what}; only text is supported: {{"type": "text", "text": "..."}}.'
@@ -156,13 +157,6 @@ def _part(part: Any, where: str, backend: str) -> JSON:
     if not isinstance(text, str):
         raise PromptError(f"{where}: text is {kind(text)}; it must be a str.")
     return {"type": "text", "text": str.__str__(text)}
-
-
-def reader_of(form: object, backend: str) -> type[Part] | None:
-    """The part of a backend that reads this type of content, if there is one."""
-    from _inf.parts.found import reads
-
-    return reads(backend).get(form) if isinstance(form, str) and backend else None
 
 
 def _call(call: Any, where: str) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from _inf.errors import PromptError, at_fault, shown
 from _inf.request.messages import (
@@ -16,9 +16,11 @@ from _inf.request.messages import (
     kind,
     message_of,
     one_message,
-    reader_of,
 )
 from _inf.types import Message, Prompt, as_list, as_sequence
+
+if TYPE_CHECKING:
+    from _inf.parts.part import Readers
 
 Text: TypeAlias = "list[Message] | list[int] | str"
 Form: TypeAlias = "Text | Prompt"  # a `Prompt` is a row to continue
@@ -31,14 +33,13 @@ class LaterTurn(list[Any]):
     not `prompt_length`."""
 
 
-def normalize(prompts: object, backend: str = TEXT_ONLY) -> list[Form]:
+def normalize(prompts: object, readers: Readers = TEXT_ONLY) -> list[Form]:
     """Return messages, token ids or plain text per prompt; `"text"` is one user message. An empty
-    list is an empty batch. backend: whose parts may read more
-    of messages than text."""
+    list is an empty batch. readers: of what messages may have besides text."""
     forms = []
     for index, prompt in enumerate(listed_prompts(prompts)):
         with at_fault(index=index):
-            forms.append(form_of(prompt, index, backend))
+            forms.append(form_of(prompt, index, readers))
     return forms
 
 
@@ -67,7 +68,7 @@ def _is_message(value: object) -> bool:
     return is_object(value)
 
 
-def form_of(prompt: object, index: int, backend: str = TEXT_ONLY) -> Form:
+def form_of(prompt: object, index: int, readers: Readers = TEXT_ONLY) -> Form:
     if isinstance(prompt, str):
         if not prompt:
             raise PromptError(f"prompt {index} is an empty string; write something in it.")
@@ -81,12 +82,11 @@ def form_of(prompt: object, index: int, backend: str = TEXT_ONLY) -> Form:
         return form_of_object(prompt, index)
     if not messages:
         raise PromptError(f"prompt {index} is a conversation without messages; add one.")
-    checked = [message_of(message, index, at, backend) for at, message in enumerate(messages)]
+    checked = [message_of(message, index, at, readers) for at, message in enumerate(messages)]
     for message in checked:
         if isinstance(message["content"], list):
             [*kinds] = {part["type"] for part in message["content"]} - {"text"}
-            if (reader := reader_of(kinds[0], backend)) is not None:
-                return reader.prompt_of(checked, index)
+            return readers[kinds[0]].prompt_of(checked, index)
     return checked
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import http.server
 import importlib.util
 import io
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,10 @@ import pytest
 from PIL import Image
 
 from _inf.backends.hf.forward import Forward
+from _inf.backends.registry import read_config
+from _inf.config import load_config
+from _inf.parts import found
+from _inf.request.prompts import normalize
 from inf import ConfigError, InferenceEngine, InferenceError, PromptError
 from tests.support.tiny import tiny_model
 from tests.support.vision import KINDS, Reference, picture, vision_model
@@ -102,6 +108,10 @@ def png(width: int, height: int) -> bytes:
     return file.getvalue()
 
 
+# Its decoder starts a program.
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+
+
 @pytest.mark.parametrize(
     ("part", "says"),
     [
@@ -111,7 +121,8 @@ def png(width: int, height: int) -> bytes:
         (image("/dev/zero"), "there is no file /dev/zero"),
         (image(png(8000, 8000)), "8000 x 8000 pixels"),
         (image(7), "7 is no image"),
-        (image("https://host/a.png"), "nothing is fetched"),
+        (image(EPS), "cannot identify image file"),
+        (image("https://me:secret@host/a.png?secret"), "'https://host/a.png' is on another"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,###"}}, "not in base64"),
         ({"type": "image_url", "image_url": {"url": "photo.png"}}, "'photo.png' is no URL"),
         ({"type": "image", "image": WIDE, "size": 3}, "unknown key 'size'"),
@@ -124,6 +135,73 @@ def test_a_wrong_image_is_refused_by_its_place(engine, part, says):
     assert says in str(failure.value) and failure.value.index == 0
 
 
+@pytest.fixture
+def site() -> Iterator[str]:
+    """The address of a server."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            place = self.path.partition("?")[0]
+            self.send_response(302 if place in REDIRECTS else 200 if place in BODIES else 404)
+            if place in REDIRECTS:
+                self.send_header("Location", REDIRECTS[place])
+            self.end_headers()
+            self.wfile.write(BODIES.get(place, b""))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://user:secret@127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+PNG = io.BytesIO()
+WIDE.save(PNG, "PNG")
+BODIES = {"/a.png": PNG.getvalue(), "/text": b"text", "/large": bytes(2**25 + 1)}
+REDIRECTS = {"/there": "/a.png", "/round": "/round", "/file": "file:///etc/hostname"}
+
+
+def test_images_of_other_machines_are_fetched_if_the_config_says_so(engine, site):
+    images = {"allow_remote": True, "max_per_prompt": 2, "max_pixels": WIDE.width * WIDE.height}
+    readers = found.readers(load_config(engine.config, {"rollout": {"images": images}}))
+
+    def read(*sources: object) -> list[Image.Image]:
+        asked = [{"type": "image_url", "image_url": {"url": source}} for source in sources]
+        [prompt] = normalize(prompts([asked]), readers)
+        return list(prompt.images)
+
+    for url in (f"{site}/a.png?secret", f"{site}/there".upper().replace("THERE", "there")):
+        assert [each.tobytes() for each in read(url)] == [WIDE.tobytes()]
+    for path, says in {
+        "/missing": "/missing' cannot be fetched: status 404",
+        "/text": "the image cannot be read",
+        "/large": "it has more than 33,554,432 bytes",
+        "/round": "TooManyRedirects",
+        "/file": "UnsupportedProtocol",
+    }.items():
+        with pytest.raises(PromptError, match=says) as failure:
+            read(f"{site}{path}?secret")
+        assert str(failure.value).startswith("prompt 0, message 0: content[0]: ")
+        assert "secret" not in str(failure.value)
+    with pytest.raises(PromptError, match=r"3 images, more than 2 \(rollout.images.max_per_prompt"):
+        read(*[f"{site}/missing"] * 3)
+    with pytest.raises(PromptError, match=r"more than 9,600 \(rollout.images.max_pixels"):
+        normalize(prompts([[image(picture(3, 121, 80))]]), readers)
+
+
+def test_keys_of_images_are_refused_where_nothing_reads_them():
+    openai = {"name": "openai", "images": {"max_pixels": 7, "allow_remote": True}}
+    with pytest.raises(ConfigError) as failure:
+        read_config({"rollout": openai}, {"base_url": "http://localhost:1/v1", "model_path": "a"})
+    for key in ("max_pixels", "allow_remote"):
+        assert f"rollout.images.{key}: must be" in str(failure.value)
+        assert "rollout.name is openai, which does not read it" in str(failure.value)
+
+
 def test_what_takes_text_only_says_so(engine):
     [asked] = prompts(CONTENTS[:1])
     for call, says in (
@@ -133,7 +211,7 @@ def test_what_takes_text_only_says_so(engine):
         (lambda: engine.generate([[{"role": "system", "content": asked[0]["content"]}]]), "only"),
         (lambda: engine.generate([[{"role": "user", "content": [image(WIDE), text("<image>")]}]]),
          "its text contains '<image>'"),
-        (lambda: engine.generate(prompts([[image(WIDE)] * 65])), "65 images"),
+        (lambda: engine.generate(prompts([[image("missing.png")] * 65])), "65 images, more than"),
         (lambda: engine.generate(prompts([[image(WIDE)] * 40])), "tokens with its images"),
         (lambda: engine.score([asked], ["It is."]), "only text is supported"),
     ):  # fmt: skip
@@ -199,7 +277,7 @@ def test_model_whose_next_token_is_another_one_is_refused(monkeypatch):
     folder = folder_of("qwen2_5_vl")
     with InferenceEngine(model_path=str(folder), rollout=ROLLOUT) as engine:
         monkeypatch.setattr(Forward, "shift", 0)
-        with pytest.raises(InferenceError, match="with pixel_values.* does not run"):
+        with pytest.raises(InferenceError, match="pixel_values.* does not run"):
             engine.generate(prompts(CONTENTS[:1]), **GREEDY)
         monkeypatch.undo()
         [row] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)

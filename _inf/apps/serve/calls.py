@@ -51,7 +51,7 @@ def served_call(
 ) -> ServedCall:
     """Prepare a request, as `rendered_call` does. A `top_k` of 0 is all tokens, as -1 is, and a
     `seed` of -1 is none, as in vLLM."""
-    prompts = with_opened_images(body.prompts())
+    prompts = with_opened_images(body.prompts(), engine.config.rollout.images)
     keywords = _keywords(engine, body, adapter, session)
     starts: list[Start] = []
 

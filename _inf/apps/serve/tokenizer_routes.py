@@ -13,6 +13,7 @@ from _inf.apps.openai_requests import RequestBody, read, with_keywords
 from _inf.apps.rendered_call import shown_rules
 from _inf.apps.serve.message_bodies import CountBody
 from _inf.errors import ConfigError
+from _inf.parts.found import readers
 from _inf.parts.images.clients import with_opened_images
 from _inf.request.keywords import KEYWORDS, OF_CHATS
 from _inf.request.prompts import normalize
@@ -64,8 +65,8 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> JSON:
         special = body.add_special_tokens is not False
         ids = engine.tokenizer(body.prompt, add_special_tokens=special)["input_ids"]
     else:
-        prompts = with_opened_images([body.messages])
-        [form] = normalize(prompts, engine.config.rollout.name)
+        prompts = with_opened_images([body.messages], engine.config.rollout.images)
+        [form] = normalize(prompts, readers(engine.config))
         asked = {
             "tools": [],
             "add_generation_prompt": body.add_generation_prompt,

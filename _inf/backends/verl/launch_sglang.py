@@ -157,7 +157,7 @@ def _start(
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
     _join_process_group(config)
     # Without tools and interactions: `_inf.conversation` runs the conversations.
-    settings = config.rollout.model_dump(exclude={"multi_turn"})
+    settings = config.rollout.model_dump(exclude={"multi_turn", "images"})
     rollout_config = omega_conf_to_dataclass(settings, RolloutConfig)
     scheduler = Worker(
         SCHEDULER,

@@ -16,6 +16,7 @@ from _inf.types import Prompt, Report, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
     from _inf.backends.base import Backend
+    from _inf.parts.part import Readers
     from _inf.runtime.calls import CancelToken
 
 # Checks prompts that have these indexes, and the keywords for them.
@@ -23,14 +24,14 @@ Check: TypeAlias = "Callable[[list[Form], Any, Sequence[int]], PreparedCall]"
 
 
 def prepare_each(
-    check: Check, prompts: object, params: Mapping[str, object], backend: str
+    check: Check, prompts: object, params: Mapping[str, object], readers: Readers
 ) -> PreparedCall:
     """Prepare the prompts that are not refused. If one of all is, each is checked alone."""
     given, refused = listed_prompts(prompts), dict[int, str]()
     forms: dict[int, Form] = {}
     for index, prompt in enumerate(given):
         with _noted(index, refused):
-            forms[index] = form_of(prompt, index, backend)
+            forms[index] = form_of(prompt, index, readers)
 
     _, of_prompts = given_values(params, len(given))
 

@@ -11,6 +11,8 @@ from _inf.parts.part import Added, Field, Part
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from _inf.config import Config
+    from _inf.config.sections import ImageBounds
     from _inf.types import JSON, Message, Prompt, RequestOutput, SamplingParams
 
 
@@ -33,16 +35,8 @@ class Images(Part):
     )
 
     @classmethod
-    def prompt_of(cls, messages: list[Message], index: int) -> Prompt:
-        from _inf.parts.images.prompt import prompt_of
-
-        return prompt_of(messages, index, cls)
-
-    @classmethod
-    def content_of(cls, part: Mapping[str, object], where: str) -> JSON:
-        from _inf.parts.images.reading import image_of
-
-        return {"type": "image", "image": image_of(part, where)}
+    def reader(cls, config: Config) -> ImageReader:
+        return ImageReader(config.rollout.images)
 
     @classmethod
     def kept_of(cls, part: Mapping[str, object]) -> JSON:
@@ -57,6 +51,23 @@ class Images(Part):
 
     def added(self, output: RequestOutput, prompt: Prompt) -> Added:
         return Added({"images": list(self.digests)})
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageReader:
+    """Reads images within the bounds of `rollout.images`."""
+
+    bounds: ImageBounds
+
+    def content_of(self, part: Mapping[str, object], where: str) -> JSON:
+        from _inf.parts.images.reading import Source
+
+        return {"type": "image", "image": Source.of(part, where)}
+
+    def prompt_of(self, messages: list[Message], index: int) -> Prompt:
+        from _inf.parts.images.prompt import prompt_of
+
+        return prompt_of(messages, index, Images, self.bounds)
 
 
 # Keywords that compute a prompt again from its ids alone.

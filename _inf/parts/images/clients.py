@@ -4,22 +4,26 @@ server open a file or an address."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from _inf.errors import PromptError, shown
-from _inf.parts.images.reading import KEYS, MOST_PIXELS, image_of
+from _inf.parts.images.reading import KEYS, Source
 from _inf.types import as_sequence
+
+if TYPE_CHECKING:
+    from _inf.config.sections import ImageBounds
 
 DATA = "data:"
 ONLY_DATA = 'over HTTP an image is data, "data:image/png;base64,..."'
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # of PIL's, some of which start programs
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 
 
 class Opening:
     """Opens the images of one request, which may have as many pixels together as one image. Raises
     `PromptError` with the place of one that is no data URL."""
 
-    def __init__(self) -> None:
-        self._pixels = 0
+    def __init__(self, bounds: ImageBounds) -> None:
+        self._bounds, self._pixels = bounds, 0
 
     def prompt(self, prompt: object, where: str) -> object:
         """Messages with opened images; any other prompt as it is."""
@@ -43,17 +47,17 @@ class Opening:
             source = source.get("url")
         if not isinstance(source, str) or not source.startswith(DATA):
             raise PromptError(f"{where}: {shown(source)} is not read: {ONLY_DATA}.")
-        image = image_of({"type": "image", "image": source}, where, FORMATS)
+        image = Source(source, where).opened(self._bounds, FORMATS)
         self._pixels += image.width * image.height
-        if self._pixels > MOST_PIXELS:
+        if self._pixels > self._bounds.max_pixels:
             raise PromptError(
                 f"{where}: up to this one, the request's images have {self._pixels:,} pixels, more "
-                f"than {MOST_PIXELS:,}; make them smaller."
+                f"than {self._bounds.max_pixels:,} (rollout.images.max_pixels); make them smaller."
             )
         return {"type": "image", "image": image}
 
 
-def with_opened_images(prompts: Sequence[object]) -> list[object]:
+def with_opened_images(prompts: Sequence[object], bounds: ImageBounds) -> list[object]:
     """The prompts of a request with their images opened."""
-    opening = Opening()
+    opening = Opening(bounds)
     return [opening.prompt(prompt, f"prompt {index}") for index, prompt in enumerate(prompts)]

@@ -6,12 +6,16 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from _inf.config.sections import MOST_PIXELS, ImageBounds
 from _inf.errors import PromptError
-from _inf.parts.images.reading import DIGEST, image_of, is_digest
+from _inf.parts.images.reading import DIGEST, Source, address, is_digest
 from _inf.types import JSON
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+ANY = ImageBounds(max_pixels=MOST_PIXELS)
 
 
 def digest(image: Image) -> str:
@@ -22,11 +26,15 @@ def digest(image: Image) -> str:
 
 def kept_of(part: Mapping[str, object]) -> JSON:
     """`{"type": "image", "image": "sha256:...", "size": [width, height]}` for an image in a
-    message's content; `unreadable` in place of the digest of one that cannot be read."""
+    message's content; in place of the digest, `unreadable` for one that cannot be read, and the
+    address of one on another machine, which is not fetched again."""
     if is_digest(part):
         return dict(part)
     try:
-        image = image_of(part, "")
+        source = Source.of(part, "")
+        if source.remote:
+            return {"type": "image", "image": address(str(source.value))}
+        image = source.opened(ANY)
     except PromptError:
         return {"type": "image", "image": "unreadable"}
     return {"type": "image", "image": f"{DIGEST}{digest(image)}", "size": [*image.size]}

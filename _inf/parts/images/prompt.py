@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, PromptError, PromptTooLongError, error_text, shown
 from _inf.parts.images.digests import digest
-from _inf.types import Message, Prompt, texts_of
+from _inf.types import JSON, Message, Prompt, texts_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
+    from _inf.config.sections import ImageBounds
     from _inf.parts.part import Part
     from _inf.request.template import Template
     from _inf.types import Limits
-
-
-MOST_IMAGES = 64  # of a prompt; each is decoded before anything is sent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,22 +55,28 @@ def prompt_of(
     messages: list[Message],
     index: int,
     part: Callable[[tuple[str, ...], Mapping[str, Tensor]], Part],
+    bounds: ImageBounds,
 ) -> ImagePrompt:
-    images = []
+    """The prompt of messages whose images are sources; they are opened in their place."""
+    found: list[JSON] = []
     for position, message in enumerate(messages):
         if isinstance(message["content"], list):
-            found = [part["image"] for part in message["content"] if part["type"] == "image"]
-            if found and message["role"] != "user":
+            own = [part for part in message["content"] if part["type"] == "image"]
+            if own and message["role"] != "user":
                 raise PromptError(
                     f"prompt {index}, message {position}: a message of {message['role']} has an "
                     "image; only those of a user may."
                 )
-            images += found
-    if len(images) > MOST_IMAGES:
+            found += own
+    if len(found) > bounds.max_per_prompt:  # before one of them is decoded
         raise PromptError(
-            f"prompt {index} has {len(images)} images; at most {MOST_IMAGES} may be in one."
+            f"prompt {index} has {len(found)} images, more than {bounds.max_per_prompt} "
+            "(rollout.images.max_per_prompt)."
         )
-    return ImagePrompt([], messages=messages, index=index, images=tuple(images), part=part)
+    for one in found:
+        one["image"] = one["image"].opened(bounds)
+    images = tuple(one["image"] for one in found)
+    return ImagePrompt([], messages=messages, index=index, images=images, part=part)
 
 
 def _processed(tokenizer: Any, text: str, prompt: ImagePrompt) -> tuple[list[int], dict[str, Any]]:

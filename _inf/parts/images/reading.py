@@ -1,12 +1,14 @@
-"""Reads images from what a message's part holds: bytes, files, data URLs, PIL's objects."""
+"""Reads images from what a message's part holds: bytes, files, URLs, PIL's objects."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import io
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -16,11 +18,15 @@ from _inf.errors import PromptError, error_text, shown
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOST_PIXELS = 2**25  # of one image, 33 million; a small file may hold many more
+    from _inf.config.sections import ImageBounds
+
 FORMS = (
     '{"type": "image", "image": a path, bytes or a PIL image} or {"type": "image_url", '
     '"image_url": {"url": "data:image/png;base64,..."}}'
 )
+# PIL's decoders; others start programs (EPS), or are of no photo.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+REMOTE = ("http", "https")
 DIGEST = "sha256:"  # in a file, in place of an image
 KEYS = {"image": ("type", "image"), "image_url": ("type", "image_url")}
 
@@ -31,27 +37,58 @@ def is_digest(part: Mapping[str, object]) -> bool:
     return isinstance(image, str) and image.startswith(DIGEST)
 
 
-def image_of(
-    part: Mapping[str, object], where: str, formats: tuple[str, ...] | None = None
-) -> Image:
-    """The image of a part of a message's content, in RGB. formats: PIL's names of those of a file
-    that are read; None: all."""
-    kind = str(part["type"])
-    if is_digest(part):
-        raise PromptError(f"{where}: only the digest of this image was kept; give the image again.")
-    if unknown := [key for key in part if key not in KEYS[kind]]:
-        raise PromptError(f"{where}: unknown key {shown(unknown[0])}; {FORMS}.")
-    source = part.get(kind)
-    if isinstance(source, Mapping):
-        source = _stored(source, where) if kind == "image" else source.get("url")
-    if kind == "image_url" and not str(source).startswith(("data:", "file:", "http")):
-        raise PromptError(f"{where}: {shown(source)} is no URL; {FORMS}.")
-    try:
-        return _opened(source, where, formats)
-    except PromptError:
-        raise
-    except Exception as failure:  # PIL's decoders raise many
-        raise PromptError(f"{where}: the image cannot be read: {error_text(failure)}.") from failure
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An image that is not opened yet. value: bytes, a path, a URL or a PIL image. where: begins
+    an error."""
+
+    value: object = dataclasses.field(repr=False)
+    where: str
+
+    @classmethod
+    def of(cls, part: Mapping[str, object], where: str) -> Source:
+        """That of a part of a message's content."""
+        kind = str(part["type"])
+        if is_digest(part):
+            raise PromptError(
+                f"{where}: only the digest of this image was kept; give the image again."
+            )
+        if unknown := [key for key in part if key not in KEYS[kind]]:
+            raise PromptError(f"{where}: unknown key {shown(unknown[0])}; {FORMS}.")
+        value = part.get(kind)
+        if isinstance(value, Mapping):
+            value = _stored(value, where) if kind == "image" else value.get("url")
+        if kind == "image_url" and scheme_of(value) not in ("data", "file", *REMOTE):
+            raise PromptError(f"{where}: {shown(value)} is no URL; {FORMS}.")
+        return cls(value, where)
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is on another machine."""
+        return scheme_of(self.value) in REMOTE
+
+    def opened(self, bounds: ImageBounds, formats: Sequence[str] = FORMATS) -> Image:
+        """The image in RGB. formats: PIL's names of those that are read."""
+        try:
+            return _opened(self, bounds, formats)
+        except PromptError:
+            raise
+        except Exception as failure:  # PIL's decoders raise many
+            raise PromptError(
+                f"{self.where}: the image cannot be read: {error_text(failure)}."
+            ) from failure
+
+
+def scheme_of(value: object) -> str:
+    """The scheme of a URL; of any other value "", or a letter that is none."""
+    scheme, colon, _ = value[:8].partition(":") if isinstance(value, str) else ("", "", "")
+    return scheme.lower() if colon else ""
+
+
+def address(url: str) -> str:
+    """A URL without its user, password and query."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[?#]', rest)[0].rpartition('@')[2]}"
 
 
 def _stored(image: Mapping[str, object], where: str) -> object:
@@ -69,17 +106,16 @@ def _stored(image: Mapping[str, object], where: str) -> object:
     )
 
 
-def _opened(source: object, where: str, formats: tuple[str, ...] | None) -> Image:
+def _opened(source: Source, bounds: ImageBounds, formats: Sequence[str]) -> Image:
     from PIL import Image
 
-    if isinstance(source, Image.Image):
-        image = source
-    else:
-        image = Image.open(_file(source, where), formats=formats)
-    if image.width * image.height > MOST_PIXELS:
+    image, where = source.value, source.where
+    if not isinstance(image, Image.Image):
+        image = Image.open(_file(image, where, bounds), formats=[*formats])
+    if image.width * image.height > bounds.max_pixels:
         raise PromptError(
             f"{where}: the image has {image.width} x {image.height} pixels, more than "
-            f"{MOST_PIXELS:,}; make it smaller."
+            f"{bounds.max_pixels:,} (rollout.images.max_pixels); make it smaller."
         )
     if image.mode in ("RGBA", "LA", "P"):  # what is transparent is white, not whatever is below
         image = image.convert("RGBA")
@@ -88,14 +124,14 @@ def _opened(source: object, where: str, formats: tuple[str, ...] | None) -> Imag
     return image.convert("RGB")
 
 
-def _file(source: object, where: str) -> Any:
+def _file(source: object, where: str, bounds: ImageBounds) -> Any:
     if isinstance(source, bytes | bytearray):
         return io.BytesIO(source)
     if isinstance(source, os.PathLike):
         return _existing(Path(source), where)
     if not isinstance(source, str) or not source:
         raise PromptError(f"{where}: {shown(source)} is no image; {FORMS}.")
-    scheme = urlsplit(source).scheme if ":" in source[:8] else ""
+    scheme = scheme_of(source)
     if scheme == "data":
         head, comma, data = source.partition(",")
         if not comma or not head.endswith(";base64"):
@@ -104,10 +140,15 @@ def _file(source: object, where: str) -> Any:
             return io.BytesIO(base64.b64decode(data, validate=True))
         except binascii.Error as failure:
             raise PromptError(f"{where}: the data URL is not in base64: {failure}.") from None
-    if scheme in ("http", "https"):
+    if scheme in REMOTE:
+        from _inf.parts.images.remote import fetched
+
+        place = f"{where}: {shown(address(source))}"
+        if bounds.allow_remote:
+            return io.BytesIO(fetched(source, place))
         raise PromptError(
-            f"{where}: {shown(source)} is on another machine, and nothing is fetched from there; "
-            "give a file, or its bytes."
+            f"{place} is on another machine, and nothing is fetched from "
+            "there; give a file, or its bytes, or set rollout.images.allow_remote: true."
         )
     return _existing(Path(unquote(urlsplit(source).path) if scheme == "file" else source), where)
 
