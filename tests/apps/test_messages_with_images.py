@@ -9,6 +9,7 @@ import dataclasses
 import io
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,11 +181,34 @@ def test_lines_with_images_are_answered_and_do_not_repeat_the_pixels(engine, on_
             kept = [part["image"] for part in row["messages"][0]["content"] if "image" in part]
             assert kept == [f"sha256:{digest}" for digest in answer.images]
             assert row["messages"][-1]["content"] == answer.completion
-        said = second["messages"] if more else second["response"]["body"]["choices"]
-        assert wanted.completions[0] in str(said[-1])
+        talk_of_second = (
+            second["messages"]
+            if more
+            else [choice["message"] for choice in second["response"]["body"]["choices"]]
+        )
+        assert talk_of_second[-1]["content"] == wanted.completions[0]
         assert "base64" not in out.read_text()
         with pytest.raises(PromptError, match="only the digest of this image was kept"):
             engine.generate([first["messages"]])
+
+
+def test_chat_puts_images_before_the_next_message(engine, on_vision, monkeypatch):
+    """What is saved is a line of `inf batch`."""
+    Path("a picture.png").write_bytes(png(WIDE))
+    lines = ["/image none.png", "/image", "/image a picture.png", "What?", "And now?", "/save it"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    _, said, err = on_vision("chat", "--temperature", 0, "--max-tokens", 8)
+    assert "/image: there is no file" in err and "/image: it needs the name of a file" in err
+    talk = [user(image(WIDE), "What?")]
+    first = engine.generate([talk], temperature=0, max_tokens=8).completions[0]
+    talk += [{"role": "assistant", "content": first}, {"role": "user", "content": "And now?"}]
+    second = engine.generate([talk], temperature=0, max_tokens=8).completions[0]
+    assert said == f"{first}\n\n{second}\n"
+    [saved] = read(Path("it"))
+    part = {"type": "image", "image": str(Path("a picture.png").absolute())}
+    assert saved["messages"][0]["content"] == [part, {"type": "text", "text": "What?"}]
+    [again] = engine.generate([saved["messages"][:-1]], temperature=0, max_tokens=8)
+    assert again.completion == second
 
 
 def test_files_of_rows_with_images_keep_digests_and_no_pixels(engine, on_vision):

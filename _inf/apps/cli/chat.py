@@ -22,17 +22,19 @@ from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.parts.typed import GenerateParams
 from _inf.request.keywords import refuse
+from _inf.request.messages import reader_of
 from _inf.runtime.files import check_output, write_text
 
 if TYPE_CHECKING:
-    from _inf.types import Message
+    from _inf.types import JSON, Message
     from inf import InferenceEngine
 
 # Where the user sets none: a conversation needs more tokens than a question.
 LENGTHS = {"prompt_length": 3072, "response_length": 1024}
 QUOTES = '"""'  # before and after a message of several lines
-COMMANDS = ("help", "reset", "system", "save", "set", "quit", "exit")
+COMMANDS = ("help", "reset", "system", "image", "save", "set", "quit", "exit")
 HELP = """/system TEXT   start again with that system prompt; without TEXT, with none
+/image FILE   put an image before the next message
 /set NAME VALUE   a sampling parameter, such as temperature 0.2; null restores the default
    VALUE is JSON, or else text: stop ["a", "\\n"], stop ###
 /reset   forget the conversation, and keep the system prompt
@@ -84,6 +86,7 @@ class Chat:
 
     def _begin(self, system: str | None) -> None:
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        self._images: list[JSON] = []  # before the next message
 
     def run(self) -> None:
         if self._watched:
@@ -111,9 +114,11 @@ class Chat:
         try:
             if text.startswith("/") and "\n" not in text:
                 return self._command(text.strip())
-            asked = [*self._messages, {"role": "user", "content": text}]
+            said = [*self._images, {"type": "text", "text": text}] if self._images else text
+            asked = [*self._messages, {"role": "user", "content": said}]
             params = cast(GenerateParams, {**self.params, "n": 1})
             self._messages = (self._streamed if self._streams else self._whole)(asked, params)
+            self._images = []
         except EngineDeadError:
             raise
         except KeyboardInterrupt:
@@ -166,7 +171,9 @@ class Chat:
             _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")
         self._separate()
         typer.echo(json.dumps(row.to_dict()) if self.as_json else row.completion)
-        return row.messages or [*asked, assistant(row.completion, [], [], row.reasoning or "")]
+        if row.messages:
+            return [*asked, *row.messages[len(asked) :]]
+        return [*asked, assistant(row.completion, [], [], row.reasoning or "")]
 
     def _separate(self) -> None:
         """Print an empty line between two answers, unless prompts or JSON separate them."""
@@ -186,6 +193,8 @@ class Chat:
                 self._begin(first["content"] if first.get("role") == "system" else None)
             case "system":
                 self._begin(value)
+            case "image":
+                self._image(value)
             case "save":
                 self._save(value)
             case "set":
@@ -196,6 +205,16 @@ class Chat:
                 raise InferenceError(f"/{name}: no such command{did_you_mean(name, COMMANDS)}")
         return True
 
+    def _image(self, name: str) -> None:
+        if not name:
+            raise InferenceError("/image: it needs the name of a file: /image photo.jpg")
+        backend = self.engine.config.rollout.name
+        if (reader := reader_of("image", backend)) is None:
+            raise InferenceError(f"/image: the backend {backend} reads text only")
+        part = {"type": "image", "image": str(Path(name).expanduser().absolute())}
+        reader.content_of(part, "/image")  # refuses what is no image
+        self._images.append(part)
+
     def _save(self, name: str) -> None:
         if not name:
             raise InferenceError("/save: it needs the name of a file: /save chat.jsonl")
@@ -204,7 +223,7 @@ class Chat:
             raise InferenceError(
                 f"/save: {name} already exists and was not changed; name another file"
             )
-        write_text(path, json.dumps({"messages": self._messages}) + "\n")
+        write_text(path, json.dumps({"messages": self._messages}, default=repr) + "\n")
         _note(f"{len(self._messages)} messages are in {name}")
 
     def _set(self, assignment: str) -> None:
