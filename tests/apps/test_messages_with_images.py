@@ -330,6 +330,8 @@ def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):
         (MESSAGES, talk, "content.0.image.source.type"),
         (CHAT, {"messages": [user(image("photo.png"))]}, "'photo.png' is not read"),
         (CHAT, {"messages": [user(image({"path": "a.png"}))]}, "is not read"),
+        (CHAT, {"messages": [user(*[image(data_url(picture(0, 1, 1)))] * 65)]}, "than 64 images"),
+        (CHAT, {"messages": [user({**image(url), "size": [9, 9]})]}, "unknown key 'size'"),
         (CHAT, {"messages": [user(*[image(url)] * 2)]}, "content[1]: up to this one"),
         (CHAT, {"messages": [{**user(image(data_url(WIDE))), "role": "system"}]}, "only"),
         (CHAT, {**asked(CHAT, data_url(WIDE)), "prompt_logprobs": 1}, "prompt_logprobs"),

@@ -20,9 +20,10 @@ from _inf.apps.cli.options import Options, takes_options
 from _inf.apps.openai_answers import assistant
 from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
+from _inf.parts.found import reads
+from _inf.parts.images.reading import Source
 from _inf.parts.typed import GenerateParams
 from _inf.request.keywords import refuse
-from _inf.request.messages import reader_of
 from _inf.runtime.files import check_output, write_text
 
 if TYPE_CHECKING:
@@ -208,11 +209,11 @@ class Chat:
     def _image(self, name: str) -> None:
         if not name:
             raise InferenceError("/image: it needs the name of a file: /image photo.jpg")
-        backend = self.engine.config.rollout.name
-        if (reader := reader_of("image", backend)) is None:
-            raise InferenceError(f"/image: the backend {backend} reads text only")
+        rollout = self.engine.config.rollout
+        if "image" not in reads(rollout.name):
+            raise InferenceError(f"/image: the backend {rollout.name} reads text only")
         part = {"type": "image", "image": str(Path(name).expanduser().absolute())}
-        reader.content_of(part, "/image")  # refuses what is no image
+        Source.of(part, "/image").opened(rollout.images)  # refuses what is no image
         self._images.append(part)
 
     def _save(self, name: str) -> None:

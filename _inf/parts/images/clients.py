@@ -23,7 +23,7 @@ class Opening:
     `PromptError` with the place of one that is no data URL."""
 
     def __init__(self, bounds: ImageBounds) -> None:
-        self._bounds, self._pixels = bounds, 0
+        self._bounds, self._images, self._pixels = bounds, 0, 0
 
     def prompt(self, prompt: object, where: str) -> object:
         """Messages with opened images; any other prompt as it is."""
@@ -47,7 +47,13 @@ class Opening:
             source = source.get("url")
         if not isinstance(source, str) or not source.startswith(DATA):
             raise PromptError(f"{where}: {shown(source)} is not read: {ONLY_DATA}.")
-        image = Source(source, where).opened(self._bounds, FORMATS)
+        self._images += 1
+        if self._images > self._bounds.max_per_prompt:
+            raise PromptError(
+                f"{where}: the request has more than {self._bounds.max_per_prompt} images "
+                "(rollout.images.max_per_prompt)."
+            )
+        image = Source.of(part, where).opened(self._bounds, FORMATS)
         self._pixels += image.width * image.height
         if self._pixels > self._bounds.max_pixels:
             raise PromptError(
