@@ -56,7 +56,7 @@ def _qwen(config: str, processor: str, vision: dict[str, Any], **rope: Any) -> A
         scaling = {"rope_type": "default", "mrope_section": [2, 3, 3], **rope}
         about = getattr(transformers, config)(
             text_config=_text(tokenizer, rope_scaling=scaling),
-            vision_config=dict(depth=2, num_heads=2, **vision),
+            vision_config=dict(depth=2, num_heads=2, in_chans=3, **vision),
             image_token_id=image,
             video_token_id=video,
             vision_start_token_id=start,
@@ -149,7 +149,7 @@ def vision_model(kind: str) -> Path:
         if processor is not None:
             processor.save_pretrained(folder)
 
-    return built_once(f"vision-{kind}", "1", build)
+    return built_once(f"vision-{kind}", "2", build)
 
 
 class Reference:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,9 @@ from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.engine import Engine, build_engine
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.runtime.host import current_host
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 class _Module:
@@ -113,6 +116,28 @@ def _processor_if_any(load: Callable[..., object], folder: str, **kwargs: object
     return load(folder, **kwargs) if any(Path(folder).glob("*processor_config.json")) else None
 
 
+class _Inputs:
+    """In place of SGLang's processor of a model: the requests bring what it would make."""
+
+    def __init__(self, hf_config: PretrainedConfig) -> None:
+        self._hf_config = hf_config
+
+    async def process_mm_data_async(
+        self, image_data: Sequence[Any], input_text: list[int], **others: object
+    ) -> object:
+        return image_data[0].of_request(input_text, self._hf_config)
+
+
+def _inputs(
+    upstream: Callable[..., object], hf_config: PretrainedConfig, *others: object
+) -> object:
+    return upstream(hf_config, *others) if current_host.get(None) is None else _Inputs(hf_config)
+
+
+def _outside_of_our_starts(upstream: Callable[..., object], *arguments: object) -> object:
+    return upstream(*arguments) if current_host.get(None) is None else None
+
+
 _VERL = "verl.workers.rollout.sglang_rollout.sglang_rollout"
 _ENGINE = "sglang.srt.entrypoints.engine"
 _PROCESSES = _Module(multiprocessing, Process=_process, set_start_method=_set_start_method)
@@ -146,6 +171,11 @@ PATCHES = (
          "which CUDA takes half a gigabyte in the caller's process"),
     Wrap("sglang.srt.managers.tokenizer_manager:print_exception_wrapper",
          _declare_dead_on_failure, "it kills the caller's process and all its children"),
+    *(Wrap(f"sglang.srt.managers.tokenizer_manager:{name}", _outside_of_our_starts,
+           "it imports all models that read images, and loads the processor of the one it serves")
+      for name in ("import_processors", "_get_processor_wrapper")),
+    Wrap("sglang.srt.managers.tokenizer_manager:get_mm_processor", _inputs,
+         "multimodal/processors/ decode the prompt's ids, and encode the text again"),
     Wrap("sglang.srt.utils.patch_torch:_modify_tuple", _modify_within,
          "it looks for a device past the end of what a CPU tensor reduces to"),
 )

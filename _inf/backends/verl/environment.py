@@ -224,6 +224,8 @@ def _set_for_cpu(machine: Machine) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # verl 0.6.1, utils/device.py, takes every device that is not CUDA for an Ascend NPU.
     os.environ.setdefault("ASCEND_RT_VISIBLE_DEVICES", os.environ["LOCAL_RANK"])
+    # Otherwise SGLang (0.5.9, `server_args.py`) starts no model that reads images.
+    os.environ.setdefault("SGLANG_DISABLE_CUDNN_CHECK", "1")
     # Otherwise the first call compiles one clamp for over ten seconds.
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 

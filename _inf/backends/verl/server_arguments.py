@@ -81,6 +81,8 @@ def _on_any_device(config: Config, max_model_len: int, log_level: str) -> dict[s
         "grammar_backend": "llguidance",
         # If any whitespace is allowed, a small model writes blank lines until max_tokens.
         "constrained_json_disable_any_whitespace": True,
+        # Otherwise Qwen3-VL stretches its table of positions in another way than Transformers.
+        "enable_precise_embedding_interpolation": True,
         # Otherwise an idle scheduler burns a core.
         "sleep_on_idle": True,
         # The default of 300 s kills a slow scheduler; `hang_timeout` is the only limit.

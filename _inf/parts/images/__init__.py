@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from _inf.parts.part import Added, Field, Part
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Images(Part):
     """The images of one prompt. digests: the SHA-256 of each one's pixels. inputs: what the model's
-    processor makes of them, such as `pixel_values`."""
+    processor makes of them, such as `pixel_values`. places: the first and last of each run of their
+    tokens in the prompt."""
 
     reads = ("image", "image_url")
     row_fields = {
@@ -30,6 +31,7 @@ class Images(Part):
         )
     }
     digests: tuple[str, ...] = ()
+    places: Sequence[tuple[int, int]] = ()
     inputs: Mapping[str, Tensor] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
@@ -43,6 +45,13 @@ class Images(Part):
         from _inf.parts.images.digests import kept_of
 
         return kept_of(part)
+
+    @classmethod
+    def check_on(cls, backend: Any, asked: Sequence[Images | None]) -> None:
+        if backend.name == "sglang":
+            from _inf.parts.images.sglang import check_model
+
+            check_model(backend.rollout.model_config.hf_config)
 
     def contradictions(self, params: SamplingParams, model: object) -> Sequence[tuple[str, str]]:
         names = [name for part in params.parts for name in part.keywords]

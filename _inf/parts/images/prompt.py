@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, PromptError, PromptTooLongError, error_text, shown
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
     from _inf.request.template import Template
     from _inf.types import Limits
 
+    # Of digests, places and the model's inputs.
+    MakePart = Callable[[tuple[str, ...], Sequence[tuple[int, int]], Mapping[str, Tensor]], Part]
+
 
 @dataclasses.dataclass(frozen=True)
 class ImagePrompt(Prompt):
     """Messages with images, which are not yet token ids."""
 
     images: tuple[Image, ...] = ()
-    part: Callable[[tuple[str, ...], Mapping[str, Tensor]], Part] | None = None  # of its row
+    part: MakePart | None = None  # of its row
 
     def check_turns(self) -> None:
         raise PromptError(
@@ -47,14 +51,15 @@ class ImagePrompt(Prompt):
                 "Prompts with images are not cut."
             )
         assert self.part is not None
-        part = self.part(tuple(map(digest, self.images)), inputs)
+        places = _runs(ids, processor_of(template.tokenizer.name_or_path))
+        part = self.part(tuple(map(digest, self.images)), places, inputs)
         return Prompt(ids, 0, messages, index=self.index, parts=(part,))
 
 
 def prompt_of(
     messages: list[Message],
     index: int,
-    part: Callable[[tuple[str, ...], Mapping[str, Tensor]], Part],
+    part: MakePart,
     bounds: ImageBounds,
 ) -> ImagePrompt:
     """The prompt of messages whose images are sources; they are opened in their place."""
@@ -138,3 +143,15 @@ def processor_of(folder: str) -> Any:
     if not hasattr(processor, "image_processor"):
         raise ConfigError(f"model_path: the model in {folder} reads text only, and no images.")
     return processor
+
+
+def _runs(ids: list[int], processor: Any) -> list[tuple[int, int]]:
+    """The first and the last place of each run of an image's tokens."""
+    image = getattr(processor, "image_token_id", None)  # a few have other names for it
+    runs, place = [], 0
+    for is_image, run in itertools.groupby(ids, lambda token: token == image):
+        end = place + len([*run])
+        if is_image:
+            runs.append((place, end - 1))
+        place = end
+    return runs

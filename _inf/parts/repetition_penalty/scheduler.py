@@ -29,7 +29,7 @@ class RepetitionPenalizer(BatchedPresencePenalizer):
 
     def _prepare(self) -> None:
         reqs, device = self.orchestrator.reqs(), self.orchestrator.device
-        known = [[*req.origin_input_ids, *req.output_ids] for req in reqs]
+        known = [[*req.origin_input_ids_unpadded, *req.output_ids] for req in reqs]
         rows = torch.tensor([row for row, ids in enumerate(known) for _ in ids])
         tokens = torch.tensor([token for ids in known for token in ids])
         penalties = torch.tensor([[_penalty(req)] for req in reqs])

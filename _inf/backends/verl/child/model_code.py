@@ -168,13 +168,14 @@ def normalize(
     self: RMSNorm,
     x: torch.Tensor,
     residual: torch.Tensor | None = None,
-    addition: torch.Tensor | None = None,
+    post_residual_addition: torch.Tensor | None = None,
 ) -> object:
-    odd = (self.variance_size_override, self.override_orig_dtype, addition) != (None, None, None)
+    others = self.variance_size_override, self.override_orig_dtype, post_residual_addition
+    odd = any(other is not None for other in others)
     tensors = x, self.weight, *(() if residual is None else (residual,))
     whole = x.shape[-1] == self.hidden_size and all(each.is_contiguous() for each in tensors)
     if odd or not whole or not all(map(_is_plain, tensors)):
-        return forward(self, x, residual, addition)
+        return forward(self, x, residual, post_residual_addition)
     both = kernels.normalize(x, residual, self.weight, self.variance_epsilon)
     return both[0] if residual is None else both
 
