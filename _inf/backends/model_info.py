@@ -249,3 +249,13 @@ def _vocabulary(path: str, trusted: Mapping[str, bool]) -> int | None:
         given = given.get("text_config", given)
     size: int | None = given.get("vocab_size")
     return size
+
+
+def auto_class(hf_config: object) -> Any:
+    """Transformers' class that makes a text model of a config, else one of several modalities."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    text, several = AutoModelForCausalLM, AutoModelForImageTextToText
+    kind = type(hf_config)
+    only_several = kind in several._model_mapping and kind not in text._model_mapping
+    return several if only_several else text

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from _inf.backends.model_info import auto_class
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.runtime import quiet
 
@@ -50,10 +51,8 @@ def expected_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> Ex
 
 def without_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
     """Return Transformers' model of a config; allocates nothing."""
-    from transformers import AutoModelForCausalLM
-
     with quiet.third_party(), torch.device("meta"):  # verl's config asks for flash attention
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        model: PreTrainedModel = auto_class(hf_config).from_config(
             copy.deepcopy(hf_config),
             attn_implementation="eager",
             trust_remote_code=trust_remote_code,

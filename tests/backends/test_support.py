@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 import transformers
 
-from _inf.backends.verl.support import EXACT_ON_CPU, REFUSED, check_experts, check_support
+from _inf.backends.verl.support import (
+    EXACT_ON_CPU,
+    EXACT_WITH_IMAGES,
+    REFUSED,
+    check_experts,
+    check_support,
+)
 from inf import ConfigError
 from tests.support.architectures import LLAMA3, LONGROPE, MODELS, YARN, config
 from tests.support.refusals import refused
@@ -144,4 +150,4 @@ def test_every_architecture_that_is_called_exact_has_a_model_in_the_matrix():
 
     known = AutoModelForCausalLM._model_mapping
     classes = {known[type(config(name))].__name__ for name in MODELS}
-    assert set(EXACT_ON_CPU) <= classes
+    assert set(EXACT_ON_CPU) <= classes | set(EXACT_WITH_IMAGES)

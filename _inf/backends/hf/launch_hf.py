@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoTokenizer,
-    GenerationConfig,
-)
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from _inf.backends.hf.backend import HfBackend
 from _inf.backends.hf.decoding import Decoder
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.next_token import Chooser
 from _inf.backends.model_info import (
+    auto_class,
     check_length,
     context_length,
     eos_token_ids,
@@ -108,14 +103,6 @@ def _device(config: Config) -> torch.device:
     return torch.device("cuda" if found else "cpu")
 
 
-def _class(about: object) -> Any:
-    """The class of a text model, else of one of several modalities: messages have text alone
-    (`request/prompts.py`)."""
-    text, several = AutoModelForCausalLM, AutoModelForImageTextToText
-    only_several = type(about) in several._model_mapping and type(about) not in text._model_mapping
-    return several if only_several else text
-
-
 def _dtype(folder: Path, about: object, config: Config, device: torch.device) -> str:
     """The dtype of the computation; `ConfigError` if a CPU has no memory for the weights in it."""
     on_cpu = device.type == "cpu"
@@ -137,7 +124,7 @@ def _model(folder: Path, config: Config, device: torch.device) -> Any:
         about = AutoConfig.from_pretrained(folder, **trusted)
         dtype = _dtype(folder, about, config, device)
         with quiet.no_bars():
-            model, loading = _class(about).from_pretrained(
+            model, loading = auto_class(about).from_pretrained(
                 folder, dtype=dtype, output_loading_info=True, **trusted
             )
     except ConfigError:

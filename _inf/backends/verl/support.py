@@ -33,6 +33,7 @@ NO_SINKS = (
     "its attention sinks and MXFP4 weights need kernels that a CPU does not have; serve it on a GPU"
 )
 NO_KERNELS = "SGLang serves it only with attention kernels of a GPU; serve it on a GPU"
+NO_ENCODER = "it has no class for its image encoder; rollout.name: hf serves it"
 STATE_SPACE = "its layers keep a state instead of keys and values, and need CUDA kernels"
 # Compared with Transformers, token by token.
 EXACT_ON_CPU = """
@@ -40,17 +41,24 @@ EXACT_ON_CPU = """
     Gemma3ForCausalLM GemmaForCausalLM Glm4ForCausalLM GPT2LMHeadModel GPTBigCodeForCausalLM
     GraniteForCausalLM LlamaForCausalLM MistralForCausalLM MixtralForCausalLM Olmo2ForCausalLM
     Olmo3ForCausalLM OlmoeForCausalLM OlmoForCausalLM OPTForCausalLM Phi3ForCausalLM PhiForCausalLM
-    Qwen2ForCausalLM Qwen2MoeForCausalLM Qwen3ForCausalLM Qwen3MoeForCausalLM SmolLM3ForCausalLM
-    StableLmForCausalLM Starcoder2ForCausalLM
+    Qwen2_5_VLForConditionalGeneration Qwen2ForCausalLM Qwen2MoeForCausalLM
+    Qwen2VLForConditionalGeneration Qwen3ForCausalLM Qwen3MoeForCausalLM
+    Qwen3VLForConditionalGeneration SmolLM3ForCausalLM StableLmForCausalLM Starcoder2ForCausalLM
 """.split()
 # Compared with PEFT's adapters, token by token.
 EXACT_WITH_ADAPTERS = """
     LlamaForCausalLM MistralForCausalLM Qwen2ForCausalLM Qwen3ForCausalLM
 """.split()
+# Compared with Transformers, token by token, with images.
+EXACT_WITH_IMAGES = """
+    Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration
+    Qwen3VLForConditionalGeneration
+""".split()
 # Names, the device (None: any), and why.
 REFUSED: tuple[tuple[str, Device | None, str], ...] = (
     ("GPTNeoXForCausalLM FalconForCausalLM BloomForCausalLM", None, NO_CLASS),
     ("MPTForCausalLM MptForCausalLM", None, NO_CLASS),
+    ("LlavaForConditionalGeneration", None, NO_ENCODER),
     ("MambaForCausalLM Mamba2ForCausalLM", None, STATE_SPACE),
     ("DeepseekV2ForCausalLM DeepseekV3ForCausalLM MiniCPM3ForCausalLM", "cpu", NO_MLA),
     ("GptOssForCausalLM", "cpu", NO_SINKS),

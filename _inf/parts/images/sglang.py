@@ -15,7 +15,7 @@ from sglang.srt.layers.rotary_embedding import MRotaryEmbedding
 from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem
 
 from _inf.backends.verl import translation
-from _inf.backends.verl.support import architecture
+from _inf.backends.verl.support import EXACT_WITH_IMAGES, architecture
 from _inf.errors import ConfigError
 from _inf.parts.images import Images
 
@@ -25,20 +25,13 @@ if TYPE_CHECKING:
     from _inf.types import SamplingParams
 
 
-# Compared with Transformers, token by token, on a CPU.
-EXACT = """
-    Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration
-    Qwen3VLForConditionalGeneration
-""".split()
-
-
 def check_model(hf_config: PretrainedConfig) -> None:
     """Refuse images of a model that SGLang may not compute as Transformers does."""
-    if (name := architecture(hf_config)) not in EXACT:
+    if (name := architecture(hf_config)) not in EXACT_WITH_IMAGES:
         raise ConfigError.of(
             "model_path",
             f"images of {name} were never compared with Transformers on SGLang 0.5.9, or differ, "
-            f"only those of {', '.join(EXACT)}. rollout.name: hf reads them.",
+            f"only those of {', '.join(EXACT_WITH_IMAGES)}. rollout.name: hf reads them.",
         )
 
 
