@@ -242,7 +242,10 @@ class InferenceEngine:
             return turn_call(forms, sampling, indexes, self.config, self._configured, self.model)
         template = template_of(self.model, sampling.template_kwargs)
         tokenized = tokenize_call(forms, template, self.model.limits, sampling, indexes)
-        return PreparedCall(tokenized, with_parts(sampling, tokenized, self.model), template)
+        whole = with_parts(sampling, tokenized, self.model)
+        if whole is not sampling:
+            check_parts(self._backend, whole.params)
+        return PreparedCall(tokenized, whole, template)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> GenerationOutput:
         """Answer the rows, plain ones as one batch, and decode them."""
