@@ -316,7 +316,7 @@ class InferenceEngine:
     def _scored(self, prompts: Any, responses: Any, adapter: str | None) -> list[Scored]:
         check_loaded(self.adapters, [adapter])
         template = self._prepare([], {}).template  # of any call without keywords
-        return scored_sequences(prompts, responses, template, self.model)
+        return scored_sequences(prompts, responses, template, self.model, self._readers)
 
     def get_logprobs(
         self, prompts: object, responses: object, *, adapter: str | None = None

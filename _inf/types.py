@@ -33,8 +33,6 @@ Put: TypeAlias = "Callable[[RequestOutput], None]"
 Rows: TypeAlias = "Callable[[], Coroutine[object, None, list[RequestOutput]]]"
 # A backend's `turn`, which answers one request of a conversation.
 Turn: TypeAlias = "Callable[[Request], Awaitable[RequestOutput]]"
-# Token ids, and the position of the first one to score.
-Scored: TypeAlias = "tuple[list[int], int]"
 
 
 def as_list(array: Any) -> Any:
@@ -202,6 +200,16 @@ class SamplingParams:
     def of(self, kind: type[T]) -> T | None:
         """What the row asks of a part; None: nothing."""
         return next((part for part in self.parts if isinstance(part, kind)), None)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The token ids of a prompt and what follows it, and the position of the first one to score.
+    parts: what the prompt's content asks for."""
+
+    ids: list[int]
+    start: int
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,8 @@ class Scoring(abc.ABC):
         likeliest: int = 1,
         adapter: str | None = None,
     ) -> list[RequestOutput]:
-        """Score each `(ids, start)`: the `prompt_logprobs` and `top_prompt_logprobs` of its output,
-        with so many `likeliest` ids, begin before `ids[start]`."""
+        """Score each one: the `prompt_logprobs` and `top_prompt_logprobs` of its output,
+        with so many `likeliest` ids, begin before its `start`."""
 
 
 class Logits(abc.ABC):
@@ -132,7 +132,7 @@ class Logits(abc.ABC):
     def logits(
         self, sequences: Sequence[Scored], cancel: CancelToken, adapter: str | None = None
     ) -> torch.Tensor:
-        """The logits of the tokens of each `(ids, start)` from `ids[start]` on: float32, sequences
+        """The logits of the tokens of each one from its `start` on: float32, sequences
         x longest response x vocabulary, on the CPU, padded with NaN."""
 
 

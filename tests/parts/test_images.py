@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from _inf.backends.hf.forward import Forward
@@ -69,12 +70,34 @@ def test_answers_are_those_of_transformers(kind):
             ids, answer, logprobs = reference.answer(content, 12)
             assert (row.prompt_token_ids, row.token_ids) == (ids, answer)
             assert row.logprobs == pytest.approx(logprobs, abs=1e-5)
+        check_scores(engine, rows, reference)
         assert len({*map(tuple, (row.token_ids for row in rows))}) > 1
         chunks = engine.stream(prompts(CONTENTS[1:2])[0], **GREEDY)
         assert [token for chunk in chunks for token in chunk.token_ids] == rows[1].token_ids
         first, *others = engine.generate(prompts(CONTENTS[1:2]), n=3, temperature=1, seed=1)
         assert first.cached_tokens == 0
         assert [row.cached_tokens for row in others] == [len(rows[1].prompt_token_ids)] * 2
+
+
+def check_scores(engine: Any, rows: Any, reference: Reference) -> None:
+    """Compare with one pass over each prompt and a given answer."""
+    answers = [[*range(7, 7 + number)] for number in (5, 1, 3, 0)]
+    asked = prompts(CONTENTS)
+    scored = engine.score(asked, answers, top_logprobs=2)
+    logits = engine.get_logits(asked, answers)
+    shared = engine.generate([*asked, *asked], prompt_logprobs=2, **GREEDY)
+    for place, (content, answer) in enumerate(zip(CONTENTS, answers, strict=True)):
+        ids = [*rows[place].prompt_token_ids, *answer]
+        whole = reference.logits(content, answer)
+        table = whole.log_softmax(-1)
+        logprobs = table.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+        start = len(ids) - 1 - len(answer)
+        assert scored[place].logprobs == pytest.approx(logprobs[start:], abs=1e-5)
+        both = logits[place, : len(answer)], whole[start:]
+        torch.testing.assert_close(*both, atol=1e-4, rtol=1e-4)
+        for row in shared[place :: len(asked)]:
+            assert row.prompt_logprobs[1:] == pytest.approx(logprobs[:start], abs=1e-5)
+            assert row.token_ids == rows[place].token_ids
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +228,6 @@ def test_keys_of_images_are_refused_where_nothing_reads_them():
 def test_what_takes_text_only_says_so(engine):
     [asked] = prompts(CONTENTS[:1])
     for call, says in (
-        (lambda: engine.generate([asked], prompt_logprobs=1), "prompt_logprobs"),
         (lambda: engine.generate([asked], num_beams=2), "num_beams"),
         (lambda: engine.generate([asked], tools=[len_of]), "prompt 0 has images"),
         (lambda: engine.generate([[{"role": "system", "content": asked[0]["content"]}]]), "only"),
@@ -213,7 +235,6 @@ def test_what_takes_text_only_says_so(engine):
          "its text contains '<image>'"),
         (lambda: engine.generate(prompts([[image("missing.png")] * 65])), "65 images, more than"),
         (lambda: engine.generate(prompts([[image(WIDE)] * 40])), "tokens with its images"),
-        (lambda: engine.score([asked], ["It is."]), "only text is supported"),
     ):  # fmt: skip
         with pytest.raises((PromptError, ConfigError), match=says):
             call()

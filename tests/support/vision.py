@@ -165,11 +165,7 @@ class Reference:
         self, content: list[dict[str, Any]], tokens: int
     ) -> tuple[list[int], list[int], list[float]]:
         """The ids of a user's message, of its answer, and the answer's log probs."""
-        messages = [{"role": "user", "content": content}]
-        inputs = self.processor.apply_chat_template(
-            messages, tokenize=True, add_generation_prompt=True, return_dict=True,
-            return_tensors="pt",
-        )  # fmt: skip
+        inputs = self.inputs(content)
         found = self.model.generate(
             **inputs, max_new_tokens=tokens, do_sample=False, output_logits=True,
             return_dict_in_generate=True,
@@ -178,3 +174,24 @@ class Reference:
         ids = found.sequences[0, len(prompt) :]
         logprobs = torch.stack(found.logits)[:, 0].log_softmax(-1).gather(1, ids[:, None])
         return prompt, ids.tolist(), logprobs[:, 0].tolist()
+
+    def inputs(self, content: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Those of a user's message."""
+        messages = [{"role": "user", "content": content}]
+        inputs = self.processor.apply_chat_template(
+            messages, tokenize=True, add_generation_prompt=True, return_dict=True,
+            return_tensors="pt",
+        )  # fmt: skip
+        return dict(inputs)
+
+    def logits(self, content: list[dict[str, Any]], answer: list[int]) -> torch.Tensor:
+        """Of all tokens but the first, in one pass over a user's message and its answer."""
+        inputs = self.inputs(content)
+        size = inputs["input_ids"].shape
+        for name, value in inputs.items():
+            if value.shape == size:  # of tokens: the mask is 1, and a kind 0, text
+                after = answer if name == "input_ids" else [int(name == "attention_mask")]
+                more = torch.tensor(after, dtype=value.dtype).expand(1, len(answer))
+                inputs[name] = torch.cat([value, more], 1)
+        with torch.no_grad():
+            return self.model(**inputs).logits[0, :-1]

@@ -22,7 +22,7 @@ from _inf.backends.hf import HF_MODE
 from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.next_token import Row, top_tokens
-from _inf.backends.hf.translation import translation_of
+from _inf.backends.hf.translation import inputs_of, translation_of
 from _inf.backends.pausing import PausingRows
 from _inf.backends.rows import check_finite, row_or_failure
 from _inf.errors import error_text
@@ -69,7 +69,7 @@ class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
         self, requests: Sequence[Request], report: Report | None
     ) -> list[RequestOutput]:
         # By the weights with which the call begins.
-        scores = await scores_of_prompts(requests, self._scored)
+        scores = await scores_of_prompts(requests, self._score)
         rows = [self._row(request) for request in requests]
         searching = asyncio.ensure_future(self._search([r for r in rows if r.params.of(Beams)]))
         self._searches.add(searching)
@@ -87,12 +87,6 @@ class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
                 outputs[index] = await row_or_failure(requests[index], whole)
         return outputs
 
-    async def _scored(
-        self, prompts: Sequence[list[int]], likeliest: int, adapters: Sequence[str | None]
-    ) -> list[PromptScores]:
-        outputs = await self._score([(ids, 1) for ids in prompts], likeliest, adapters)
-        return [scores for output in outputs if (scores := output.of(PromptScores))]
-
     def _row(self, request: Request, put: Put | None = None) -> Row:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
         version = partial(self._version, adapter_of(request.params))
@@ -107,7 +101,8 @@ class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
         with failing(rows):
             answers = await self._beams.answers(rows)
             prompts = [row.request.token_ids for row in rows]
-            both = [(ids + answer, len(ids)) for ids, answer in zip(prompts, answers, strict=True)]
+            pairs = zip(prompts, answers, strict=True)
+            both = [Scored(ids + answer, len(ids)) for ids, answer in pairs]
             adapters = [adapter_of(row.params) for row in rows]
             async for number, logits in self._logits(both, adapters):
                 for scores, token in zip(logits, answers[number], strict=True):
@@ -135,9 +130,10 @@ class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
     ) -> list[RequestOutput]:
         scored: dict[int, RequestOutput] = {}
         async for number, logits in self._logits(sequences, adapters):
-            ids, start = sequences[number]
+            ids = sequences[number].ids
             table = torch.log_softmax(logits, dim=-1)
-            logprobs = table[torch.arange(len(table)), ids[start:]].tolist()
+            scored_ids = ids[sequences[number].start :]
+            logprobs = table[torch.arange(len(table)), scored_ids].tolist()
             scored[number] = RequestOutput(
                 finish_reason="length",
                 prompt_tokens=len(ids),
@@ -154,7 +150,7 @@ class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
         self, sequences: Sequence[Scored], cancel: CancelToken, adapter: str | None = None
     ) -> torch.Tensor:
         async def all_logits() -> torch.Tensor:
-            longest = max((len(ids) - start for ids, start in sequences), default=0)
+            longest = max((len(each.ids) - each.start for each in sequences), default=0)
             shape = len(sequences), longest, self.model.limits.vocabulary
             padded = torch.full(shape, math.nan)
             async for number, logits in self._logits(sequences, [adapter] * len(sequences)):
@@ -167,13 +163,18 @@ class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
         self, sequences: Sequence[Scored], adapters: Sequence[str | None]
     ) -> AsyncIterator[tuple[int, torch.Tensor]]:
         """Yield each sequence's number and the logits of its tokens from its start on."""
-        lengths = [len(ids) for ids, _ in sequences]
-        for group in self.forward.grouped(lengths, SCORED_TOKENS, adapters):
-            most = max(lengths[number] - sequences[number][1] for number in group) + 1
-            ids = [sequences[number][0] for number in group]
-            logits = self.forward(ids, keep=most, adapter=adapters[group[0]])
-            for place, number in enumerate(group):
-                count = lengths[number] - sequences[number][1]
+        inputs = [inputs_of(each.parts, len(each.ids)) for each in sequences]
+        alone = [[number] for number, own in enumerate(inputs) if own]  # they are of its ids alone
+        texts = [number for number, own in enumerate(inputs) if not own]
+        lengths = [len(sequences[number].ids) for number in texts]
+        of_texts = [adapters[number] for number in texts]
+        groups = self.forward.grouped(lengths, SCORED_TOKENS, of_texts)
+        for group in [*alone, *([texts[place] for place in each] for each in groups)]:
+            counts = [len(sequences[n].ids) - sequences[n].start for n in group]
+            most, ids = max(counts) + 1, [sequences[number].ids for number in group]
+            first = group[0]
+            logits = self.forward(ids, keep=most, adapter=adapters[first], inputs=inputs[first])
+            for place, (number, count) in enumerate(zip(group, counts, strict=True)):
                 yield number, logits[place, most - 1 - count : most - 1].cpu()
             await self.decoder.between_steps()
 

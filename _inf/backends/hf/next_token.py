@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 
 from _inf.backends import draws
-from _inf.backends.hf.translation import translation_of
+from _inf.backends.hf.translation import inputs_of, translation_of
 from _inf.backends.rows import check_finite
 from _inf.parts.continued import Continued
 from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, Tokenizer
@@ -50,7 +50,7 @@ class Row:
 
     def inputs(self, tokens: int) -> dict[str, torch.Tensor]:
         """What the model gets besides so many of its ids."""
-        return {name: it for part in self.parts for name, it in part.inputs(tokens).items()}
+        return inputs_of(self.params.parts, tokens)
 
     @property
     def params(self) -> SamplingParams:

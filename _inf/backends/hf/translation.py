@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -37,7 +37,8 @@ class Translation(Generic[PartT]):
     def prepare(cls, part: PartT, model: ModelInfo) -> None:
         """Do what takes long on the caller's thread, so that no other call waits for it."""
 
-    def inputs(self, tokens: int) -> Inputs:
+    @classmethod
+    def inputs(cls, part: PartT, tokens: int) -> Inputs:
         """What the model gets besides the ids of a row that has so many."""
         return NO_INPUTS
 
@@ -61,6 +62,12 @@ class Translation(Generic[PartT]):
     def record(self, ids: Sequence[int], *, whole: bool) -> Record | None:
         """The part's record of an answer, or of one so far."""
         return None
+
+
+def inputs_of(parts: Iterable[Part], tokens: int) -> dict[str, torch.Tensor]:
+    """What the model gets besides so many ids of a row with these parts."""
+    inputs = [translation_of(part).inputs(part, tokens) for part in parts]
+    return {name: value for each in inputs for name, value in each.items()}
 
 
 def translation_of(part: Part) -> type[Translation[Any]]:

@@ -132,17 +132,15 @@ class ScoringServer(OpenAIBackend, Scoring):
         """Score each sequence as the prompt of a request for one token, which is dropped."""
         parts = (PromptLogprobs(likeliest), *([Adapter(adapter)] if adapter else []))
         params = SamplingParams(max_tokens=1, temperature=0, parts=parts)
-        requests = [Request(ids, params, index, index) for index, (ids, _) in enumerate(sequences)]
+        requests = [Request(each.ids, params, n, n) for n, each in enumerate(sequences)]
         return [
             RequestOutput(
-                parts=(_from(row.of(PromptScores), start - 1),),
+                parts=(_from(row.of(PromptScores), sequence.start - 1),),
                 finish_reason="length",
                 prompt_tokens=row.prompt_tokens,
                 weight_versions=row.weight_versions,
             )
-            for row, (_, start) in zip(
-                self.generate(requests, cancel, None), sequences, strict=True
-            )
+            for row, sequence in zip(self.generate(requests, cancel, None), sequences, strict=True)
         ]
 
 

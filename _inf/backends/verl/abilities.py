@@ -51,7 +51,7 @@ class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
             return output_row(output, params, row, parts=[PromptLogprobs(likeliest)])
 
         async def all_scored() -> list[RequestOutput]:
-            rows = (scored(row, ids, start) for row, (ids, start) in enumerate(sequences))
+            rows = (scored(row, each.ids, each.start) for row, each in enumerate(sequences))
             outputs = await run_rows(rows)
             await engine.empty_after_call()
             return outputs

@@ -17,7 +17,7 @@ from _inf.errors import ConfigError, at_fault
 from _inf.parts.prompt_logprobs import PromptScores
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
-from _inf.types import Request, RequestOutput, SamplingParams
+from _inf.types import Request, RequestOutput, SamplingParams, Scored
 
 MAX_BYTES = 2**30  # of weights, which are loaded a second time
 TOKENS, DECODED = 24, 4
@@ -48,7 +48,7 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
             "check`."
         )
         return
-    [row] = backend.score([(ids, 1)], CancelToken())
+    [row] = backend.score([Scored(ids, 1)], CancelToken())
     scored = row.of(PromptScores)
     computed = [*scored.logprobs[1:], *answer.logprobs] if scored else []
     apart = [abs(ours - theirs) for ours, theirs in zip(computed, expected, strict=True)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Images(Part):
     """The images of one prompt. digests: the SHA-256 of each one's pixels. inputs: what the model's
     processor makes of them, such as `pixel_values`. places: the first and last of each run of their
-    tokens in the prompt."""
+    tokens in the prompt. tokens: how many ids the prompt has."""
 
     reads = ("image", "image_url")
     row_fields = {
@@ -35,6 +35,7 @@ class Images(Part):
     inputs: Mapping[str, Tensor] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
+    tokens: int = 0
 
     @classmethod
     def reader(cls, config: Config) -> ImageReader:
@@ -80,4 +81,4 @@ class ImageReader:
 
 
 # Keywords that compute a prompt again from its ids alone.
-WITHOUT_IMAGES: Collection[str] = ("prompt_logprobs", "num_beams")
+WITHOUT_IMAGES: Collection[str] = ("num_beams",)

@@ -14,10 +14,11 @@ class Translation(translation.Translation[Images]):
         super().__init__(part, request, model)
         self.prompt_key = part.digests
 
-    def inputs(self, tokens: int) -> translation.Inputs:
+    @classmethod
+    def inputs(cls, part: Images, tokens: int) -> translation.Inputs:
         """The processor's inputs; those with a value for each token say 0, text, for the answer."""
-        prompt = len(self.request.token_ids)
+        of_tokens = (1, part.tokens)
         return {
-            name: pad(value, (0, tokens - prompt)) if value.shape == (1, prompt) else value
-            for name, value in self.part.inputs.items()
+            name: pad(value, (0, tokens - part.tokens)) if value.shape == of_tokens else value
+            for name, value in part.inputs.items()
         }

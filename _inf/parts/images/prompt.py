@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from _inf.request.template import Template
     from _inf.types import Limits
 
-    # Of digests, places and the model's inputs.
-    MakePart = Callable[[tuple[str, ...], Sequence[tuple[int, int]], Mapping[str, Tensor]], Part]
+    Places = Sequence[tuple[int, int]]
+    # Of digests, places, the model's inputs and the number of ids.
+    MakePart = Callable[[tuple[str, ...], Places, Mapping[str, Tensor], int], Part]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +52,8 @@ class ImagePrompt(Prompt):
                 "Prompts with images are not cut."
             )
         assert self.part is not None
-        places = _runs(ids, processor_of(template.tokenizer.name_or_path))
-        part = self.part(tuple(map(digest, self.images)), places, inputs)
+        places = tuple(_runs(ids, processor_of(template.tokenizer.name_or_path)))
+        part = self.part(tuple(map(digest, self.images)), places, inputs, len(ids))
         return Prompt(ids, 0, messages, index=self.index, parts=(part,))
 
 
