@@ -46,7 +46,7 @@ def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
 def check_parts(backend: object, params: Sequence[SamplingParams]) -> None:
     """Refuse what the prompts of a call ask for and a running backend does not have."""
     for kind in dict.fromkeys(type(part) for each in params for part in each.parts):
-        kind.check_on(backend, [each.of(kind) for each in params])
+        kind.check_on(backend, params)
 
 
 def _first_mode(described: BackendDescription, feature: str) -> list[Mode]:

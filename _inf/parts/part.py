@@ -183,8 +183,8 @@ class Part:
         return frozenset(names)
 
     @classmethod
-    def check_on(cls, backend: object, asked: Sequence[Self | None]) -> None:
-        """Refuse what a running backend does not have. asked: of each prompt of a call."""
+    def check_on(cls, backend: object, params: Sequence[SamplingParams]) -> None:
+        """Refuse what a running backend does not have. params: of each prompt of a call."""
 
     @classmethod
     @functools.cache

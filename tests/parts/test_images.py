@@ -71,12 +71,29 @@ def test_answers_are_those_of_transformers(kind):
             assert (row.prompt_token_ids, row.token_ids) == (ids, answer)
             assert row.logprobs == pytest.approx(logprobs, abs=1e-5)
         check_scores(engine, rows, reference)
+        check_beams(engine, reference)
         assert len({*map(tuple, (row.token_ids for row in rows))}) > 1
         chunks = engine.stream(prompts(CONTENTS[1:2])[0], **GREEDY)
         assert [token for chunk in chunks for token in chunk.token_ids] == rows[1].token_ids
         first, *others = engine.generate(prompts(CONTENTS[1:2]), n=3, temperature=1, seed=1)
         assert first.cached_tokens == 0
         assert [row.cached_tokens for row in others] == [len(rows[1].prompt_token_ids)] * 2
+
+
+def check_beams(engine: Any, reference: Reference) -> None:
+    asked = prompts([CONTENTS[1], CONTENTS[2], CONTENTS[3]])
+    rows = engine.generate(asked, n=2, num_beams=3, **GREEDY)
+    for place, content in enumerate(CONTENTS[1:]):
+        inputs = reference.inputs(content)
+        beams = reference.model.generate(
+            **inputs, max_new_tokens=12, do_sample=False, num_beams=3, num_return_sequences=2
+        )
+        prompt = len(inputs["input_ids"][0])
+        for row, beam in zip(rows[2 * place : 2 * place + 2], beams[:, prompt:], strict=True):
+            assert row.token_ids == beam.tolist()
+            whole = reference.logits(content, row.token_ids)[prompt - 1 :].log_softmax(-1)
+            logprobs = whole.gather(1, beam[:, None])[:, 0].tolist()
+            assert row.logprobs == pytest.approx(logprobs, abs=1e-5)
 
 
 def check_scores(engine: Any, rows: Any, reference: Reference) -> None:
@@ -228,7 +245,6 @@ def test_keys_of_images_are_refused_where_nothing_reads_them():
 def test_what_takes_text_only_says_so(engine):
     [asked] = prompts(CONTENTS[:1])
     for call, says in (
-        (lambda: engine.generate([asked], num_beams=2), "num_beams"),
         (lambda: engine.generate([asked], tools=[len_of]), "prompt 0 has images"),
         (lambda: engine.generate([[{"role": "system", "content": asked[0]["content"]}]]), "only"),
         (lambda: engine.generate([[{"role": "user", "content": [image(WIDE), text("<image>")]}]]),

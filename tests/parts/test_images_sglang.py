@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from inf import ConfigError, InferenceEngine
+from inf import ConfigError, InferenceEngine, PromptError
 from tests.parts.test_images import CONTENTS, GREEDY, ROLLOUT, WIDE, image, prompts, text
 from tests.support.vision import Reference, vision_model
 
@@ -81,6 +81,15 @@ def test_image_token_that_was_sampled_is_no_image(engine, reference):
     engine.update_weights(reference.model.state_dict(), running="keep")
     after = [*first.token_ids, *(token for chunk in chunks for token in chunk.token_ids)]
     assert after == before.token_ids
+
+
+def test_scores_of_prompts_with_images_are_refused(engine):
+    [asked] = prompts(CONTENTS[:1])
+    with pytest.raises(ConfigError, match="prompt_logprobs: rollout.name: sglang has none"):
+        engine.generate(["Hello", asked], prompt_logprobs=1)
+    with pytest.raises(PromptError, match="prompt 1 has more than text") as failure:
+        engine.get_logprobs(["Hello", asked], ["a", "b"])
+    assert failure.value.index == 1
 
 
 def test_penalty_counts_the_tokens_of_the_prompt(engine):

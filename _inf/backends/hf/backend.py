@@ -100,9 +100,10 @@ class HfBackend(PausingRows, Scoring, Logits, Updating, Adapting):
             return
         with failing(rows):
             answers = await self._beams.answers(rows)
-            prompts = [row.request.token_ids for row in rows]
-            pairs = zip(prompts, answers, strict=True)
-            both = [Scored(ids + answer, len(ids)) for ids, answer in pairs]
+            both = [
+                Scored(row.request.token_ids + answer, len(row.request.token_ids), row.params.parts)
+                for row, answer in zip(rows, answers, strict=True)
+            ]
             adapters = [adapter_of(row.params) for row in rows]
             async for number, logits in self._logits(both, adapters):
                 for scores, token in zip(logits, answers[number], strict=True):

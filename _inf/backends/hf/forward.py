@@ -88,7 +88,7 @@ class Forward:
                 input_ids=left_padded(rows).to(self.device),
                 attention_mask=mask.to(self.device),
                 **{name: value for name, value in optional.items() if name in self._accepted},
-                **{name: self._moved(value) for name, value in inputs.items()},
+                **{name: self.moved(value) for name, value in inputs.items()},
             )
         logits: torch.Tensor = output.logits[:, -keep:]
         return logits.float()
@@ -117,7 +117,7 @@ class Forward:
             )
         self._inputs_checked = True
 
-    def _moved(self, value: torch.Tensor) -> torch.Tensor:
+    def moved(self, value: torch.Tensor) -> torch.Tensor:
         dtype = self.model.dtype if value.is_floating_point() else value.dtype
         return value.to(self.device, dtype)
 

@@ -15,7 +15,7 @@ from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.corrected_rollout import CorrectedRollout
 from _inf.backends.verl.server_arguments import CAPTURE_EXPERTS
 from _inf.backends.verl.sglang_format import output_row
-from _inf.errors import ConfigError, InferenceError
+from _inf.errors import ConfigError, InferenceError, PromptError
 from _inf.parts.prompt_logprobs import PromptLogprobs
 from _inf.parts.prompt_logprobs.sglang import score_params
 from _inf.runtime.calls import IN_A_CALL, CancelToken
@@ -44,6 +44,13 @@ class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
         adapter: str | None = None,
     ) -> list[RequestOutput]:
         engine, call = self.rollout.engine(), Call(self.host, cancel)
+        for index, sequence in enumerate(sequences):
+            if sequence.parts:
+                raise PromptError(
+                    f"prompt {index} has more than text, of which the backend sglang has no "
+                    "scores; rollout.name: hf has.",
+                    index=index,
+                )
 
         async def scored(row: int, ids: list[int], start: int) -> RequestOutput:
             params = score_params(start, likeliest, adapter)

@@ -32,8 +32,8 @@ class Adapter(Part):
     adapter: str = ""
 
     @classmethod
-    def check_on(cls, backend: Any, asked: Sequence[Adapter | None]) -> None:
-        check_loaded(backend.adapters, [part.adapter if part else None for part in asked])
+    def check_on(cls, backend: Any, params: Sequence[SamplingParams]) -> None:
+        check_loaded(backend.adapters, [*map(adapter_of, params)])
 
     def added(self, output: RequestOutput, prompt: Prompt) -> Added:
         return Added(metadata={"adapter": self.adapter})

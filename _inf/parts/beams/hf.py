@@ -16,6 +16,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from _inf.backends.hf import translation
 from _inf.backends.hf.forward import Forward, left_padded
 from _inf.backends.hf.next_token import Chooser, Row
+from _inf.backends.hf.translation import Inputs
 from _inf.errors import ConfigError, at_fault
 from _inf.parts.adapters import adapter_of
 from _inf.parts.beams import Beams
@@ -30,6 +31,11 @@ def _beams(row: Row) -> Beams:
     part = row.params.of(Beams)
     assert part is not None
     return part
+
+
+def _inputs(row: Row) -> Inputs:
+    """What the model gets besides the prompt's ids."""
+    return row.inputs(len(row.request.token_ids))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +87,10 @@ class BeamSearch:
             lengths = [first.most_tokens for first, *_ in samples]
             most = self.most_tokens // _beams(samples[0][0]).num_beams
             adapters = [adapter_of(first.params) for first, *_ in samples]
-            for group in self.forward.grouped(lengths, most, adapters):
+            groups = self.forward.grouped(lengths, most, adapters)
+            if _inputs(samples[0][0]):  # they are of one prompt's ids
+                groups = [[number] for number in range(len(samples))]
+            for group in groups:
                 if cancelled.is_set():
                     return []
                 members = [samples[number] for number in group]
@@ -132,6 +141,7 @@ class BeamSearch:
                 generation_config=self._config(rows[0], count),
                 logits_processor=LogitsProcessorList([adjusted]),
                 stopping_criteria=StoppingCriteriaList([ended]),
+                **{name: self.forward.moved(value) for name, value in _inputs(rows[0]).items()},
             )
         # Behind a beam's end is padding.
         beams = [[i for i in row.token_ids if i != self.vocabulary] for row in as_rows(found)]

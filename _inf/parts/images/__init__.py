@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.parts.part import Added, Field, Part
@@ -48,16 +48,13 @@ class Images(Part):
         return kept_of(part)
 
     @classmethod
-    def check_on(cls, backend: Any, asked: Sequence[Images | None]) -> None:
+    def check_on(cls, backend: Any, params: Sequence[SamplingParams]) -> None:
         if backend.name == "sglang":
-            from _inf.parts.images.sglang import check_model
+            from _inf.parts.images.sglang import check_model, check_row
 
             check_model(backend.rollout.model_config.hf_config)
-
-    def contradictions(self, params: SamplingParams, model: object) -> Sequence[tuple[str, str]]:
-        names = [name for part in params.parts for name in part.keywords]
-        lacks = [name for name in WITHOUT_IMAGES if name in names]
-        return [(name, "cannot be used in a prompt with images yet.") for name in lacks]
+            for each in params:
+                check_row(each)
 
     def added(self, output: RequestOutput, prompt: Prompt) -> Added:
         return Added({"images": list(self.digests)})
@@ -78,7 +75,3 @@ class ImageReader:
         from _inf.parts.images.prompt import prompt_of
 
         return prompt_of(messages, index, Images, self.bounds)
-
-
-# Keywords that compute a prompt again from its ids alone.
-WITHOUT_IMAGES: Collection[str] = ("num_beams",)

@@ -18,6 +18,7 @@ from _inf.backends.verl import translation
 from _inf.backends.verl.support import EXACT_WITH_IMAGES, architecture
 from _inf.errors import ConfigError
 from _inf.parts.images import Images
+from _inf.parts.prompt_logprobs import PromptLogprobs
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -32,6 +33,14 @@ def check_model(hf_config: PretrainedConfig) -> None:
             "model_path",
             f"images of {name} were never compared with Transformers on SGLang 0.5.9, or differ, "
             f"only those of {', '.join(EXACT_WITH_IMAGES)}. rollout.name: hf reads them.",
+        )
+
+
+def check_row(params: SamplingParams) -> None:
+    """Refuse what SGLang computes of a prompt's ids, in which it writes numbers for images."""
+    if params.of(Images) and params.of(PromptLogprobs):
+        raise ConfigError.of(
+            "prompt_logprobs", "rollout.name: sglang has none of a prompt with images; hf has."
         )
 
 
