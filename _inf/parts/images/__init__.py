@@ -50,11 +50,8 @@ class Images(Part):
     @classmethod
     def check_on(cls, backend: Any, params: Sequence[SamplingParams]) -> None:
         if backend.name == "sglang":
-            from _inf.parts.images.sglang import check_model, check_row
-
-            check_model(backend.rollout.model_config.hf_config)
-            for each in params:
-                check_row(each)
+            translation: Any = cls.on("sglang", object)
+            translation.check(backend.rollout.model_config.hf_config, params)
 
     def added(self, output: RequestOutput, prompt: Prompt) -> Added:
         return Added({"images": list(self.digests)})

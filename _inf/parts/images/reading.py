@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from _inf.errors import PromptError, error_text, shown
@@ -124,7 +124,7 @@ def _opened(source: Source, bounds: ImageBounds, formats: Sequence[str]) -> Imag
     return image.convert("RGB")
 
 
-def _file(source: object, where: str, bounds: ImageBounds) -> Any:
+def _file(source: object, where: str, bounds: ImageBounds) -> io.BytesIO | Path:
     if isinstance(source, bytes | bytearray):
         return io.BytesIO(source)
     if isinstance(source, os.PathLike):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,25 +27,23 @@ if TYPE_CHECKING:
     from _inf.types import SamplingParams
 
 
-def check_model(hf_config: PretrainedConfig) -> None:
-    """Refuse images of a model that SGLang may not compute as Transformers does."""
-    if (name := architecture(hf_config)) not in EXACT_WITH_IMAGES:
-        raise ConfigError.of(
-            "model_path",
-            f"images of {name} were never compared with Transformers on SGLang 0.5.9, or differ, "
-            f"only those of {', '.join(EXACT_WITH_IMAGES)}. rollout.name: hf reads them.",
-        )
-
-
-def check_row(params: SamplingParams) -> None:
-    """Refuse what SGLang computes of a prompt's ids, in which it writes numbers for images."""
-    if params.of(Images) and params.of(PromptLogprobs):
-        raise ConfigError.of(
-            "prompt_logprobs", "rollout.name: sglang has none of a prompt with images; hf has."
-        )
-
-
 class Translation(translation.Translation[Images]):
+    @classmethod
+    def check(cls, hf_config: PretrainedConfig, params: Sequence[SamplingParams]) -> None:
+        """Refuse images of a model that SGLang may not compute as Transformers does, and what it
+        computes of a prompt's ids, in which it writes numbers for images."""
+        if (name := architecture(hf_config)) not in EXACT_WITH_IMAGES:
+            raise ConfigError.of(
+                "model_path",
+                f"images of {name} were never compared with Transformers on SGLang 0.5.9, or "
+                f"differ, only those of {', '.join(EXACT_WITH_IMAGES)}. rollout.name: hf reads "
+                "them.",
+            )
+        if any(each.of(Images) and each.of(PromptLogprobs) for each in params):
+            raise ConfigError.of(
+                "prompt_logprobs", "rollout.name: sglang has none of a prompt with images; hf has."
+            )
+
     def sent(self, params: SamplingParams) -> dict[str, Any]:
         return {"image_data": [ImageInputs(self.part)]}
 
