@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from _inf.parts.found import PARTS
 from _inf.types import as_sequence
@@ -16,6 +16,12 @@ def kept_messages(prompt: object) -> object:
     return prompt if messages is None else [*map(_message, messages)]
 
 
+def beyond_text(messages: Iterable[Mapping[str, object]]) -> bool:
+    """Whether messages have content that a part reads."""
+    listed = (as_sequence(message.get("content")) or () for message in messages)
+    return any(_kind(part) in READERS for parts in listed for part in parts)
+
+
 def _message(message: object) -> object:
     parts = as_sequence(message.get("content")) if isinstance(message, Mapping) else None
     if not isinstance(message, Mapping) or parts is None:
@@ -24,7 +30,9 @@ def _message(message: object) -> object:
 
 
 def _part(part: object) -> object:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if not isinstance(part, Mapping) or not isinstance(kind, str) or kind not in READERS:
-        return part
-    return READERS[kind].kept_of(part)
+    reader = READERS.get(_kind(part))
+    return part if reader is None or not isinstance(part, Mapping) else reader.kept_of(part)
+
+
+def _kind(part: object) -> str:
+    return str(part.get("type")) if isinstance(part, Mapping) else ""

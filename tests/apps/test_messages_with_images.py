@@ -16,14 +16,19 @@ from typing import Any
 
 import pandas
 import pytest
+import torch
 from PIL import Image
 
 import inf
+from _inf.parts.images import Images
+from _inf.parts.images.recorded import with_ids
+from _inf.runtime.extras import has_verl
 from _inf.turns import Transcript
+from _inf.types import Prompt
 from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.json_lines import read, write
 from tests.support.serve_clients import CHAT, MESSAGES, RESPONSES, Http
-from tests.support.vision import picture, vision_model
+from tests.support.vision import Reference, picture, vision_model
 
 pytestmark = pytest.mark.engine
 ROLLOUT = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 32}
@@ -35,6 +40,12 @@ def png(image: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
+
+
+def digest_of(engine: InferenceEngine, picture: Any) -> str:
+    [row] = engine.generate([[user(image(picture), "What?")]], max_tokens=1)
+    [digest] = row.images
+    return digest
 
 
 def data_url(image: Any) -> str:
@@ -241,7 +252,9 @@ def test_files_of_rows_with_images_keep_digests_and_no_pixels(engine, on_vision)
 @pytest.fixture(scope="module")
 def http(engine):
     with engine.serve() as server:
-        yield Http(server)
+        http = Http(server)
+        http.server = server
+        yield http
 
 
 def asked(route: str, url: str) -> dict[str, Any]:
@@ -346,3 +359,42 @@ def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):
     with tiny.serve() as server:  # whose model reads text only, or whose backend does
         failure = Http(server).post(CHAT, status=400, **asked(CHAT, data_url(WIDE)))
         assert re.search("only text is supported|reads text only|no processor", str(failure))
+
+
+def test_session_continues_after_an_image_and_its_traces_have_digests(engine, http):
+    """The second answer is Transformers' on the recorded ids. An image after an answer begins a
+    trace, with all ids of its own."""
+    server = http.server
+    session = Http(server, "seen")
+    body = {**asked(CHAT, data_url(WIDE)), "temperature": 0, "max_tokens": 5}
+    talk = body.pop("messages")
+    for more in ({"role": "user", "content": "And now?"}, user(image(data_url(TALL)), "This?")):
+        answer = session.post(CHAT, **body, messages=talk)["choices"][0]["message"]
+        talk += [{"role": "assistant", "content": answer["content"]}, more]
+    session.post(CHAT, **body, messages=talk)
+    first, second = server.traces("seen")
+    assert (len(first.finish_reasons), len(second.finish_reasons)) == (2, 1)
+    assert (second.forked_from, second.fork_reason) == ((first.id, 4), "template")
+    kept = {"type": "image", "image": f"sha256:{digest_of(engine, WIDE)}", "size": [120, 80]}
+    assert first.messages[0]["content"] == [kept, {"type": "text", "text": "What?"}]
+    begin = first.response_mask.index(0)
+    begin += first.response_mask[begin:].index(1)
+    ids, reference = first.prompt_token_ids + first.token_ids, Reference(vision_model("llava"))
+    upto = torch.tensor([ids[: len(first.prompt_token_ids) + begin]])
+    pixels = reference.processor.image_processor([WIDE], return_tensors="pt")["pixel_values"]
+    wanted = reference.model.generate(
+        input_ids=upto, pixel_values=pixels, max_new_tokens=5, do_sample=False
+    )
+    assert wanted[0].tolist()[: len(ids)] == ids
+    assert second.prompt_token_ids.count(engine.tokenizer.convert_tokens_to_ids("<image>")) == 32
+    if has_verl():
+        with pytest.raises(ConfigError, match="it has images, whose pixels are not kept"):
+            engine.trainer_batch([first])
+
+
+def test_input_with_a_value_for_each_token_fits_recorded_ids():
+    kinds, pixels = torch.tensor([[0, 1, 1, 0]]), torch.ones(1, 3)
+    prompt = Prompt([5, 9, 9, 6], parts=(Images(("a",), {"kinds": kinds, "pixels": pixels}),))
+    [part] = with_ids(prompt, [5, 9, 9, 6, 7, 8]).parts
+    assert part.inputs["kinds"].tolist() == [[0, 1, 1, 0, 0, 0]]
+    assert part.inputs["pixels"] is pixels

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ from _inf.apps.rendered_call import RenderedCall, is_chat, rendered_call
 from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
 from _inf.parts.images.clients import with_opened_images
+from _inf.parts.images.recorded import with_ids
 from _inf.request.prompts import Form, LaterTurn
 from _inf.request.tool_template import ToolTemplate
 from _inf.types import JSON, Message, Prompt
@@ -57,15 +59,20 @@ def served_call(
 
     def recorded(forms: Sequence[Form], template: ToolTemplate) -> Sequence[Form]:
         assert session is not None
-        if isinstance(forms[0], Prompt):
-            raise ConfigError.of("messages", "a session records no images yet; use none")
-        if not is_chat(forms[0]):
-            return [_turn(form, engine.model.limits.prompt, session) for form in forms]
-        messages = cast("list[Message]", forms[0])
+        [form], limits = forms[:1], engine.model.limits
+        if not (is_chat(form) or isinstance(form, Prompt)):
+            return [_turn(form, limits.prompt, session) for form in forms]
+        messages = form.messages if isinstance(form, Prompt) else form
         shown = json.dumps([keywords.get(name) or None for name in SHOWN])
         context = hashlib.sha256(shown.encode()).hexdigest()
-        starts.append(start := session.chat(messages, context, template))
-        return forms if start.ids is None else [LaterTurn(start.ids)]
+        talk = cast("list[Message]", messages)
+        starts.append(start := session.chat(talk, context, template))
+        if start.ids is None:
+            return forms
+        if isinstance(form, Prompt):
+            every = dataclasses.replace(limits, prompt=sys.maxsize)
+            return [with_ids(form.rendered(template, every), start.ids)]
+        return [LaterTurn(start.ids)]
 
     call = rendered_call(
         engine,

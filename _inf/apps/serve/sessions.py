@@ -20,6 +20,7 @@ from _inf.apps.serve.error_responses import RequestError
 from _inf.apps.serve.forks import THOUGHTS, Fork, fork_of
 from _inf.apps.serve.session_settings import SessionSettings
 from _inf.errors import ConfigError, shown
+from _inf.parts.kept import kept_messages
 from _inf.request.prompts import normalize
 from _inf.request.tool_template import ToolTemplate
 from _inf.turns import joined_versions
@@ -129,7 +130,7 @@ class Session:
     def chat(self, messages: list[Message], context: str, template: ToolTemplate) -> Start:
         """Find the answer that a conversation continues, and the ids of its prompt."""
         recorded, shown = self._newest_first(), messages
-        messages = _compared(messages)
+        messages = _compared(cast("list[Message]", kept_messages(messages)))
         found = [
             (answer, trace)
             for answer, trace in recorded
@@ -253,7 +254,10 @@ def _ids_to(answer: Answer, trace: Trace) -> list[int]:
 
 
 def _ids_after(answer: Answer, messages: list[Message], template: ToolTemplate) -> list[int]:
-    """The template's ids between an answer and the next one."""
+    """The template's ids between an answer and the next one. Raises `ValueError` for an image
+    there, whose tokens only the model's processor writes."""
+    if any(isinstance(message["content"], list) for message in messages[answer.messages :]):
+        raise ValueError("an image follows the answer")
     plain = [
         {key: value for key, value in message.items() if key != "tool_calls"}
         for message in messages

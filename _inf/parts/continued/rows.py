@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from _inf.errors import PromptError, shown
+from _inf.parts.kept import beyond_text
 from _inf.turns import Transcript
 from _inf.types import Message, Prompt, RequestOutput
 
@@ -93,7 +94,7 @@ def _response(row: Any) -> tuple[list[int], list[int], list[float] | None]:
 
 def _transcript(row: Any, where: str) -> Transcript | None:
     """The row's conversation; None if it is one answer. Refuses rows that cannot go on."""
-    if getattr(row, "images", None) or getattr(row, "extra", {}).get("images"):
+    if _images(row) or beyond_text(row.messages or ()):
         raise PromptError(f"{where} with images, which it does not keep; send its prompt again.")
     if hasattr(row, "transcript"):  # generate's
         transcript: Transcript | None = row.transcript
@@ -106,6 +107,10 @@ def _transcript(row: Any, where: str) -> Transcript | None:
     if transcript is not None and transcript.agent_loop is not None:
         raise PromptError(f"{where} of an agent loop, whose state ended with it.")
     return transcript
+
+
+def _images(row: Any) -> object:
+    return getattr(row, "images", None) or getattr(row, "extra", {}).get("images")
 
 
 def _of_rollout(row: Any) -> Transcript:
