@@ -21,7 +21,7 @@ from PIL import Image
 
 import inf
 from _inf.parts.images import Images
-from _inf.parts.images.recorded import with_ids
+from _inf.parts.images.recorded import with_text_after
 from _inf.runtime.extras import has_verl
 from _inf.turns import Transcript
 from _inf.types import Prompt
@@ -392,9 +392,9 @@ def test_session_continues_after_an_image_and_its_traces_have_digests(engine, ht
             engine.trainer_batch([first])
 
 
-def test_input_with_a_value_for_each_token_fits_recorded_ids():
+def test_input_with_a_value_for_each_token_is_0_for_text_after_it():
     kinds, pixels = torch.tensor([[0, 1, 1, 0]]), torch.ones(1, 3)
-    prompt = Prompt([5, 9, 9, 6], parts=(Images(("a",), {"kinds": kinds, "pixels": pixels}),))
-    [part] = with_ids(prompt, [5, 9, 9, 6, 7, 8]).parts
+    part = Images(("a",), inputs={"kinds": kinds, "pixels": pixels})
+    [part] = with_text_after(Prompt([5, 9, 9, 6], parts=(part,)), [5, 9, 9, 6, 7, 9]).parts
     assert part.inputs["kinds"].tolist() == [[0, 1, 1, 0, 0, 0]]
     assert part.inputs["pixels"] is pixels

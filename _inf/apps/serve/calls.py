@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +14,7 @@ from _inf.apps.rendered_call import RenderedCall, is_chat, rendered_call
 from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
 from _inf.parts.images.clients import with_opened_images
-from _inf.parts.images.recorded import with_ids
+from _inf.parts.images.recorded import with_text_after
 from _inf.request.prompts import Form, LaterTurn
 from _inf.request.tool_template import ToolTemplate
 from _inf.types import JSON, Message, Prompt
@@ -70,8 +69,12 @@ def served_call(
         if start.ids is None:
             return forms
         if isinstance(form, Prompt):
-            every = dataclasses.replace(limits, prompt=sys.maxsize)
-            return [with_ids(form.rendered(template, every), start.ids)]
+            first = dataclasses.replace(form, messages=talk[: start.first])
+            rendered = first.rendered(template, limits)
+            if rendered.token_ids != start.ids[: len(rendered.token_ids)]:
+                starts[:] = [dataclasses.replace(start, ids=None, answer=None)]
+                return forms
+            return [with_text_after(rendered, start.ids)]
         return [LaterTurn(start.ids)]
 
     call = rendered_call(

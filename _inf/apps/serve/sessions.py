@@ -50,12 +50,14 @@ class Answer:
 @dataclasses.dataclass(frozen=True)
 class Start:
     """Where a request's answers belong. ids: the prompt's, None if its messages are to be rendered.
-    answer: the one they continue. traces: the ids of those that its answers are in, so far."""
+    answer: the one they continue. first: how many messages the first prompt of its trace has.
+    traces: the ids of those that its answers are in, so far."""
 
     messages: list[Message] = dataclasses.field(default_factory=list)
     context: str = ""
     ids: list[int] | None = None
     answer: Answer | None = None
+    first: int = 0
     traces: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -143,7 +145,8 @@ class Session:
             # An exception of the template's code: it cannot show what follows.
             with contextlib.suppress(Exception):
                 ids = _ids_to(answer, trace) + _ids_after(answer, shown, template)
-                return Start(messages, context, ids, answer)
+                first = next(each for each in self._answers if each.trace == trace.id)
+                return Start(messages, context, ids, answer, first.messages - 1)
         return Start(messages, context)
 
     def completion(self, ids: list[int]) -> Start:
