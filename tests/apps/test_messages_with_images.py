@@ -317,6 +317,8 @@ def test_chat_with_images_shows_tools_and_counts_its_tokens(engine, http):
     counted = http.post(f"{MESSAGES}/count_tokens", **asked(MESSAGES, data_url(WIDE)))
     [plain] = engine.generate([[user(image(WIDE), "What?")]], max_tokens=1)
     assert counted["input_tokens"] == plain.prompt_tokens < len(ids)
+    scored = http.post(CHAT, **body, max_tokens=1, prompt_logprobs=1)["prompt_logprobs"]
+    assert len(scored) == plain.prompt_tokens
 
 
 @pytest.mark.parametrize(
@@ -347,7 +349,6 @@ def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):
         (CHAT, {"messages": [user({**image(url), "size": [9, 9]})]}, "unknown key 'size'"),
         (CHAT, {"messages": [user(*[image(url)] * 2)]}, "content[1]: up to this one"),
         (CHAT, {"messages": [{**user(image(data_url(WIDE))), "role": "system"}]}, "only"),
-        (CHAT, {**asked(CHAT, data_url(WIDE)), "prompt_logprobs": 1}, "prompt_logprobs"),
         (RESPONSES, {"input": [{"role": "system", "content": [
             {"type": "input_image", "image_url": data_url(WIDE)}]}]}, "only those of a user"),
         (RESPONSES, {"input": [{"role": "user", "content": [
