@@ -237,8 +237,6 @@ class InferenceEngine:
         if sampling.has_turns(self._configured.tools):
             from _inf.conversation.turn_call import turn_call
 
-            for form in own:
-                form.check_turns()
             return turn_call(forms, sampling, indexes, self.config, self._configured, self.model)
         template = template_of(self.model, sampling.template_kwargs)
         tokenized = tokenize_call(forms, template, self.model.limits, sampling, indexes)

@@ -89,9 +89,6 @@ class Prompt:
         """It as token ids: a part's prompt may still be messages."""
         return self
 
-    def check_turns(self) -> None:
-        """Refuse it in a call with tools or turns."""
-
 
 @dataclass(frozen=True)
 class Limits:

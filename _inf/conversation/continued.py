@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from _inf.conversation.episode import Episode
 from _inf.conversation.recorder import Sampled
-from _inf.tools.execution import copied
+from _inf.tools.results import copied
 from _inf.turns import Transcript
 from _inf.types import RequestOutput
 

@@ -19,7 +19,8 @@ from _inf.conversation.episode import PAUSED, Episode
 from _inf.conversation.hooks import Hook
 from _inf.errors import ConfigError, ToolError, did_you_mean, error_text, shown
 from _inf.tools.definition import as_tool
-from _inf.tools.execution import CallThread, call_user_code, copied
+from _inf.tools.execution import CallThread, call_user_code
+from _inf.tools.results import copied
 from _inf.turns import TurnOptions
 from _inf.types import Tool
 

@@ -14,13 +14,20 @@ from typing import Any
 
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules, answered_calls
-from _inf.errors import PromptError, RequestFailure, at_fault, error_text
+from _inf.conversation.template_ids import (
+    ids_after,
+    prompt_ids,
+    unknown,
+    with_later_part,
+    with_part,
+)
+from _inf.errors import RequestFailure, error_text
 from _inf.parts.continued import with_first_part, without_first_part
 from _inf.parts.grammars import is_constrained
 from _inf.parts.reasoning import said
 from _inf.request.seeds import turn_seed
-from _inf.tools.execution import Executed
 from _inf.tools.parsing import Parsed
+from _inf.tools.results import Executed
 from _inf.turns import Transcript, TurnOptions
 from _inf.types import Message, Prompt, Request, RequestOutput, SamplingParams, Tool, ToolCall
 
@@ -83,27 +90,9 @@ class Episode:
     def render_prompt(self) -> None:
         """Render the messages before the first turn again if they have changed. Raises
         `RequestFailure` if the model cannot take them."""
-        template, about = self.rules.template, "with the row's tools and what they show the prompt"
-        if template is None or not self._stale:
-            return
-        try:
-            with at_fault(index=0):
-                ids = template.prompt(self.messages, 0)
-        except PromptError as failure:
-            raise RequestFailure(failure.for_one_prompt()) from failure
-        limits = self.rules.model.limits
-        if unknown := self._unknown(ids):
-            raise RequestFailure(f"{about} has {unknown}")
-        for most, key in ((limits.prompt, "prompt_length"), (limits.total - 1, "max_model_len")):
-            if len(ids) > most:
-                many = f"{len(ids)} tokens; at most {most} fit (rollout.{key})"
-                raise RequestFailure(f"{about} has {many}")
-        self.prompt_ids = ids
-
-    def _unknown(self, ids: Sequence[int]) -> str:
-        """What is wrong with ids beyond the vocabulary, of which the engine would die; or ""."""
-        unknown = [token for token in ids if token >= self.rules.model.limits.vocabulary]
-        return f"token {unknown[0]}, outside the model's vocabulary" if unknown else ""
+        if (template := self.rules.template) is not None and self._stale:
+            self.prompt_ids, part = prompt_ids(self.rules, template, self.messages)
+            self._params = with_part(self._params, part)
 
     @property
     def _turns(self) -> int:
@@ -204,8 +193,10 @@ class Episode:
         for number, (call, done) in enumerate(zip(self.to_run, results, strict=True)):
             about = dict(vars(done))
             text, name = about.pop("text"), call.name
+            content = about.pop("content") or text
             own_id = self._call_id(number)
-            messages.append({"role": "tool", "name": name, "tool_call_id": own_id, "content": text})
+            who = {"role": "tool", "name": name, "tool_call_id": own_id}
+            messages.append({**who, "content": content})
             self.records.append(
                 {"name": name, "arguments": call.arguments, "result": text, **about}
             )
@@ -231,19 +222,23 @@ class Episode:
         matched = self.recorder.sampled[-1].answer.matched_stop
         ended = isinstance(matched, int) and matched in self.rules.model.eos_token_ids
         try:
-            ids = template.after(self._without_calls(), index, ended=ended, called=self.messages)
+            ids, part = ids_after(
+                self.rules, template, self._without_calls(), index, self.messages, ended=ended
+            )
         except Exception as failure:  # the template refuses the new messages: keep the rest
             self.error = f"the chat template refused the next turn: {error_text(failure)}"
             self.end("abort", None)
             return
-        if unknown := self._unknown(ids):
-            self.error = f"the next turn has {unknown}"
+        if fault := unknown(ids, self.rules):
+            self.error = f"the next turn has {fault}"
             self.end("abort", None)
             return
         left, limit = _least(self._tensor_tokens_left())
         if len(ids) >= left:
             self.end("length", limit)
         else:
+            before = len(self.prompt_ids) + len(self.ids)
+            self._params = with_later_part(self._params, part, before, len(ids))
             self.ids += ids
 
     def _without_calls(self) -> list[Message]:
@@ -269,6 +264,8 @@ class Episode:
             reward_scores=reward_scores,
         )
         row = self.recorder.row(self.prompt_ids, ended, transcript)
+        parts = tuple(left for part in self._params.parts if (left := part.in_row()) is not None)
+        row = dataclasses.replace(row, parts=parts)
         if self.rules.template is not None:
             return row
         first = next(iter(self.recorder.answers), RequestOutput())

@@ -9,8 +9,8 @@ from _inf.conversation.episode import Episode
 from _inf.conversation.hooks import Hook, Reply
 from _inf.conversation.rules import DEFAULT_INTERACTION
 from _inf.errors import ConfigError, ToolError, shown
-from _inf.tools.execution import copied
 from _inf.tools.loading import import_beside
+from _inf.tools.results import copied
 
 PATH_KEY = "rollout.multi_turn.interaction_config_path"
 

@@ -44,6 +44,10 @@ class Loop(Protocol):
     def adds(self) -> str:
         """What it does with messages, for an error."""
 
+    @property
+    def text_only(self) -> bool:
+        """Whether it takes only prompts of text."""
+
     def row(self, prompt: Prompt, params: SamplingParams, recorder: Recorder) -> Row:
         """Make one of the prompt's rows, with its own parameters."""
 

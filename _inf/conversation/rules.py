@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from _inf.config import Config
+from _inf.parts.found import readers
+from _inf.parts.part import Readers
 from _inf.parts.reasoning import said
 from _inf.request.special_tokens import escaped_json
 from _inf.request.tool_template import ToolTemplate
 from _inf.response.decode import answer_text, decoded_text
+from _inf.tools.results import text_only
 from _inf.types import JSON, ModelInfo, RequestOutput, Tool
 
 if TYPE_CHECKING:
@@ -33,6 +36,11 @@ class Rules:
     model: ModelInfo
     interactions: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
+    @functools.cached_property
+    def readers(self) -> Readers:
+        """What reads a message's content besides text."""
+        return readers(self.config)
+
     @property
     def schemas(self) -> list[Mapping[str, object]]:
         """Those of all tools."""
@@ -50,9 +58,17 @@ class Rules:
         not known."""
         return text if self.template is None else self.template.escape_special_tokens(text)
 
-    def with_escaped(self, text: str, added: str) -> str:
-        """Put escaped text at the end of another one that is not; no special token begins in the
-        first and ends in the second."""
+    def read(self, content: Sequence[JSON]) -> list[JSON]:
+        """A tool's result that has more than text, as the model gets it. Raises `PromptError`."""
+        kind = next(part["type"] for part in content if part["type"] != "text")
+        reader = self.readers.get(kind)
+        return text_only(content) if reader is None else reader.of_tool(content, self.model)
+
+    def with_escaped(self, text: str | list[JSON], added: str) -> str | list[JSON]:
+        """Put escaped text at the end of a message's content that is not; no special token begins
+        in the first and ends in the second."""
+        if not isinstance(text, str):
+            return [*text, {"type": "text", "text": self.escape_special_tokens(added)}]
         escape, added = self.escape_special_tokens, self.escape_special_tokens(added)
         joined = escape(text) + added
         return f"{text}{added}" if escape(joined) == joined else f"{text} {added}"

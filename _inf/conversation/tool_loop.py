@@ -23,7 +23,8 @@ from _inf.errors import (
 )
 from _inf.parts.continued import Continued
 from _inf.tools.definition import call_fault
-from _inf.tools.execution import Executed, copied, execute
+from _inf.tools.execution import execute
+from _inf.tools.results import Executed, copied
 from _inf.turns import TurnOptions
 from _inf.types import Prompt, RequestOutput, SamplingParams
 
@@ -39,7 +40,7 @@ class ToolLoop:
     rules: Rules
     turns: TurnOptions
     environment: EnvironmentKind | None = None
-    adds = "tools and interactions add"
+    adds, text_only = "tools and interactions add", False
 
     @property
     def renders(self) -> bool:
@@ -169,5 +170,6 @@ class ToolRow:
                 timeout=tool.timeout or rules.config.tool_timeout,
                 max_length=multi_turn.max_tool_response_length,
                 side=multi_turn.tool_response_truncate_side,
+                read=rules.read,
             )
-        return dataclasses.replace(done, text=rules.escape_special_tokens(done.text))
+        return done.with_texts(rules.escape_special_tokens)

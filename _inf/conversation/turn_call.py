@@ -14,7 +14,7 @@ from _inf.errors import PromptError, ToolError, at_fault
 from _inf.parts.continued import Continued, row_lacks
 from _inf.parts.failures import failures
 from _inf.parts.grammars import is_constrained
-from _inf.request.call import PreparedCall, tokenize_call
+from _inf.request.call import PreparedCall, tokenize_call, with_parts
 from _inf.request.prompts import Form
 from _inf.request.sampling import Sampling
 from _inf.runtime.calls import CancelToken
@@ -131,7 +131,7 @@ def turn_call(
     plan = plan_turns(sampling, config, configured, model)
     templates = [rules.template for rules in plan.of_prompts]
     prompts = tokenize_call(forms, templates, model.limits, sampling, indexes)
-    return TurnCall(prompts, sampling, plan.rules.template, plan)
+    return TurnCall(prompts, with_parts(sampling, prompts, model), plan.rules.template, plan)
 
 
 def _check_prompt(prompt: Prompt, loop: Loop) -> None:
@@ -139,6 +139,10 @@ def _check_prompt(prompt: Prompt, loop: Loop) -> None:
         raise PromptError(
             f"prompt {prompt.index}: {loop.adds} messages, which prompt_token_ids and text do not "
             "have; send messages, or pass tools=[]."
+        )
+    if loop.text_only and prompt.parts:
+        raise PromptError(
+            f"prompt {prompt.index} has content besides text, and agent loops take text only."
         )
     if loop.renders and prompt.truncated_tokens:
         raise PromptError(

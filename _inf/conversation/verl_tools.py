@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from _inf.conversation.episode import Episode
 from _inf.conversation.hooks import Hook
 from _inf.errors import ToolError, error_text
-from _inf.tools.execution import executed, shown_part
+from _inf.tools.results import executed, shown_part
 
 if TYPE_CHECKING:
     from verl.tools.base_tool import BaseTool
@@ -43,6 +43,8 @@ class VerlTools(Hook):
             raise ToolError(f"{tool.name}: create(): {error_text(failure)}") from failure
         if done.error is not None:
             raise ToolError(f"{tool.name}: create(): {done.error}")
+        if done.content:
+            raise ToolError(f"{tool.name}: create(): it returned an image; only execute() may.")
         multi_turn = self.episode.rules.config.rollout.multi_turn
         most, side = multi_turn.max_tool_response_length, multi_turn.tool_response_truncate_side
         return shown_part(done, most, side).text

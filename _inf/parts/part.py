@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         RequestOutput,
         SamplingParams,
         T,
+        Tokenizer,
     )
 
 
@@ -41,6 +42,21 @@ class Reader(Protocol):
 
     def prompt_of(self, messages: list[Message], index: int) -> Prompt:
         """The prompt of messages with such parts."""
+
+    def of_tool(self, content: Sequence[JSON], model: ModelInfo) -> list[JSON]:
+        """Check a tool's result with such parts, which this model is to read."""
+
+    def tokenized(
+        self,
+        tokenizer: Tokenizer,
+        text: str,
+        messages: Sequence[Message],
+        where: str,
+        *,
+        first: bool,
+    ) -> tuple[list[int], Part]:
+        """The ids of a text that a template has made of messages with such parts, and what they ask
+        for; `where` begins an error. first: whether the row begins with them."""
 
 
 Readers: TypeAlias = Mapping[str, Reader]  # by the type of a part of a message's content
@@ -95,7 +111,8 @@ class Part:
     default changes nothing; `SamplingParams.parts` has those that a row asks for.
 
     same_names: the backends that take its keywords under the same names, so that they need no file.
-    reads: the types of a message's content that its `reader` reads, and `kept_of` keeps.
+    reads: the types of a message's content that its `reader` reads, and `kept_of` keeps;
+        `followed_by` and `in_row` are of rows with turns.
     row_fields, row_metadata: what it adds to rows. order: where it stands among those that change
     the same logits. greedy: why its rows are not sampled; "": they are. adjusts: whether it changes
     logits. no_token: what to say where it left a row no token to come next; "": it leaves some.
@@ -130,6 +147,15 @@ class Part:
     def kept_of(cls, part: Mapping[str, object]) -> JSON:
         """What files keep of a part of a message's content that it reads."""
         raise NotImplementedError
+
+    def followed_by(self, later: Self, before: int, tokens: int) -> Self:
+        """What a row of `before` ids asks for with the last `tokens` of those of which `later` was
+        made."""
+        raise NotImplementedError
+
+    def in_row(self) -> Record | None:
+        """What it leaves in a row with turns."""
+        return None
 
     def values(self) -> dict[str, object]:
         """Its keywords that ask for something, with their values."""

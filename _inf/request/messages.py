@@ -15,7 +15,7 @@ from _inf.errors import PromptError, did_you_mean, shown
 from _inf.types import JSON, Message, Prompt, as_sequence, python_value
 
 if TYPE_CHECKING:
-    from _inf.parts.part import Readers
+    from _inf.parts.part import Reader, Readers
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # Newer clients call `reasoning_content`, the name that templates read, `reasoning`. `cache_control`
@@ -157,6 +157,15 @@ def _part(part: Any, where: str, readers: Readers) -> JSON:
     if not isinstance(text, str):
         raise PromptError(f"{where}: text is {kind(text)}; it must be a str.")
     return {"type": "text", "text": str.__str__(text)}
+
+
+def reader_of(messages: Sequence[Message], readers: Readers) -> Reader | None:
+    """What reads these messages; None: they have text alone."""
+    for message in messages:
+        if isinstance(message["content"], list):
+            [*kinds] = {part["type"] for part in message["content"]} - {"text"}
+            return readers[kinds[0]]
+    return None
 
 
 def _call(call: Any, where: str) -> dict[str, object]:

@@ -16,6 +16,7 @@ from _inf.request.messages import (
     kind,
     message_of,
     one_message,
+    reader_of,
 )
 from _inf.types import Message, Prompt, as_list, as_sequence
 
@@ -83,11 +84,8 @@ def form_of(prompt: object, index: int, readers: Readers = TEXT_ONLY) -> Form:
     if not messages:
         raise PromptError(f"prompt {index} is a conversation without messages; add one.")
     checked = [message_of(message, index, at, readers) for at, message in enumerate(messages)]
-    for message in checked:
-        if isinstance(message["content"], list):
-            [*kinds] = {part["type"] for part in message["content"]} - {"text"}
-            return readers[kinds[0]].prompt_of(checked, index)
-    return checked
+    reader = reader_of(checked, readers)
+    return checked if reader is None else reader.prompt_of(checked, index)
 
 
 def _ids_or_text(prompt: Mapping[str, object], index: int) -> list[int] | str:

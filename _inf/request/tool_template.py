@@ -75,14 +75,22 @@ class ToolTemplate(Template):
         ended: the answer has its EOS, which is then not repeated. called: the messages with the
         answers' `tool_calls`, for a template that needs a call before a result.
         """
-        text, in_call = self._text_after(messages, index, called or messages)
+        ids = self._ids(self.text_after(messages, index, called or messages))
+        return self.without_eos(ids) if ended else ids
+
+    def without_eos(self, ids: list[int]) -> list[int]:
+        """The ids after an answer that has its EOS, which is not repeated."""
+        return ids[1:] if ids and ids[0] in self._eos_ids else ids
+
+    def text_after(self, messages: Sequence[Message], index: int, called: Sequence[Message]) -> str:
+        """The text of the ids of `after`."""
+        text, in_call = self._text_after(messages, index, called)
         eos = self._eos.search(text)
         if in_call and not eos:
             raise ValueError("it does not end a call with an EOS token")
         if eos and (in_call or not text[: eos.start()].strip()):
-            text = text[eos.start() :]  # the text before it is part of the call, or blank
-        ids = self._ids(text)
-        return ids[1:] if ended and ids and ids[0] in self._eos_ids else ids
+            return text[eos.start() :]  # the text before it is part of the call, or blank
+        return text
 
     def _text_after(
         self, messages: Sequence[Message], index: int, called: Sequence[Message]

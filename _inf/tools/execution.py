@@ -12,34 +12,16 @@ import contextvars
 import copy
 import functools
 import inspect
-import json
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from _inf.errors import InferenceError, error_text
-from _inf.types import T, Tool
-
-Side: TypeAlias = Literal["left", "middle", "right"]
-
-NOTHING = "(no output)"  # a chat template may drop an empty turn
-
-
-@dataclass(frozen=True)
-class Executed:
-    """The result of a call. text: what the model reads; it begins with "Error:" if `error` is set.
-    seconds: wall time. reward, metrics: returned by a verl tool in addition to its text. truncated:
-    whether the text was cut to the limit; the text then says so."""
-
-    text: str = ""
-    seconds: float = 0.0
-    error: str | None = None
-    reward: float | None = None
-    metrics: object = None
-    truncated: bool = False
+from _inf.errors import InferenceError, PromptError, error_text, strip_punctuation
+from _inf.tools.results import NOTHING, Executed, Side, executed, shown_part, text_only
+from _inf.types import JSON, T, Tool
 
 
 async def execute(
@@ -51,29 +33,25 @@ async def execute(
     timeout: float,
     max_length: int,
     side: Side,
+    read: Callable[[Sequence[JSON]], list[JSON]] = text_only,
 ) -> Executed:
     """Run a call; raises nothing but the caller's own cancellation.
 
     instance_id, execute_kwargs: for a verl tool's `execute`. timeout: seconds; a tool that still
     runs then is ignored. max_length: characters of the result. side: which end of a longer result
-    is kept, with the meaning of `tool_response_truncate_side` in verl's agent loop.
+    is kept, with the meaning of `tool_response_truncate_side` in verl's agent loop. read: checks
+    content that has more than text; what it raises is the tool's failure.
     """
     start = time.perf_counter()
     try:
-        done = await with_timeout(_run(tool, arguments, instance_id, execute_kwargs), timeout)
+        done = await with_timeout(_run(tool, arguments, instance_id, execute_kwargs, read), timeout)
     except TimeoutError:  # `_run` itself raises nothing
         done = Executed(error=f"it did not answer within {timeout:g} seconds")
     if done.error is not None:
         done = replace(done, text=f"Error: {tool.name} failed: {done.error}")
         side = "left"  # the beginning of the message says what happened
-    done = replace(done, text=done.text if done.text.strip() else NOTHING)
+    done = replace(done, text=done.text if done.text.strip() or done.content else NOTHING)
     return replace(shown_part(done, max_length, side), seconds=time.perf_counter() - start)
-
-
-def shown_part(done: Executed, limit: int, side: Side) -> Executed:
-    """The result with at most `limit` characters of its text, and a mark where it is cut."""
-    text = done.text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
-    return replace(done, text=_cut(text, limit, side), truncated=len(text) > limit)
 
 
 async def with_timeout(work: Awaitable[T], timeout: float) -> T:
@@ -100,21 +78,12 @@ async def with_timeout(work: Awaitable[T], timeout: float) -> T:
     return task.result()
 
 
-def _cut(text: str, limit: int, side: Side) -> str:
-    """verl 0.6.1, `experimental/agent_loop/tool_agent_loop.py`: "left" keeps the beginning."""
-    if len(text) <= limit:
-        return text
-    head = {"left": limit, "middle": limit - limit // 2, "right": 0}[side]
-    tail = len(text) - (limit - head)
-    before, after = ("..." if head else ""), ("..." if tail < len(text) else "")
-    return f"{text[:head]}{before}({len(text) - limit} characters cut){after}{text[tail:]}"
-
-
 async def _run(
     tool: Tool,
     arguments: Mapping[str, object],
     instance_id: str,
     execute_kwargs: Mapping[str, object],
+    read: Callable[[Sequence[JSON]], list[JSON]],
 ) -> Executed:
     try:
         arguments = copy.deepcopy(dict(arguments))  # a tool may change them
@@ -125,7 +94,13 @@ async def _run(
             call = functools.partial(tool.function, **arguments)
         else:
             return Executed(error="nothing here executes it")
-        return executed(await call_user_code(call), verl=tool.verl is not None)
+        done = executed(await call_user_code(call), verl=tool.verl is not None)
+        if done.content and done.error is None:
+            opened: Any = await _on_thread(functools.partial(read, done.content), None)
+            done = replace(done, content=opened)
+        return done
+    except PromptError as failure:
+        return Executed(error=strip_punctuation(failure))
     except BaseException as failure:  # SystemExit would end the loop
         return Executed(error=error_text(failure))
 
@@ -195,46 +170,3 @@ class CallThread:
     def end(self) -> None:
         """Let the thread end after the calls before; safe to call twice."""
         self._calls.put(None)
-
-
-def copied(value: Any) -> Any:
-    """Copy dicts, lists, tuples and numpy arrays, with what is in them: the code of a row may
-    change them, and other rows have the same ones. Any other object stays the one it is."""
-    if type(value) is dict:
-        return {key: copied(each) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(copied, value))
-    return copy.deepcopy(value) if type(value).__module__ in ("collections", "numpy") else value
-
-
-def executed(value: Any, *, verl: bool) -> Executed:
-    """Convert a tool's return value to text for the model. A verl tool may return a plain string,
-    or `(ToolResponse, reward, metrics)` without the last items."""
-    if isinstance(value, Executed):  # of a tool of an MCP server
-        return value
-    reward = metrics = None
-    if verl and isinstance(value, tuple) and 1 <= len(value) <= 3:
-        value, reward, metrics = (*value, None, None)[:3]
-    response = all(hasattr(value, field) for field in ("text", "image", "video"))
-    if type(value).__module__.startswith("PIL.") or (response and (value.image or value.video)):
-        why = "it returned an image or a video, and only text can be shown to the model"
-        return Executed(error=why)
-    if verl and not (response or value is None or isinstance(value, str)):
-        kind = type(value).__name__
-        return Executed(error=f"it returned {kind}, not (ToolResponse, reward, metrics)")
-    text = _as_text(value.text if response else value)
-    reward = None if reward is None else float(reward)
-    try:
-        metrics = copied(metrics)  # the tool may keep counting in them
-    except RecursionError:
-        return Executed(error="its metrics contain themselves, or are nested too deeply")
-    return Executed(text, reward=reward, metrics=metrics)
-
-
-def _as_text(value: object) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        return str(value)

@@ -7,6 +7,7 @@ carried out. A session that was lost before a call is begun again for it.
 from __future__ import annotations
 
 import asyncio
+import base64
 import concurrent.futures
 import contextlib
 import json
@@ -26,9 +27,9 @@ from mcp_types import Tool as McpTool
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.loop_thread import LoopThread
 from _inf.tools.definition import checked_schema
-from _inf.tools.execution import Executed
 from _inf.tools.mcp_files import Address, McpEntry
 from _inf.tools.mcp_transport import CONNECT_SECONDS, LOST_WORDS, Transport
+from _inf.tools.results import Executed, image_part
 from _inf.types import JSON, Tool
 
 END_SECONDS = 10.0  # `mcp` closes a server's stdin, and sends signals after 2 and 4 seconds
@@ -176,15 +177,23 @@ def _last_line(log: IO[bytes]) -> str:
 
 def _executed(result: CallToolResult) -> Executed:
     """Convert a result of a call; its texts are joined by a space, as verl does."""
-    others = sorted({part.type for part in result.content} - {"text"})
+    others = sorted({part.type for part in result.content} - {"text", "image"})
     if others:
         kinds = " and ".join(others)
-        return Executed(error=f"it returned {kinds} content, and only text reaches the model")
-    text = " ".join(part.text for part in result.content)
+        return Executed(error=f"it returned {kinds} content, which no model is shown")
+    text = " ".join(part.text for part in result.content if part.type == "text")
     if not result.content and result.structured_content is not None:
         text = json.dumps(result.structured_content, ensure_ascii=False)
     if result.is_error:
         return Executed(error=text or "the server does not say why")
+    if any(part.type == "image" for part in result.content):
+        content = [
+            image_part(base64.b64decode(part.data))
+            if part.type == "image"
+            else {"type": "text", "text": part.text}
+            for part in result.content
+        ]
+        return Executed(text, content=content)
     return Executed(text)
 
 

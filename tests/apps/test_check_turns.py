@@ -19,7 +19,7 @@ from _inf.conversation.episode import Episode
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import rules_for
 from _inf.errors import InferenceError, PromptError
-from _inf.tools.execution import Executed
+from _inf.tools.results import Executed
 from _inf.turns import TurnOptions
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, ToolCall
 from tests.support.chat_templates import FAMILIES, Family, embedded_tokenizer, model_of

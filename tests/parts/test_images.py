@@ -22,6 +22,7 @@ from _inf.backends.hf.forward import Forward
 from _inf.backends.registry import read_config
 from _inf.config import load_config
 from _inf.parts import found
+from _inf.parts.images.prompt import image_parts
 from _inf.request.prompts import normalize
 from inf import ConfigError, InferenceEngine, InferenceError, PromptError
 from tests.support.tiny import tiny_model
@@ -212,7 +213,7 @@ def test_images_of_other_machines_are_fetched_if_the_config_says_so(engine, site
     def read(*sources: object) -> list[Image.Image]:
         asked = [{"type": "image_url", "image_url": {"url": source}} for source in sources]
         [prompt] = normalize(prompts([asked]), readers)
-        return list(prompt.images)
+        return [part["image"] for part in image_parts(prompt.messages)]
 
     for url in (f"{site}/a.png?secret", f"{site}/there".upper().replace("THERE", "there")):
         assert [each.tobytes() for each in read(url)] == [WIDE.tobytes()]
@@ -245,7 +246,6 @@ def test_keys_of_images_are_refused_where_nothing_reads_them():
 def test_what_takes_text_only_says_so(engine):
     [asked] = prompts(CONTENTS[:1])
     for call, says in (
-        (lambda: engine.generate([asked], tools=[len_of]), "prompt 0 has images"),
         (lambda: engine.generate([[{"role": "system", "content": asked[0]["content"]}]]), "only"),
         (lambda: engine.generate([[{"role": "user", "content": [image(WIDE), text("<image>")]}]]),
          "its text contains '<image>'"),

@@ -19,8 +19,9 @@ import pytest
 import yaml
 
 from _inf.errors import ToolError
-from _inf.tools.execution import Executed, execute
+from _inf.tools.execution import execute
 from _inf.tools.loading import close_tools, load_tools
+from _inf.tools.results import Executed
 from _inf.types import Tool
 from tests.support.mcp_servers import PROGRAM, free_port, http, noted, servers_of, stdio
 from tests.support.mcp_sessions import SessionServer
@@ -117,7 +118,7 @@ def test_tools_of_a_program_have_its_schema_and_text_from_one_process(shared):
     assert result(tools["calculator"], expression="12 * 7") == "84"
     assert result(tools["words"]) == "two texts"
     done = asyncio.run(run(tools["picture"]))
-    said = "it returned image content, and only text reaches the model"
+    said = "it returned an image, and only text can be shown to the model"
     assert (done.error, done.text) == (said, f"Error: picture failed: {said}")
     failed = asyncio.run(run(tools["calculator"], expression="1"))
     assert str(failed.error).startswith("Error executing tool calculator")

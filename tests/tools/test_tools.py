@@ -17,8 +17,9 @@ import pytest
 
 from _inf.errors import ToolError
 from _inf.tools.definition import as_tools
-from _inf.tools.execution import Executed, execute
+from _inf.tools.execution import execute
 from _inf.tools.json_schemas import argument_fault
+from _inf.tools.results import Executed
 from _inf.types import Tool
 
 PARAMETERS = {

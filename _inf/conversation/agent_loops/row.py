@@ -22,7 +22,7 @@ from _inf.conversation.agent_loops.sampling import loop_params
 from _inf.conversation.recorder import Recorder
 from _inf.errors import RequestFailure, error_text
 from _inf.runtime.loop_thread import LoopThread
-from _inf.tools.execution import copied
+from _inf.tools.results import copied
 from _inf.turns import Transcript
 from _inf.types import Prompt, RequestOutput, SamplingParams
 
@@ -40,7 +40,7 @@ class AskedLoop:
     template: Mapping[str, object]
     objects: LoopObjects
     thread: LoopThread
-    renders, adds = True, "agent loops render"
+    renders, adds, text_only = True, "agent loops render", True
 
     def row(self, prompt: Prompt, params: SamplingParams, recorder: Recorder) -> AgentRow:
         return AgentRow(self, prompt, params, recorder)

@@ -6,27 +6,46 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from _inf.parts.part import Added, Field, Part
+from _inf.parts.part import NOTHING, Added, Field, Part, Record
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from _inf.config import Config
     from _inf.config.sections import ImageBounds
-    from _inf.types import JSON, Message, Prompt, RequestOutput, SamplingParams
+    from _inf.types import (
+        JSON,
+        Message,
+        ModelInfo,
+        Prompt,
+        RequestOutput,
+        SamplingParams,
+        Tokenizer,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown(Record):
+    """The digests of all images of a row with turns."""
+
+    digests: tuple[str, ...]
+
+    def added(self) -> Added:
+        return Added({"images": list(self.digests)})
 
 
 @dataclasses.dataclass(frozen=True)
 class Images(Part):
-    """The images of one prompt. digests: the SHA-256 of each one's pixels. inputs: what the model's
-    processor makes of them, such as `pixel_values`. places: the first and last of each run of their
-    tokens in the prompt. tokens: how many ids the prompt has."""
+    """The images of one request. digests: the SHA-256 of each one's pixels. inputs: what the
+    model's processor makes of them, such as `pixel_values`. places: the first and last of each run
+    of their tokens in the request's ids. tokens: how many of these ids have inputs; those after
+    them are text."""
 
     reads = ("image", "image_url")
     row_fields = {
         "images": Field(
             "list[str]",
-            "the SHA-256 of the pixels of each image of the prompt, in order.",
+            "the SHA-256 of the pixels of each image of the row, in order.",
             in_rollouts=True,
         )
     }
@@ -53,8 +72,16 @@ class Images(Part):
             translation: Any = cls.on("sglang", object)
             translation.check(backend.rollout.model_config.hf_config, params)
 
+    def followed_by(self, later: Images, before: int, tokens: int) -> Images:
+        from _inf.parts.images.turns import joined
+
+        return joined(self, later, before, tokens)
+
+    def in_row(self) -> Shown:
+        return Shown(self.digests)
+
     def added(self, output: RequestOutput, prompt: Prompt) -> Added:
-        return Added({"images": list(self.digests)})
+        return NOTHING if output.of(Shown) else Shown(self.digests).added()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,4 +98,23 @@ class ImageReader:
     def prompt_of(self, messages: list[Message], index: int) -> Prompt:
         from _inf.parts.images.prompt import prompt_of
 
-        return prompt_of(messages, index, Images, self.bounds)
+        return prompt_of(messages, index, self)
+
+    def of_tool(self, content: Sequence[JSON], model: ModelInfo) -> list[JSON]:
+        from _inf.parts.images.turns import of_tool
+
+        return of_tool(content, model, self.bounds)
+
+    def tokenized(
+        self,
+        tokenizer: Tokenizer,
+        text: str,
+        messages: Sequence[Message],
+        where: str,
+        *,
+        first: bool,
+    ) -> tuple[list[int], Images]:
+        from _inf.parts.images.prompt import processed
+
+        ids, digests, places, inputs = processed(tokenizer, text, messages, where, first=first)
+        return ids, Images(digests, places, inputs, len(ids))

@@ -16,7 +16,7 @@ class Translation(translation.Translation[Images]):
 
     @classmethod
     def inputs(cls, part: Images, tokens: int) -> translation.Inputs:
-        """The processor's inputs; those with a value for each token say 0, text, for the answer."""
+        """The processor's inputs; those with a value for each token say 0, text, for later ones."""
         of_tokens = (1, part.tokens)
         return {
             name: pad(value, (0, tokens - part.tokens)) if value.shape == of_tokens else value

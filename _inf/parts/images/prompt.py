@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, PromptError, PromptTooLongError, error_text, shown
@@ -16,34 +16,27 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-    from _inf.config.sections import ImageBounds
-    from _inf.parts.part import Part
+    from _inf.parts.images import ImageReader
     from _inf.request.template import Template
-    from _inf.types import Limits
+    from _inf.types import Limits, Tokenizer
 
-    Places = Sequence[tuple[int, int]]
-    # Of digests, places, the model's inputs and the number of ids.
-    MakePart = Callable[[tuple[str, ...], Places, Mapping[str, Tensor], int], Part]
+
+READ = ("user", "tool")  # the roles whose messages may have images
 
 
 @dataclasses.dataclass(frozen=True)
 class ImagePrompt(Prompt):
     """Messages with images, which are not yet token ids."""
 
-    images: tuple[Image, ...] = ()
-    part: MakePart | None = None  # of its row
-
-    def check_turns(self) -> None:
-        raise PromptError(
-            f"prompt {self.index} has images, and its call has tools or turns, which take text "
-            "only; leave out one of the two (tools=[] leaves out the config's)."
-        )
+    reader: ImageReader | None = None
 
     def rendered(self, template: Template | None, limits: Limits) -> Prompt:
         assert template is not None  # a backend without a tokenizer reads no images
         messages = self.messages or []
         text = template.text(messages, self.index)
-        ids, inputs = _processed(template.tokenizer, text, self)
+        where = f"prompt {self.index}"
+        assert self.reader is not None
+        ids, part = self.reader.tokenized(template.tokenizer, text, messages, where, first=True)
         template.check_shown(messages, text, self.index)
         if len(ids) > limits.prompt:
             raise PromptTooLongError(
@@ -51,29 +44,18 @@ class ImagePrompt(Prompt):
                 f"{limits.prompt} (rollout.prompt_length); raise it, or make the images smaller. "
                 "Prompts with images are not cut."
             )
-        assert self.part is not None
-        places = tuple(_runs(ids, processor_of(template.tokenizer.name_or_path)))
-        part = self.part(tuple(map(digest, self.images)), places, inputs, len(ids))
         return Prompt(ids, 0, messages, index=self.index, parts=(part,))
 
 
-def prompt_of(
-    messages: list[Message],
-    index: int,
-    part: MakePart,
-    bounds: ImageBounds,
-) -> ImagePrompt:
+def prompt_of(messages: list[Message], index: int, reader: ImageReader) -> ImagePrompt:
     """The prompt of messages whose images are sources; they are opened in their place."""
-    found: list[JSON] = []
     for position, message in enumerate(messages):
-        if isinstance(message["content"], list):
-            own = [part for part in message["content"] if part["type"] == "image"]
-            if own and message["role"] != "user":
-                raise PromptError(
-                    f"prompt {index}, message {position}: a message of {message['role']} has an "
-                    "image; only those of a user may."
-                )
-            found += own
+        if message["role"] not in READ and image_parts([message]):
+            raise PromptError(
+                f"prompt {index}, message {position}: a message of {message['role']} has an "
+                "image; only those of a user or a tool may."
+            )
+    found, bounds = image_parts(messages), reader.bounds
     if len(found) > bounds.max_per_prompt:  # before one of them is decoded
         raise PromptError(
             f"prompt {index} has {len(found)} images, more than {bounds.max_per_prompt} "
@@ -81,48 +63,74 @@ def prompt_of(
         )
     for one in found:
         one["image"] = one["image"].opened(bounds)
-    images = tuple(one["image"] for one in found)
-    return ImagePrompt([], messages=messages, index=index, images=images, part=part)
+    return ImagePrompt([], messages=messages, index=index, reader=reader)
 
 
-def _processed(tokenizer: Any, text: str, prompt: ImagePrompt) -> tuple[list[int], dict[str, Any]]:
-    """Return the ids and the model's other inputs. Special tokens are added as by Transformers'
+def image_parts(messages: Sequence[Message]) -> list[JSON]:
+    """The parts of messages that are images, in order."""
+    contents = (message["content"] for message in messages if isinstance(message["content"], list))
+    return [part for content in contents for part in content if part["type"] == "image"]
+
+
+def processed(
+    tokenizer: Tokenizer, text: str, messages: Sequence[Message], where: str, *, first: bool
+) -> tuple[list[int], tuple[str, ...], Sequence[tuple[int, int]], Mapping[str, Tensor]]:
+    """Return the ids of a text that shows these messages, and of their images the digests, the
+    places and the model's inputs. Special tokens are added where a row begins, as by Transformers'
     `apply_chat_template` (4.57 and 5.24, `processing_utils.py`): unless the text begins with BOS.
     """
     processor = processor_of(tokenizer.name_or_path)
-    _check_texts(processor, prompt)
+    images: list[Image] = [part["image"] for part in image_parts(messages)]
+    _check_texts(processor, messages, where)
+    _check_marks(processor, text, len(images), where)
     bos = tokenizer.bos_token
-    special = bos is None or not text.startswith(bos)
+    special = first and (bos is None or not text.startswith(bos))
     try:
         inputs = dict(
             processor(
                 text=[text],
-                images=[list(prompt.images)],
+                images=[images],
                 return_tensors="pt",
                 add_special_tokens=special,
             )
         )
     except Exception as failure:  # each processor has its own
         raise PromptError(
-            f"prompt {prompt.index}: the model's processor refused its {len(prompt.images)} images "
+            f"{where}: the model's processor refused its {len(images)} images "
             f"({error_text(failure)})."
         ) from failure
     ids: list[int] = inputs.pop("input_ids")[0].tolist()
     del inputs["attention_mask"]
-    return ids, inputs
+    return ids, tuple(map(digest, images)), tuple(_runs(ids, processor)), inputs
 
 
-def _check_texts(processor: Any, prompt: ImagePrompt) -> None:
-    """Refuse texts with a mark that stands for an image: there would be more marks than images."""
+def _marks(processor: object) -> list[str]:
+    """The texts that stand for an image."""
     marks = [vars(processor).get(name) for name in ("image_token", "boi_token")]
-    for position, message in enumerate(prompt.messages or ()):
+    return [mark for mark in marks if isinstance(mark, str)]
+
+
+def _check_texts(processor: object, messages: Sequence[Message], where: str) -> None:
+    """Refuse texts with a mark that stands for an image: there would be more marks than images."""
+    for position, message in enumerate(messages):
         for text in texts_of(message):
-            for mark in marks:
-                if isinstance(mark, str) and mark in text:
+            for mark in _marks(processor):
+                if mark in text:
                     raise PromptError(
-                        f"prompt {prompt.index}, message {position}: its text contains "
-                        f"{shown(mark)}, which stands for an image; leave it out."
+                        f"{where}, message {position}: its text contains {shown(mark)}, which "
+                        "stands for an image; leave it out."
                     )
+
+
+def _check_marks(processor: object, text: str, images: int, where: str) -> None:
+    """Refuse a text in which a template does not show all images."""
+    if marks := _marks(processor):
+        count = max(text.count(mark) for mark in marks)
+        if count != images:
+            raise PromptError(
+                f"{where}: the model's chat template shows {count} of its {images} images; give "
+                "another chat_template."
+            )
 
 
 @functools.lru_cache(maxsize=4)
@@ -146,7 +154,7 @@ def processor_of(folder: str) -> Any:
     return processor
 
 
-def _runs(ids: list[int], processor: Any) -> list[tuple[int, int]]:
+def _runs(ids: list[int], processor: object) -> list[tuple[int, int]]:
     """The first and the last place of each run of an image's tokens."""
     image = getattr(processor, "image_token_id", None)  # a few have other names for it
     runs, place = [], 0
