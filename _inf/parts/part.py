@@ -80,11 +80,12 @@ class Record:
 class Added:
     """What a part adds to a row of `generate`. fields: attributes of the row, lists of the output
     and columns of files. metadata: attributes too, and in the row's metadata. unsampled: the places
-    of ids that the model did not sample."""
+    of ids that the model did not sample. again: what the row's prompt asks for if it goes on."""
 
     fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
     metadata: Mapping[str, object] = dataclasses.field(default_factory=dict)
     unsampled: Sequence[int] = ()
+    again: Part | None = None
 
 
 @dataclasses.dataclass(frozen=True)

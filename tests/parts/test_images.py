@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import http.server
 import importlib.util
 import io
@@ -24,7 +23,15 @@ from _inf.config import load_config
 from _inf.parts import found
 from _inf.parts.images.prompt import image_parts
 from _inf.request.prompts import normalize
-from inf import ConfigError, InferenceEngine, InferenceError, PromptError
+from inf import (
+    ConfigError,
+    InferenceEngine,
+    InferenceError,
+    PromptError,
+    load_rollouts,
+    save_rollouts,
+)
+from tests.engine.lifecycle.test_continued_rows import aborted, assert_same
 from tests.support.tiny import tiny_model
 from tests.support.vision import KINDS, Reference, picture, vision_model
 
@@ -256,11 +263,22 @@ def test_what_takes_text_only_says_so(engine):
             call()
 
 
-def test_row_with_images_is_not_continued(engine):
-    [row] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
-    ended = dataclasses.replace(row, finish_reason="abort")
-    with pytest.raises(PromptError, match="a row with images, which it does not keep"):
-        engine.generate([ended])
+def check_continued(engine: InferenceEngine, folder: Path) -> None:
+    """Of a greedy row and a sampled one."""
+    asked = {"temperature": [0, 1.0], "seed": 3, "max_tokens": 60, "ignore_eos": True}
+    expected = engine.generate(prompts(CONTENTS[:2]), progress=False, **asked)
+    rows = aborted(engine, lambda: engine.generate(prompts(CONTENTS[:2]), progress=False, **asked))
+    for row, other in zip(engine.generate([*rows], **asked), expected, strict=True):
+        assert_same(row, other)
+        assert row.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+        assert row.images == other.images
+    save_rollouts(rows, folder / "rows.jsonl", engine.tokenizer)
+    with pytest.raises(PromptError, match="a row with images, which only a row of one"):
+        engine.generate(load_rollouts(folder / "rows.jsonl"))
+
+
+def test_rows_with_images_are_continued_as_if_nothing_had_ended_them(engine, tmp_path):
+    check_continued(engine, tmp_path)
 
 
 @pytest.mark.verl

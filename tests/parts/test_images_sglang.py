@@ -10,7 +10,16 @@ import torch
 from PIL import Image
 
 from inf import ConfigError, InferenceEngine, PromptError
-from tests.parts.test_images import CONTENTS, GREEDY, ROLLOUT, WIDE, image, prompts, text
+from tests.parts.test_images import (
+    CONTENTS,
+    GREEDY,
+    ROLLOUT,
+    WIDE,
+    check_continued,
+    image,
+    prompts,
+    text,
+)
 from tests.support.vision import Reference, vision_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl]
@@ -81,6 +90,10 @@ def test_image_token_that_was_sampled_is_no_image(engine, reference):
     engine.update_weights(reference.model.state_dict(), running="keep")
     after = [*first.token_ids, *(token for chunk in chunks for token in chunk.token_ids)]
     assert after == before.token_ids
+
+
+def test_rows_are_continued_as_if_nothing_had_ended_them(engine, tmp_path):
+    check_continued(engine, tmp_path)
 
 
 def test_scores_of_prompts_with_images_are_refused(engine):

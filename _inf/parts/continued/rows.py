@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.errors import PromptError, shown
 from _inf.parts.kept import beyond_text
 from _inf.turns import Transcript
 from _inf.types import Message, Prompt, RequestOutput
+
+if TYPE_CHECKING:
+    from _inf.parts.part import Part
 
 OF_ROWS = ("prompt_token_ids", "weight_versions", "finish_reason")
 
@@ -69,10 +72,22 @@ def continued_row(row: Any, index: int) -> RowPrompt:
         list(row.prompt_token_ids),
         messages=messages,
         index=index,
+        parts=_content(row, where),
         so_far=so_far,
         seed=row.seed,
         adapter=row.adapter,
     )
+
+
+def _content(row: Any, where: str) -> tuple[Part, ...]:
+    """What the row's prompt has besides text, which no file keeps."""
+    kept = tuple(each.again for each in getattr(row, "parts", ()) if each.again is not None)
+    if not kept and (_images(row) or beyond_text(row.messages or ())):
+        raise PromptError(
+            f"{where} with images, which only a row of one answer has after pause('abort'), and no "
+            "file; send its prompt again."
+        )
+    return kept
 
 
 def _first_messages(transcript: Transcript | None) -> list[Message] | None:
@@ -94,8 +109,6 @@ def _response(row: Any) -> tuple[list[int], list[int], list[float] | None]:
 
 def _transcript(row: Any, where: str) -> Transcript | None:
     """The row's conversation; None if it is one answer. Refuses rows that cannot go on."""
-    if _images(row) or beyond_text(row.messages or ()):
-        raise PromptError(f"{where} with images, which it does not keep; send its prompt again.")
     if hasattr(row, "transcript"):  # generate's
         transcript: Transcript | None = row.transcript
         failed = row.error

@@ -81,7 +81,11 @@ class Images(Part):
         return Shown(self.digests)
 
     def added(self, output: RequestOutput, prompt: Prompt) -> Added:
-        return NOTHING if output.of(Shown) else Shown(self.digests).added()
+        if output.of(Shown):
+            return NOTHING
+        ended = output.finish_reason == "abort" and output.transcript is None
+        again = self if ended else None  # its inputs are large
+        return dataclasses.replace(Shown(self.digests).added(), again=again)
 
 
 @dataclasses.dataclass(frozen=True)
