@@ -20,11 +20,8 @@ import torch
 from PIL import Image
 
 import inf
-from _inf.parts.images import Images
-from _inf.parts.images.recorded import with_text_after
 from _inf.runtime.extras import has_verl
 from _inf.turns import Transcript
-from _inf.types import Prompt
 from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.json_lines import read, write
 from tests.support.serve_clients import CHAT, MESSAGES, RESPONSES, Http
@@ -321,6 +318,36 @@ def test_chat_with_images_shows_tools_and_counts_its_tokens(engine, http):
     assert len(scored) == plain.prompt_tokens
 
 
+@pytest.mark.parametrize("route", SAID)
+def test_result_of_a_clients_tool_may_be_an_image(engine, http, route):
+    """Of a chat, in its three forms."""
+    [seen] = asked(route, data_url(WIDE)).popitem()[1]
+    call = {"name": "look", "arguments": "{}"}
+    said = {"role": "assistant", "content": "", "tool_calls": [
+        {"id": "call00000", "type": "function", "function": call}]}  # fmt: skip
+    result = {"role": "tool", "tool_call_id": "call00000", "content": user(image(WIDE), "What?")}
+    result["content"] = result["content"]["content"]
+    talk = [user("Look."), said, result]
+    [wanted] = engine.generate([talk], temperature=0, max_tokens=8)
+    if route == MESSAGES:
+        use = {"type": "tool_use", "id": "call00000", "name": "look", "input": {}}
+        given = {"type": "tool_result", "tool_use_id": "call00000", "content": seen["content"]}
+        sent: list[Any] = [{"role": "user", "content": "Look."}]
+        sent += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [given]}]
+        body: dict[str, Any] = {"messages": sent, "max_tokens": 8}
+    elif route == RESPONSES:
+        use = {"type": "function_call", "call_id": "call00000", **call}
+        given = {"type": "function_call_output", "call_id": "call00000", "output": seen["content"]}
+        body = {"input": [{"role": "user", "content": "Look."}, use, given], "max_output_tokens": 8}
+    else:
+        given = {**result, "content": seen["content"]}
+        body = {"messages": [user("Look."), said, given], "max_tokens": 8}
+    answer = http.post(route, **body, temperature=0)
+    assert SAID[route][0](answer) == wanted.completion
+    usage = answer["usage"]
+    assert usage.get("prompt_tokens", usage.get("input_tokens")) == wanted.prompt_tokens
+
+
 @pytest.mark.parametrize(
     ("route", "url", "says"),
     [
@@ -391,11 +418,3 @@ def test_session_continues_after_an_image_and_its_traces_have_digests(engine, ht
     if has_verl():
         with pytest.raises(ConfigError, match="it has images, whose pixels are not kept"):
             engine.trainer_batch([first])
-
-
-def test_input_with_a_value_for_each_token_is_0_for_text_after_it():
-    kinds, pixels = torch.tensor([[0, 1, 1, 0]]), torch.ones(1, 3)
-    part = Images(("a",), inputs={"kinds": kinds, "pixels": pixels})
-    [part] = with_text_after(Prompt([5, 9, 9, 6], parts=(part,)), [5, 9, 9, 6, 7, 9]).parts
-    assert part.inputs["kinds"].tolist() == [[0, 1, 1, 0, 0, 0]]
-    assert part.inputs["pixels"] is pixels

@@ -14,7 +14,6 @@ from _inf.apps.rendered_call import RenderedCall, is_chat, rendered_call
 from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
 from _inf.parts.images.clients import with_opened_images
-from _inf.parts.images.recorded import with_text_after
 from _inf.request.prompts import Form, LaterTurn
 from _inf.request.tool_template import ToolTemplate
 from _inf.types import JSON, Message, Prompt
@@ -74,7 +73,7 @@ def served_call(
             if rendered.token_ids != start.ids[: len(rendered.token_ids)]:
                 starts[:] = [dataclasses.replace(start, ids=None, answer=None)]
                 return forms
-            return [with_text_after(rendered, start.ids)]
+            return [dataclasses.replace(rendered, token_ids=start.ids)]
         return [LaterTurn(start.ids)]
 
     call = rendered_call(

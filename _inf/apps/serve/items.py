@@ -46,7 +46,7 @@ class ImagePart(RequestBody):
         return {"type": "image_url", "image_url": {"url": self.image_url}}
 
 
-Texts = Annotated[list[Part], AsParts]
+Content = Annotated[list[Annotated[Part | ImagePart, Field(discriminator="type")]], AsParts]
 
 
 class _Item(RequestBody):
@@ -56,18 +56,14 @@ class _Item(RequestBody):
 class MessageItem(_Item):
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
-    content: Annotated[list[Annotated[Part | ImagePart, Field(discriminator="type")]], AsParts]
+    content: Content
 
-    @property
-    def said(self) -> str | list[JSON]:
-        """Its content in a chat."""
-        texts = [part for part in self.content if isinstance(part, Part)]
-        if len(texts) == len(self.content):
-            return _text(texts, "" if self.role == "assistant" else BETWEEN_TEXTS)
-        if self.role != "user":
+    @model_validator(mode="after")
+    def _refuse_images_of_others(self) -> MessageItem:
+        if self.role != "user" and any(isinstance(part, ImagePart) for part in self.content):
             reason = f"a message of {self.role} has an image; only those of a user may"
-            raise ConfigError.of("input", reason)
-        return [part.part for part in self.content]
+            raise ConfigError.of("content", reason)
+        return self
 
 
 class ReasoningItem(_Item):
@@ -108,7 +104,7 @@ class ResultItem(_Item):
     without_effect = {"id", "status", "name"}
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
-    output: Texts
+    output: Content
 
 
 Item = Annotated[
@@ -150,16 +146,22 @@ def _text(parts: Sequence[Part], between: str = "") -> str:
     return between.join(part.text for part in parts)
 
 
+def _said(parts: Sequence[Part | ImagePart], between: str) -> str | list[JSON]:
+    """The content of a message in a chat."""
+    texts = [part for part in parts if isinstance(part, Part)]
+    return _text(texts, between) if len(texts) == len(parts) else [part.part for part in parts]
+
+
 def _message(item: Item) -> JSON:
     match item:
         case MessageItem(role="assistant"):
-            return {"role": "assistant", "content": item.said}
+            return {"role": "assistant", "content": _said(item.content, "")}
         case MessageItem():  # few templates know developers
             role = "system" if item.role == "developer" else item.role
-            return {"role": role, "content": item.said}
+            return {"role": role, "content": _said(item.content, BETWEEN_TEXTS)}
         case ResultItem():
             about = {"role": "tool", "tool_call_id": item.call_id}
-            return {**about, "content": _text(item.output, BETWEEN_TEXTS)}
+            return {**about, "content": _said(item.output, BETWEEN_TEXTS)}
         case ReasoningItem():
             thought = {"reasoning_content": item.thought} if item.thought else {}
             return {"role": "assistant", "content": "", **thought}

@@ -66,12 +66,13 @@ class ToolUseBlock(Block):
 
 
 Texts = Annotated[list[TextBlock], AsParts]
+Content = Annotated[list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]], AsParts]
 
 
 class ToolResultBlock(Block):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Texts = Field(default_factory=list)
+    content: Content = Field(default_factory=list)
     is_error: bool = False
 
 
@@ -126,9 +127,11 @@ def _said(blocks: Sequence[TextBlock | ImageBlock]) -> str | list[JSON]:
     return joined(texts) if len(texts) == len(blocks) else [block.part for block in blocks]
 
 
-def _result(block: ToolResultBlock) -> str:
+def _result(block: ToolResultBlock) -> str | list[JSON]:
     """Chats have no field for a failure: the text says it."""
-    text = joined(block.content)
+    text = _said(block.content)
+    if not isinstance(text, str):
+        return [*([{"type": "text", "text": f"{FAILED}: "}] if block.is_error else []), *text]
     says_so = not block.is_error or text.startswith(FAILED)
     return text if says_so else f"{FAILED}: {text}"
 
