@@ -372,14 +372,15 @@ class InferenceEngine:
         params = with_sampling_params("rollout_batch()", sampling_params, params)
         check_supported(self._backend, {"rollout_batch()": True})
         require_verl("rollout_batch()")
-        from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch
+        from _inf.response import trainer_batch as batches
 
         call = self._prepare(prompts, params)
-        check_batch(call.prompts, call.sampling, self.config.rollout.response_length)
-        columns = given_columns(uid, extra, len(call.prompts))
+        batches.check_batch(call.prompts, call.sampling, self.config.rollout.response_length)
+        columns = batches.given_columns(uid, extra, len(call.prompts))
         output = self._roll_out(call, CancelToken())
         pad, widths = self.tokenizer.pad_token_id, self.config.rollout.widths
-        return trainer_batch(output, pad, widths, columns)
+        batch = batches.trainer_batch(output, pad, widths, columns)
+        return batches.with_parts(batch, output.rows, call.prompts, self.tokenizer)
 
     def trainer_batch(
         self,

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.types import Message, ToolCall
+
+if TYPE_CHECKING:
+    from _inf.parts.part import Part
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Transcript:
     the conversation or kept calls from running; None if the model ended it. agent_loop: its name,
     if one ran; unsampled: positions where its mask is wrong; extra_fields: as in its output.
     prompt_ids: those that its answers follow; it may have rendered its prompt itself.
-    environment: that of a row which `pause` ended, as `environments.Kept`.
+    environment: that of a row which `pause` ended, as `environments.Kept`. parts: what all of its
+    content asks of parts.
     """
 
     messages: list[Message] | None = None
@@ -60,6 +64,7 @@ class Transcript:
     extra_fields: Mapping[str, object] = field(default_factory=dict)
     environment: Any = None
     prompt_ids: list[int] = field(default_factory=list)
+    parts: Sequence[Part] = ()
 
     @property
     def answer_ids(self) -> list[int]:

@@ -64,6 +64,7 @@ class Episode:
         self.unfinished: RequestOutput | None = None  # an answer that the next request continues
         self.environment: Any = None  # of a row that `pause` ended, for the one that continues it
         self._params = without_first_part(params)  # of each turn
+        self._of_prompt = params.parts  # what its prompt asks for
         self._limit = "max_tokens"  # the one that bounds the request under way
 
     def add_tools(self, tools: Iterable[Tool]) -> None:
@@ -93,6 +94,7 @@ class Episode:
         if (template := self.rules.template) is not None and self._stale:
             self.prompt_ids, part = prompt_ids(self.rules, template, self.messages)
             self._params = with_part(self._params, part)
+            self._of_prompt = self._params.parts
 
     @property
     def _turns(self) -> int:
@@ -262,6 +264,7 @@ class Episode:
             logprobs=[logprobs.get(place, 0.0) for place in range(len(self.ids))],
             answers=self.recorder.places(self.prompt_ids, self.ids),
             reward_scores=reward_scores,
+            parts=self._params.parts,
         )
         row = self.recorder.row(self.prompt_ids, ended, transcript)
         parts = tuple(left for part in self._params.parts if (left := part.in_row()) is not None)
@@ -279,7 +282,7 @@ class Episode:
 
     def aborted(self, limit: str | None, error: str) -> RequestOutput:
         """Return the aborted row: its ids are dropped, its messages stay."""
-        transcript = self._transcript(limit=limit, num_turns=0)
+        transcript = self._transcript(limit=limit, num_turns=0, parts=self._of_prompt)
         row = self.recorder.aborted(self.prompt_ids, transcript, error)
         return dataclasses.replace(row, text="" if self.rules.template is None else None)
 

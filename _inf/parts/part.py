@@ -19,6 +19,7 @@ from _inf.request.keyword import Keyword
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+    from verl import DataProto
 
     from _inf.config import Config
     from _inf.types import (
@@ -190,6 +191,12 @@ class Part:
     def in_chunk(self, output: RequestOutput, new: slice) -> dict[str, Any]:
         """The fields of a stream's chunk with these tokens of the answer."""
         return {}
+
+    @classmethod
+    def add_to_batch(
+        cls, batch: DataProto, asked: Sequence[Self | None], tokenizer: Tokenizer
+    ) -> None:
+        """Add its columns to a trainer's batch. asked: of the prompt of each row."""
 
     def check_samples(self, n: int) -> None:
         """Refuse so many samples of a prompt."""

@@ -10,11 +10,14 @@ from _inf.errors import ConfigError, PromptError, shown
 from _inf.request.prompts import object_array
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
-from _inf.types import Prompt, as_list
+from _inf.response.row import GenerationRow
+from _inf.types import Prompt, Tokenizer, as_list
 
 if TYPE_CHECKING:
     import torch
     from verl import DataProto
+
+    from _inf.parts.part import Part
 
 OTHER_LOGPROBS = (
     "with these parameters the server computes its log probs from other logits; use temperature 1 "
@@ -36,13 +39,6 @@ def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: 
         raise PromptError("prompts: none; a batch has at least one row.")
     if "on_error" in sampling.asked:
         raise ConfigError.of("on_error", "a batch needs all of its prompts; leave it out.")
-    for prompt in prompts:
-        if prompt.parts:
-            raise PromptError(
-                f"prompt {prompt.index} has content besides text, for which a batch has no columns "
-                "yet; use generate().",
-                index=prompt.index,
-            )
     if why := sampling.same_samples:
         raise ConfigError(why)
     for index, params in enumerate(sampling.params):
@@ -124,6 +120,21 @@ def trainer_batch(
     repeated = {name: values.repeat(n, axis=0) for name, values in given.items()}
     prompts = [row.prompt_token_ids or [] for row in rows]
     return data_proto(prompts, [row.response for row in rows], pad, widths, {**repeated, **columns})
+
+
+def with_parts(
+    batch: DataProto, rows: Sequence[GenerationRow], prompts: Sequence[Prompt], tokenizer: Tokenizer
+) -> DataProto:
+    """The batch with the columns of what the content of its rows asks of parts."""
+    n = len(rows) // len(prompts)
+    asked: list[Sequence[Part]] = []
+    for number, row in enumerate(rows):
+        own = prompts[number // n] if row.transcript is None else row.transcript
+        asked.append(own.parts)
+    for kind in dict.fromkeys(type(part) for parts in asked for part in parts):
+        found = ([part for part in parts if isinstance(part, kind)] for parts in asked)
+        kind.add_to_batch(batch, [next(iter(own), None) for own in found], tokenizer)
+    return batch
 
 
 def data_proto(

@@ -26,7 +26,7 @@ def upstream():
     return corrected_rollout
 
 
-@pytest.mark.parametrize("name", ["tools_kwargs", "interaction_kwargs", "multi_modal_data"])
+@pytest.mark.parametrize("name", ["tools_kwargs", "interaction_kwargs"])
 @pytest.mark.parametrize("value", [np.zeros(1), [0], {"a": 1}], ids=repr)
 def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(upstream, name, value):
     empty = [None, {}, [], np.array([])]

@@ -281,12 +281,6 @@ def test_rows_with_images_are_continued_as_if_nothing_had_ended_them(engine, tmp
     check_continued(engine, tmp_path)
 
 
-@pytest.mark.verl
-def test_batch_for_a_trainer_takes_text_only(engine):
-    with pytest.raises(PromptError, match="prompt 1 has content besides text"):
-        engine.rollout_batch(["Hello", *prompts(CONTENTS[:1])])
-
-
 def len_of(words: str) -> int:
     """The length of words.
 

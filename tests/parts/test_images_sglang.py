@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +12,12 @@ import torch
 from PIL import Image
 
 from inf import ConfigError, InferenceEngine, PromptError
+from tests.parts.test_image_turns import ASKED, STOPS, always_calls, with_turns, zoom
 from tests.parts.test_images import (
     CONTENTS,
     GREEDY,
     ROLLOUT,
+    TALL,
     WIDE,
     check_continued,
     image,
@@ -24,9 +28,11 @@ from tests.support.vision import Reference, vision_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl]
 
+OWN = {"name": "sglang", "response_length": 380}
+
 
 def engine_of(kind: str) -> InferenceEngine:
-    return InferenceEngine(model_path=str(vision_model(kind)), rollout=ROLLOUT | {"name": "sglang"})
+    return InferenceEngine(model_path=str(vision_model(kind)), rollout=ROLLOUT | OWN)
 
 
 def check(row: Any, reference: Reference, content: list[dict[str, Any]]) -> None:
@@ -111,6 +117,98 @@ def test_penalty_counts_the_tokens_of_the_prompt(engine):
         [expected] = other.generate(prompts(CONTENTS[:1]), repetition_penalty=1.3, **GREEDY)
     assert row.token_ids == expected.token_ids
     assert row.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+
+
+def check_actor(batch: Any, model: Any) -> None:
+    """verl's actor calls its model so (0.6.1, `workers/actor/dp_actor.py`)."""
+    from verl.utils.model import extract_multi_modal_inputs
+
+    answers = batch.batch["responses"].shape[1]
+    for row in range(len(batch)):
+        own = batch[[row]]
+        inputs = extract_multi_modal_inputs(own.non_tensor_batch["multi_modal_inputs"])
+        with torch.no_grad():
+            logits = model(
+                own.batch["input_ids"],
+                attention_mask=own.batch["attention_mask"],
+                position_ids=own.batch["position_ids"].transpose(0, 1),
+                **inputs,
+            ).logits[:, -answers - 1 : -1]
+        ids, mask = own.batch["responses"], own.batch["response_mask"].bool()
+        computed = logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
+        assert torch.allclose(computed[mask], own.batch["rollout_log_probs"][mask], atol=1e-5)
+
+
+def test_batch_for_a_trainer_gives_the_actor_its_log_probs(engine, reference):
+    batch = engine.rollout_batch(prompts(CONTENTS), n=2, seed=3, max_tokens=12)
+    assert batch.batch["position_ids"].shape == (8, 4, 512 + 380)
+    has = [bool(inputs) for inputs in batch.non_tensor_batch["multi_modal_inputs"]]
+    assert has == [True] * 4 + [False] * 2 + [True] * 2
+    check_actor(batch, reference.model)
+
+
+def test_batch_with_images_of_tools_gives_the_actor_its_log_probs(engine, reference, monkeypatch):
+    always_calls(monkeypatch)
+    with_turns(engine, monkeypatch, max_assistant_turns=3)
+    batch = engine.rollout_batch(ASKED, tools=[zoom], stop_token_ids=STOPS, max_tokens=60, seed=2)
+    grids = [inputs["image_grid_thw"] for inputs in batch.non_tensor_batch["multi_modal_inputs"]]
+    assert [len(grid) for grid in grids] == [7, 6]
+    check_actor(batch, reference.model)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_batch_of_verls_dataset_is_answered(engine, reference, tmp_path, monkeypatch, made):
+    """made: whether the dataset keeps what the processor made, and the trainer passes it on."""
+    import datasets
+
+    # Imported by verl (`utils/dataset/vision_utils.py`) for videos and undecoded images alone.
+    unused = SimpleNamespace(fetch_image=None, fetch_video=None)
+    monkeypatch.setitem(sys.modules, "qwen_vl_utils", unused)
+    from omegaconf import OmegaConf
+    from verl import DataProto
+    from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+
+    asked = "Compare <image> with <image>"
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": asked}],
+            "images": [WIDE, TALL],
+            "data_source": "own",
+        },
+        {"prompt": [{"role": "user", "content": "Words."}], "images": [], "data_source": "own"},
+    ]
+    file = tmp_path / "rows.parquet"
+    table = datasets.Dataset.from_list(rows)
+    table.cast_column("images", datasets.List(datasets.Image())).to_parquet(file)
+    settings = {"max_prompt_length": 128, "filter_overlong_prompts": False}
+    dataset = RLHFDataset(
+        str(file),
+        engine.tokenizer,
+        OmegaConf.create(settings | {"return_multi_modal_inputs": made}),
+        reference.processor,
+    )
+    batch = DataProto.from_single_dict(collate_fn([dataset[0], dataset[1]]))
+    batch.meta_info = {"do_sample": False, "eos_token_id": engine.tokenizer.eos_token_id}
+    answer = engine.rollout.generate_sequences(batch)
+    contents = [[text("Compare "), image(WIDE), text(" with "), image(TALL)], [text("Words.")]]
+    for row, content in enumerate(contents):
+        mask = answer.batch["response_mask"][row].bool()
+        ids = answer.batch["responses"][row][mask].tolist()
+        assert ids == reference.answer(content, len(ids))[1]
+
+
+def test_batch_with_images_that_its_ids_do_not_show_is_refused(engine):
+    from verl import DataProto
+
+    batch = DataProto.from_dict(
+        {name: torch.ones(1, 4, dtype=torch.int64) for name in ("input_ids", "attention_mask")},
+        {"multi_modal_data": [{"image": [WIDE]}]},
+    )
+    with pytest.raises(ConfigError, match="0 tokens of images, and its images have 12"):
+        engine.rollout.generate_sequences(batch)
+    batch.non_tensor_batch["multi_modal_data"][0] = {"video": []}
+    with pytest.raises(ConfigError, match=r"multi_modal_data'\]\[0\]: \['video'\]"):
+        engine.rollout.generate_sequences(batch)
 
 
 def test_new_weights_encode_images_again(engine, reference):

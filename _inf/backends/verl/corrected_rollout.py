@@ -102,9 +102,14 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
 
         Returns verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected,
         `response_mask` added, and in `non_tensor_batch["rows"]` the engine's answers. Raises
-        `ConfigError` for a column that asks for more than one turn.
+        `ConfigError` for a column that asks for more than one turn. A row's
+        images are in `multi_modal_data`, and in `multi_modal_inputs` if a processor has read them.
         """
         check_one_turn(prompts)
+        if "multi_modal_data" in prompts.non_tensor_batch:
+            from _inf.parts.images.raw_batches import with_inputs
+
+            with_inputs(prompts, self.model_config.hf_config, self.model_config.local_path)
         meta = prompts.meta_info
         if not (self.config.do_sample or "do_sample" in meta or meta.get("validate")):
             kwargs = {**GREEDY, **kwargs}

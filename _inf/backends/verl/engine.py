@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import functools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,15 +123,22 @@ class Engine(sglang_rollout.AsyncEngine):
         *args: object,
         input_ids: Any = None,
         sampling_params: Any = None,
+        image_data: Sequence[list[object] | None] | None = None,
         **kwargs: object,
     ) -> object:
         """Send one request per row, so that each row has its own parameters and can be aborted."""
         call = current_call.get(None)
         if call is None:
             return await super().async_generate(
-                *args, input_ids=input_ids, sampling_params=sampling_params, **kwargs
+                *args,
+                input_ids=input_ids,
+                sampling_params=sampling_params,
+                image_data=image_data,
+                **kwargs,
             )
         per_row = call.sampling_params or [sampling_params] * len(input_ids)
+        if image_data is not None and any(image_data):
+            per_row = [*map(_with_images, per_row, image_data)]
         states, tokens = self.tokenizer_manager.rid_to_state, [0] * len(input_ids)
 
         async def answered(row: int, ids: list[int], params: dict[str, Any]) -> Answer:
@@ -248,6 +255,10 @@ class Engine(sglang_rollout.AsyncEngine):
         if self.free_cache:
             states = self.tokenizer_manager.rid_to_state
             await self.prefix_cache.empty(others=lambda: bool(states.keys() - self._abandoned))
+
+
+def _with_images(params: dict[str, Any], images: list[object] | None) -> dict[str, Any]:
+    return {**params, "image_data": images} if images else params
 
 
 def _last_heartbeat(manager: TokenizerManager, log: Path) -> object:

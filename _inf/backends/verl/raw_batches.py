@@ -11,7 +11,7 @@ from _inf.request.prompts import object_array
 from _inf.types import RequestOutput
 
 INSTEAD = "for tools and interactions use the engine's generate() or rollout_batch()."
-NOT_ONE_TURN = ("tools_kwargs", "interaction_kwargs", "multi_modal_data")
+NOT_ONE_TURN = ("tools_kwargs", "interaction_kwargs")
 
 
 def check_one_turn(prompts: DataProto) -> None:
@@ -21,7 +21,7 @@ def check_one_turn(prompts: DataProto) -> None:
             if value is not None and not is_empty(value):
                 raise ConfigError(
                     f"non_tensor_batch[{name!r}][{row}]: {shown(value)}: this call answers one "
-                    f"turn of text; {INSTEAD}"
+                    f"turn; {INSTEAD}"
                 )
 
 

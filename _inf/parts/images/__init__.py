@@ -10,6 +10,7 @@ from _inf.parts.part import NOTHING, Added, Field, Part, Record
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from verl import DataProto
 
     from _inf.config import Config
     from _inf.config.sections import ImageBounds
@@ -71,6 +72,14 @@ class Images(Part):
         if backend.name == "sglang":
             translation: Any = cls.on("sglang", object)
             translation.check(backend.rollout.model_config.hf_config, params)
+
+    @classmethod
+    def add_to_batch(
+        cls, batch: DataProto, asked: Sequence[Images | None], tokenizer: Tokenizer
+    ) -> None:
+        from _inf.parts.images.batches import add_columns
+
+        add_columns(batch, asked, tokenizer.name_or_path)
 
     def followed_by(self, later: Images, before: int, tokens: int) -> Images:
         from _inf.parts.images.turns import joined

@@ -17,7 +17,7 @@ from tests.support.installed import ran
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 # Without those of parts, each of which adds one: all are asked for their keywords.
-MODULES, FILES, LINES = 85, 58, 1600  # some files and lines depend on timing
+MODULES, FILES, LINES = 85, 59, 1600  # some files and lines depend on timing
 CALL_FILES, CALL_LINES = 26, 540  # of an answer alone
 UNUSED = (
     *("_inf.apps", "_inf.conversation.agent_loops", "_inf.conversation.environments"),

@@ -1,0 +1,48 @@
+"""Images in a batch for verl's trainer (0.6.1): `multi_modal_inputs`, and Qwen's positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from _inf.parts.images.prompt import processor_of
+from _inf.request.prompts import object_array
+
+if TYPE_CHECKING:
+    from verl import DataProto
+
+    from _inf.parts.images import Images
+
+INPUTS = "multi_modal_inputs"
+
+
+def add_columns(batch: DataProto, images: Sequence[Images | None], folder: str) -> None:
+    """Add what verl's actor gives its model (`workers/actor/dp_actor.py`). images: of each row."""
+    inputs = [{} if part is None else dict(part.inputs) for part in images]
+    batch.non_tensor_batch[INPUTS] = object_array(inputs)
+    processor = processor_of(folder)
+    if "Qwen2VLImageProcessor" in type(processor.image_processor).__name__:  # as verl asks
+        rows = [_positions(batch, row, part, processor) for row, part in enumerate(images)]
+        batch.batch["position_ids"] = torch.stack(rows)
+
+
+def _positions(batch: DataProto, row: int, images: Images | None, processor: Any) -> torch.Tensor:
+    """4 x tokens: places of the text, and the model's three kinds (`utils/dataset/rl_dataset.py`).
+    An image's token that the model sampled has the place of a text's."""
+    if "Qwen3VLProcessor" in type(processor).__name__:
+        from verl.models.transformers.qwen3_vl import get_rope_index
+    else:
+        from verl.models.transformers.qwen2_vl import get_rope_index
+
+    tensors = batch.batch
+    ids, mask = tensors["input_ids"][row], tensors["attention_mask"][row]
+    own = torch.zeros_like(ids, dtype=torch.bool)
+    begin = int(mask.argmax())
+    for start, last in images.places if images else ():
+        own[begin + start : begin + last + 1] = True
+    known = ids.masked_fill((ids == processor.image_token_id) & ~own, 0)
+    grid = images.inputs["image_grid_thw"] if images else None
+    three = get_rope_index(processor, known, image_grid_thw=grid, attention_mask=mask)
+    return torch.cat([tensors["position_ids"][row][None], three])
