@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from inf import ConfigError, InferenceEngine, PromptError
+from inf import ConfigError, InferenceEngine
 from tests.parts.test_image_turns import ASKED, STOPS, always_calls, with_turns, zoom
 from tests.parts.test_images import (
     CONTENTS,
@@ -20,6 +20,7 @@ from tests.parts.test_images import (
     TALL,
     WIDE,
     check_continued,
+    check_scores,
     image,
     prompts,
     text,
@@ -56,6 +57,7 @@ def check_answers(engine: InferenceEngine, reference: Reference) -> None:
     rows = engine.generate(prompts(CONTENTS), **GREEDY)
     for row, content in zip(rows, CONTENTS, strict=True):
         check(row, reference, content)
+    check_scores(engine, rows, reference)
     assert len({*map(tuple, (row.token_ids for row in rows))}) > 1
     [again] = engine.generate(prompts(CONTENTS[1:2]), **GREEDY)
     assert again.token_ids == rows[1].token_ids and again.images == rows[1].images
@@ -100,15 +102,6 @@ def test_image_token_that_was_sampled_is_no_image(engine, reference):
 
 def test_rows_are_continued_as_if_nothing_had_ended_them(engine, tmp_path):
     check_continued(engine, tmp_path)
-
-
-def test_scores_of_prompts_with_images_are_refused(engine):
-    [asked] = prompts(CONTENTS[:1])
-    with pytest.raises(ConfigError, match="prompt_logprobs: rollout.name: sglang has none"):
-        engine.generate(["Hello", asked], prompt_logprobs=1)
-    with pytest.raises(PromptError, match="prompt 1 has more than text") as failure:
-        engine.get_logprobs(["Hello", asked], ["a", "b"])
-    assert failure.value.index == 1
 
 
 def test_penalty_counts_the_tokens_of_the_prompt(engine):

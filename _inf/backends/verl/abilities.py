@@ -8,20 +8,21 @@ from collections.abc import Sequence
 
 from _inf.backends import new_weights
 from _inf.backends.base import Scoring, Sleeping, Updating
+from _inf.backends.features import check_parts
 from _inf.backends.pausing import PausingRows
 from _inf.backends.verl import SGLANG_MODE, changes
 from _inf.backends.verl.backend import VerlBackend
 from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.corrected_rollout import CorrectedRollout
 from _inf.backends.verl.server_arguments import CAPTURE_EXPERTS
-from _inf.backends.verl.sglang_format import output_row
-from _inf.errors import ConfigError, InferenceError, PromptError
+from _inf.backends.verl.sglang_format import output_row, translation
+from _inf.errors import ConfigError, InferenceError
 from _inf.parts.prompt_logprobs import PromptLogprobs
 from _inf.parts.prompt_logprobs.sglang import score_params
 from _inf.runtime.calls import IN_A_CALL, CancelToken
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
-from _inf.types import ModelInfo, RequestOutput, Scored, SleepResult
+from _inf.types import ModelInfo, RequestOutput, SamplingParams, Scored, SleepResult
 
 
 class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
@@ -44,16 +45,13 @@ class WholeVerlBackend(PausingRows, Scoring, Updating, Sleeping, VerlBackend):
         adapter: str | None = None,
     ) -> list[RequestOutput]:
         engine, call = self.rollout.engine(), Call(self.host, cancel)
-        for index, sequence in enumerate(sequences):
-            if sequence.parts:
-                raise PromptError(
-                    f"prompt {index} has more than text, of which the backend sglang has no "
-                    "scores; rollout.name: hf has.",
-                    index=index,
-                )
+        asked = [SamplingParams(max_tokens=0, parts=each.parts) for each in sequences]
+        check_parts(self, asked)
 
         async def scored(row: int, ids: list[int], start: int) -> RequestOutput:
             params = score_params(start, likeliest, adapter)
+            for part in asked[row].parts:
+                params |= translation(part).sent(asked[row])
             output = await engine.request(ids, params, call.rid(row), scored=True)
             return output_row(output, params, row, parts=[PromptLogprobs(likeliest)])
 

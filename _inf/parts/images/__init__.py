@@ -71,7 +71,7 @@ class Images(Part):
     def check_on(cls, backend: Any, params: Sequence[SamplingParams]) -> None:
         if backend.name == "sglang":
             translation: Any = cls.on("sglang", object)
-            translation.check(backend.rollout.model_config.hf_config, params)
+            translation.check(backend.rollout.model_config.hf_config)
 
     @classmethod
     def add_to_batch(

@@ -37,7 +37,7 @@ def with_inputs(prompts: DataProto, hf_config: PretrainedConfig, folder: str) ->
         if value is None or is_empty(value):
             data.append(None)
             continue
-        Translation.check(hf_config, ())
+        Translation.check(hf_config)
         images = _images(value, f"non_tensor_batch[{DATA!r}][{row}]")
         inputs = made[row] or processor_of(folder).image_processor(images, return_tensors="pt")
         part = _part(ids[row], dict(inputs), processor_of(folder), row)

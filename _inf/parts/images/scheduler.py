@@ -13,7 +13,7 @@ from sglang.srt.managers import mm_utils
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 if TYPE_CHECKING:
-    from sglang.srt.managers.schedule_batch import MultimodalInputs
+    from sglang.srt.managers.schedule_batch import MultimodalInputs, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
     Weights = Iterable[tuple[str, torch.Tensor]]
@@ -32,6 +32,18 @@ def number_of_images(owner: object) -> Callable[[list[int], MultimodalInputs], l
         return ids
 
     return padded
+
+
+def with_their_tokens(prepare: Callable[[ScheduleBatch], None], batch: ScheduleBatch) -> None:
+    """Read the log probs of a prompt's tokens from its own ids."""
+    padded = {req: req.origin_input_ids for req in batch.reqs if req.multimodal_inputs is not None}
+    for req in padded:
+        req.origin_input_ids = req.origin_input_ids_unpadded
+    try:
+        prepare(batch)
+    finally:
+        for req, ids in padded.items():
+            req.origin_input_ids = ids
 
 
 def flush_images_too(flush: Callable[[Scheduler], bool], scheduler: Scheduler) -> bool:
@@ -59,6 +71,9 @@ def patches(process: Process) -> list[Replace]:
                 number_of_images,
                 "managers/mm_utils.py takes an image's token that the model has sampled for an "
                 "image too, and the process dies for want of its pixels"),
+        Wrap("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_extend",
+             with_their_tokens,
+             "in a prompt's log probs an image's tokens are the numbers, cut to the vocabulary"),
         Wrap("sglang.srt.managers.scheduler:Scheduler.flush_cache", flush_images_too,
              "after new weights it keeps the images that the old ones have encoded"),
         Wrap("sglang.srt.model_loader.loader:_initialize_model", load_new_names_too,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +18,6 @@ from _inf.backends.verl import translation
 from _inf.backends.verl.support import EXACT_WITH_IMAGES, architecture
 from _inf.errors import ConfigError
 from _inf.parts.images import Images
-from _inf.parts.prompt_logprobs import PromptLogprobs
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -29,19 +27,14 @@ if TYPE_CHECKING:
 
 class Translation(translation.Translation[Images]):
     @classmethod
-    def check(cls, hf_config: PretrainedConfig, params: Sequence[SamplingParams]) -> None:
-        """Refuse images of a model that SGLang may not compute as Transformers does, and what it
-        computes of a prompt's ids, in which it writes numbers for images."""
+    def check(cls, hf_config: PretrainedConfig) -> None:
+        """Refuse images of a model that SGLang may not compute as Transformers does."""
         if (name := architecture(hf_config)) not in EXACT_WITH_IMAGES:
             raise ConfigError.of(
                 "model_path",
                 f"images of {name} were never compared with Transformers on SGLang 0.5.9, or "
                 f"differ, only those of {', '.join(EXACT_WITH_IMAGES)}. rollout.name: hf reads "
                 "them.",
-            )
-        if any(each.of(Images) and each.of(PromptLogprobs) for each in params):
-            raise ConfigError.of(
-                "prompt_logprobs", "rollout.name: sglang has none of a prompt with images; hf has."
             )
 
     def sent(self, params: SamplingParams) -> dict[str, Any]:
