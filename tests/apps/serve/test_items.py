@@ -200,7 +200,7 @@ def test_what_would_change_the_answer_is_refused_by_name(api):
     for fields, named in (
         ({"previous_response_id": "resp_1"}, "unknown key; nothing is stored"),
         ({"tools": [{"type": "code_interpreter"}]}, "tools.0.type: .*'code_interpreter'"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "not 'input_image'"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "'input_file'"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0.type: 'item_reference'"),
         ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}, "encrypted"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema: it is m"),

@@ -231,7 +231,7 @@ def test_what_would_change_the_answer_is_refused_by_name(http):
     for said, named in (
         (
             {"messages": [{"role": "user", "content": [IMAGE]}]},
-            "messages.0.user.content.0.type: 'i",
+            "content.0.image.source.type: must be 'base64",
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "web_search_20250305"),
         ({"messages": [*ASK, {"role": "assistant", "content": "It"}]}, "cannot begin the answer"),
