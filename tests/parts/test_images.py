@@ -17,10 +17,12 @@ import pytest
 import torch
 from PIL import Image
 
+import inf
 from _inf.backends.hf.forward import Forward
 from _inf.backends.registry import read_config
 from _inf.config import load_config
 from _inf.parts import found
+from _inf.parts.images import prompt
 from _inf.parts.images.prompt import image_parts
 from _inf.request.prompts import normalize
 from inf import (
@@ -331,8 +333,20 @@ def test_model_whose_next_token_is_another_one_is_refused(monkeypatch):
         with pytest.raises(InferenceError, match="pixel_values.* does not run"):
             engine.generate(prompts(CONTENTS[:1]), **GREEDY)
         monkeypatch.undo()
-        [row] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
-        assert len(row.token_ids) == 12
+        report = inf.check(engine, batch=4, max_tokens=8)
+        assert report.passed, report.findings
+        assert report.metrics["images/ids_differ"] == report.metrics["images/inputs_differ"] == 0
+        kinds = [f"images/{kind}/logprobs_diff_max" for kind in ("alone", "in_batch", "streamed")]
+        assert all(0 < report.metrics[kind] < 1e-5 for kind in kinds)
+        monkeypatch.setattr(Forward, "shift", 0)
+        monkeypatch.setattr(prompt, "processed", with_other_pixels)
+        report = inf.check(engine, batch=4, max_tokens=8)
+        assert {finding.metric for finding in report.findings} == {"images/inputs_differ", *kinds}
+
+
+def with_other_pixels(*args: Any, processed: Any = prompt.processed, **kwargs: Any) -> Any:
+    *others, inputs = processed(*args, **kwargs)
+    return *others, {**inputs, "pixel_values": inputs["pixel_values"] / 2}
 
 
 def test_model_that_reads_text_only_says_so():

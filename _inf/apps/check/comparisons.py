@@ -224,13 +224,16 @@ def on_transformers(engine: InferenceEngine) -> Iterator[InferenceEngine]:
 
 def _of_logits(reference: InferenceEngine, rows: Sequence[TokenRow]) -> Scores:
     """Return the log prob of each token but the first, row by row: logits are large."""
+    return [of_logits(reference, as_prompt(row.ids[:1]), row.ids[1:]) for row in rows]
+
+
+def of_logits(reference: InferenceEngine, prompt: object, ids: list[int]) -> list[float]:
+    """Return the log prob of each of these ids after a prompt."""
     import torch
 
-    found = []
-    for row in rows:
-        [logits] = reference.get_logits(as_prompt(row.ids[:1]), [row.ids[1:]])
-        chosen = logits.gather(1, torch.tensor(row.ids[1:])[:, None])
-        found.append((chosen[:, 0] - torch.logsumexp(logits, -1)).tolist())
+    [logits] = reference.get_logits([prompt], [ids])
+    chosen = logits.gather(1, torch.tensor(ids)[:, None])
+    found: list[float] = (chosen[:, 0] - torch.logsumexp(logits, -1)).tolist()
     return found
 
 

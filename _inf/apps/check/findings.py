@@ -31,6 +31,15 @@ MEANINGS = {
     "not emptied",
     "update_weights/": "an update with the model folder's weights changes the log probs: the "
     "engine served other weights, or loads them differently",
+    **{
+        f"images/{kind}/": f"answers to prompts with images ({how}) differ from one pass of "
+        "Transformers: look at the positions after an image, then at its encoder"
+        for kind, how in (
+            ("alone", "alone"),
+            ("in_batch", "in a batch with text"),
+            ("streamed", "streamed"),
+        )
+    },
     "multi_turn/": "only conversations of several turns differ: look at the ids, masks "
     "and positions of conversations",
 }
@@ -39,6 +48,8 @@ ZERO = {
     "prompts/text_differs": "template: the reference's chat template renders the same messages to "
     "another text; it may leave out an earlier <think>...</think>",
     "prompts/ids_differ": "tokenizer: the reference tokenizes the same text to other ids",
+    "images/ids_differ": "images: the model's processor makes other ids of the same messages",
+    "images/inputs_differ": "images: the model's processor makes other inputs of the same images",
     "update_weights/cached_tokens": "stale prefix cache: after an update, prompts reuse cached "
     "results of the old weights",
 }

@@ -13,6 +13,7 @@ from _inf.apps.check import comparisons
 from _inf.apps.check.comparisons import Measured
 from _inf.apps.check.differences import Pairs, comparison
 from _inf.apps.check.findings import bounds, findings
+from _inf.apps.check.images import image_differences
 from _inf.apps.check.report import CheckReport, WorstToken
 from _inf.apps.check.token_rows import read_batch
 from _inf.backends.registry import describe
@@ -102,6 +103,9 @@ def _measured(
             if (other := against) is None:
                 other = stack.enter_context(comparisons.on_transformers(engine))
             measured = comparisons.against_engine(engine, other, texts, sequences, again, tokens)
+            of_images, notes = image_differences(engine, other, tokens)
+            measured.metrics |= of_images
+            measured.notes += notes
     updated, why = comparisons.update(engine, rows, again[: len(rows)])
     verls = without_verl("check")
     measured.notes += [f"update_weights: not compared: {why}"] if why else []
