@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.managers import mm_utils
+from torch.nn.functional import scaled_dot_product_attention
 
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
 
 if TYPE_CHECKING:
+    from sglang.srt.layers.attention.vision import VisionSdpaAttention
     from sglang.srt.managers.schedule_batch import MultimodalInputs, ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
@@ -51,6 +53,27 @@ def flush_images_too(flush: Callable[[Scheduler], bool], scheduler: Scheduler) -
     return flush(scheduler)
 
 
+def attend_within_each(
+    forward: Callable[..., torch.Tensor],
+    self: VisionSdpaAttention,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bsz: int,
+    cu_seqlens: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | None = None,
+    **others: object,
+) -> torch.Tensor:
+    """Attend within each image, or window of one. q, k, v: patches x heads x width. cu_seqlens:
+    where each begins, and the last one's end."""
+    plain = self.flatten_batch and not self.softmax_in_single_precision
+    if cu_seqlens is None or attention_mask is not None or not plain:
+        return forward(self, q, k, v, bsz, cu_seqlens, attention_mask, **others)
+    lengths = cu_seqlens.diff().tolist()
+    each = zip(*(x.transpose(0, 1).split(lengths, dim=1) for x in (q, k, v)), strict=True)
+    return torch.cat([scaled_dot_product_attention(*qkv) for qkv in each], dim=1).transpose(0, 1)
+
+
 def load_new_names_too(
     initialize: Callable[..., torch.nn.Module], *args: object
 ) -> torch.nn.Module:
@@ -76,6 +99,11 @@ def patches(process: Process) -> list[Replace]:
              "in a prompt's log probs an image's tokens are the numbers, cut to the vocabulary"),
         Wrap("sglang.srt.managers.scheduler:Scheduler.flush_cache", flush_images_too,
              "after new weights it keeps the images that the old ones have encoded"),
+        *(() if process.device != "cpu" else [
+            Wrap("sglang.srt.layers.attention.vision:VisionSdpaAttention.forward",
+                 attend_within_each,
+                 "it computes each patch with all patches of all images, masks the others, and "
+                 "keeps up to 128 masks, of 28 MB each for an image of 1,024 x 1,024")]),
         Wrap("sglang.srt.model_loader.loader:_initialize_model", load_new_names_too,
              "models/qwen3_vl.py drops the weights of the image encoder, model.visual"),
     ]
