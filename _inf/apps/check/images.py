@@ -13,10 +13,10 @@ import numpy as np
 
 from _inf.apps.check.comparisons import PLAIN, SEED, of_logits
 from _inf.apps.check.differences import distances
+from _inf.apps.rendered_call import shown_rules
 from _inf.errors import ConfigError, PromptError, RequestFailure
 from _inf.parts.found import readers
 from _inf.request.prompts import normalize
-from _inf.request.template import Template
 from _inf.types import JSON, Prompt
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def _of_processor(engine: InferenceEngine, asked: Sequence[list[JSON]]) -> dict[
     from _inf.parts.images.prompt import processor_of
 
     processor = processor_of(engine.tokenizer.name_or_path)
+    template = shown_rules(engine, {"tools": []}).template
     ids, inputs = [], []
     for messages in asked:
         theirs: dict[str, Tensor] = dict(
@@ -108,7 +109,7 @@ def _of_processor(engine: InferenceEngine, asked: Sequence[list[JSON]]) -> dict[
             )
         )
         [form] = normalize([messages], readers(engine.config))
-        ours = cast(Prompt, form).rendered(Template(engine.tokenizer), engine.model.limits)
+        ours = cast(Prompt, form).rendered(template, engine.model.limits)
         ids.append(ours.token_ids != theirs.pop("input_ids")[0].tolist())
         del theirs["attention_mask"]
         inputs.append(not _equal(cast("Images", ours.parts[0]).inputs, theirs))
