@@ -79,10 +79,10 @@ def continued_row(row: Any, index: int) -> RowPrompt:
     )
 
 
-def _content(row: Any, where: str) -> tuple[Part, ...]:
+def _content(row: object, where: str) -> tuple[Part, ...]:
     """What the row's prompt has besides text, which no file keeps."""
     kept = tuple(each.again for each in getattr(row, "parts", ()) if each.again is not None)
-    if not kept and (_images(row) or beyond_text(row.messages or ())):
+    if not kept and (_images(row) or beyond_text(getattr(row, "messages", None) or ())):
         raise PromptError(
             f"{where} with images, which only a row of one answer has after pause('abort'), and no "
             "file; send its prompt again."
@@ -122,7 +122,7 @@ def _transcript(row: Any, where: str) -> Transcript | None:
     return transcript
 
 
-def _images(row: Any) -> object:
+def _images(row: object) -> object:
     return getattr(row, "images", None) or getattr(row, "extra", {}).get("images")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.layers.rotary_embedding import MRotaryEmbedding
@@ -37,7 +37,7 @@ class Translation(translation.Translation[Images]):
                 "them.",
             )
 
-    def sent(self, params: SamplingParams) -> dict[str, Any]:
+    def sent(self, params: SamplingParams) -> dict[str, object]:
         return {"image_data": [ImageInputs(self.part)]}
 
 
