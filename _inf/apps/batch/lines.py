@@ -20,7 +20,7 @@ from _inf.parts.kept import kept_messages
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.token_texts import TokenTexts
-from _inf.types import Tokenizer
+from _inf.types import JSON, Tokenizer
 
 # Of the answer of an agent loop, in every form.
 OF_LOOPS = ("agent_loop", "num_turns", "unsampled_ids", "reward_scores", "extra_fields")
@@ -235,12 +235,12 @@ def _job(source: Answering, rollouts: bool) -> Job:
     return Job(source.line, prompt, row, params, source.copied, choice)
 
 
-def _rollout(source: Answering, prompt: Any, output: GenerationOutput) -> dict[str, Any]:
+def _rollout(source: Answering, prompt: Any, output: GenerationOutput) -> JSON:
     [answer] = output
     name = source.copied.get("custom_id")
     one = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     asked: Any = kept_messages(one)
-    talk: dict[str, Any] = {"messages": [*asked, message(answer)]}
+    talk: JSON = {"messages": [*asked, message(answer)]}
     if answer.transcript is not None and answer.transcript.agent_loop is not None:
         talk = {"prompt": asked}  # a loop does not say its turns
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,9 +28,7 @@ def add_columns(batch: DataProto, images: Sequence[Images | None], folder: str) 
         batch.batch["position_ids"] = torch.stack(rows)
 
 
-def _positions(
-    batch: DataProto, row: int, images: Images | None, processor: object
-) -> torch.Tensor:
+def _positions(batch: DataProto, row: int, images: Images | None, processor: Any) -> torch.Tensor:
     """4 x tokens: places of the text, and the model's three kinds (`utils/dataset/rl_dataset.py`).
     An image's token that the model sampled has the place of a text's."""
     if "Qwen3VLProcessor" in type(processor).__name__:
