@@ -267,8 +267,9 @@ class Episode:
             parts=self._params.parts,
         )
         row = self.recorder.row(self.prompt_ids, ended, transcript)
-        parts = tuple(left for part in self._params.parts if (left := part.in_row()) is not None)
-        row = dataclasses.replace(row, parts=parts)
+        paused = self.limit == PAUSED
+        left = (part.in_row(paused=paused) for part in self._params.parts)
+        row = dataclasses.replace(row, parts=tuple(each for each in left if each is not None))
         if self.rules.template is not None:
             return row
         first = next(iter(self.recorder.answers), RequestOutput())

@@ -81,7 +81,7 @@ class Record:
 class Added:
     """What a part adds to a row of `generate`. fields: attributes of the row, lists of the output
     and columns of files. metadata: attributes too, and in the row's metadata. unsampled: the places
-    of ids that the model did not sample. again: what the row's prompt asks for if it goes on."""
+    of ids that the model did not sample. again: what the row's content asks for if it goes on."""
 
     fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
     metadata: Mapping[str, object] = dataclasses.field(default_factory=dict)
@@ -155,8 +155,8 @@ class Part:
         made."""
         raise NotImplementedError
 
-    def in_row(self) -> Record | None:
-        """What it leaves in a row with turns."""
+    def in_row(self, *, paused: bool) -> Record | None:
+        """What it leaves in a row with turns. paused: whether `pause` ended it."""
         return None
 
     def values(self) -> dict[str, object]:

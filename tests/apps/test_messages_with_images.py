@@ -239,7 +239,7 @@ def test_files_of_rows_with_images_keep_digests_and_no_pixels(engine, on_vision)
     assert on_vision("show", "rollouts.jsonl", "--out", "page.html")[0] == 0
     assert f"[image sha256:{digest}, 120 x 80 pixels]" in Path("page.html").read_text()
     ended = dataclasses.replace(plain[0], finish_reason="abort")
-    with pytest.raises(PromptError, match="a row with images, which only a row of one"):
+    with pytest.raises(PromptError, match="a row with images, which only a row has"):
         engine.generate([ended])
 
 

@@ -277,7 +277,7 @@ def check_continued(engine: InferenceEngine, folder: Path) -> None:
         assert row.logprobs == pytest.approx(other.logprobs, abs=1e-5)
         assert row.images == other.images
     save_rollouts(rows, folder / "rows.jsonl", engine.tokenizer)
-    with pytest.raises(PromptError, match="a row with images, which only a row of one"):
+    with pytest.raises(PromptError, match="a row with images, which only a row has"):
         engine.generate(load_rollouts(folder / "rows.jsonl"))
 
 

@@ -120,6 +120,9 @@ def test_tools_of_a_program_have_its_schema_and_text_from_one_process(shared):
     done = asyncio.run(run(tools["picture"]))
     said = "it returned an image, and only text can be shown to the model"
     assert (done.error, done.text) == (said, f"Error: picture failed: {said}")
+    about = {"instance_id": "row", "execute_kwargs": {}, "timeout": SECONDS, **LIMITS}
+    seen = asyncio.run(execute(tools["picture"], {}, **about, read=list))
+    assert [part.get("image", part.get("text")) for part in seen.content] == ["a dot", b"x"]
     failed = asyncio.run(run(tools["calculator"], expression="1"))
     assert str(failed.error).startswith("Error executing tool calculator")
 

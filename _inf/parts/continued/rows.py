@@ -80,12 +80,12 @@ def continued_row(row: Any, index: int) -> RowPrompt:
 
 
 def _content(row: object, where: str) -> tuple[Part, ...]:
-    """What the row's prompt has besides text, which no file keeps."""
+    """What the row's content asks for besides text, which no file keeps."""
     kept = tuple(each.again for each in getattr(row, "parts", ()) if each.again is not None)
     if not kept and (_images(row) or beyond_text(getattr(row, "messages", None) or ())):
         raise PromptError(
-            f"{where} with images, which only a row of one answer has after pause('abort'), and no "
-            "file; send its prompt again."
+            f"{where} with images, which only a row has that pause('abort') ended, and no file; "
+            "send its prompt again."
         )
     return kept
 

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Shown(Record):
-    """The digests of all images of a row with turns."""
+    """The digests of all images of a row. again: what they ask for if the row goes on."""
 
     digests: tuple[str, ...]
+    again: Images | None = None
 
     def added(self) -> Added:
-        return Added({"images": list(self.digests)})
+        return Added({"images": list(self.digests)}, again=self.again)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +87,14 @@ class Images(Part):
 
         return joined(self, later, before, tokens)
 
-    def in_row(self) -> Shown:
-        return Shown(self.digests)
+    def in_row(self, *, paused: bool) -> Shown:
+        return Shown(self.digests, self if paused else None)  # its inputs are large
 
     def added(self, output: RequestOutput, prompt: Prompt) -> Added:
         if output.of(Shown):
             return NOTHING
-        ended = output.finish_reason == "abort" and output.transcript is None
-        again = self if ended else None  # its inputs are large
-        return dataclasses.replace(Shown(self.digests).added(), again=again)
+        paused = output.finish_reason == "abort" and output.transcript is None
+        return self.in_row(paused=paused).added()
 
 
 @dataclasses.dataclass(frozen=True)

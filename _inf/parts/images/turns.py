@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from _inf.errors import PromptError, shown
+from _inf.errors import ConfigError, PromptError, shown
 from _inf.parts.images.clients import FORMATS
 from _inf.parts.images.prompt import processor_of
 from _inf.parts.images.reading import Source
@@ -26,7 +26,10 @@ def of_tool(content: Sequence[JSON], model: ModelInfo, bounds: ImageBounds) -> l
     `ConfigError` if the model reads no images."""
     from PIL.Image import Image
 
-    processor_of(model.tokenizer.name_or_path)
+    try:
+        processor_of(model.tokenizer.name_or_path)
+    except ConfigError as failure:
+        raise PromptError(f"it returned an image: {failure}") from failure
     sources = [part["image"] for part in content if part["type"] == "image"]
     if len(sources) > (most := bounds.max_per_prompt):
         count = len(sources)

@@ -118,7 +118,7 @@ def test_python_of_the_page_on_records_makes_a_fault_that_the_check_finds(tiny, 
 
 def test_python_of_the_page_on_images_runs(run, capsys):
     picture(1, 60, 90).save("photo.jpg")
-    settings = {"name": "hf", "prompt_length": 256, "response_length": 64}
+    settings = {"name": "hf", "prompt_length": 800, "response_length": 64}
     with InferenceEngine(model_path=str(vision_model("llava")), rollout=settings) as engine:
         names = run(contextlib.nullcontext(engine), *blocks("docs/images.md", "python"))
     assert str(names["row"].images) in capsys.readouterr().out
