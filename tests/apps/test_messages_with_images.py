@@ -354,14 +354,14 @@ def test_result_of_a_clients_tool_may_be_an_image(engine, http, route):
         (CHAT, "file:///etc/hostname", "message 0: content[0]: 'file:///etc/hostname' is not read"),
         (CHAT, "http://127.0.0.1/a.png", "is not read: over HTTP an image is data"),
         (CHAT, "/etc/hostname", "message 0: content[0]: '/etc/hostname' is not read"),
-        (CHAT, "data:image/png;base64,JSFQUy1BZG9iZS0zLjAgRVBTRg==", "the image cannot be read"),
+        (CHAT, "data:image/png;base64,JSFQUy1BZG9iZS0zLjAgRVBTRg==", "it is none of PNG, JPEG"),
         (RESPONSES, "file:///etc/hostname", "input_image.image_url: 'file:///etc/hostname' is not"),
         (MESSAGES, "data:image/svg+xml;base64,AA", "messages.0.user.content.0.image.source.media"),
     ],
 )
 def test_only_the_data_of_a_request_is_read(http, route, url, says):
     failure = http.post(route, status=400, **asked(route, url), max_tokens=4)["error"]
-    assert says in failure["message"], failure
+    assert says in failure["message"] and "prompt 0" not in failure["message"], failure
 
 
 def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):

@@ -173,7 +173,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage
         (image("/dev/zero"), "there is no file /dev/zero"),
         (image(png(8000, 8000)), "8000 x 8000 pixels"),
         (image(7), "7 is no image"),
-        (image(EPS), "cannot identify image file"),
+        (image(EPS), "it is none of PNG"),
         (image("https://me:secret@host/a.png?secret"), "'https://host/a.png' is on another"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,###"}}, "not in base64"),
         ({"type": "image_url", "image_url": {"url": "photo.png"}}, "'photo.png' is no URL"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from _inf.errors import PromptError, shown
+from _inf.errors import PromptError, at_fault, shown
 from _inf.parts.images.reading import KEYS, Source
 from _inf.types import as_sequence
 
@@ -65,5 +65,8 @@ class Opening:
 
 def with_opened_images(prompts: Sequence[object], bounds: ImageBounds) -> list[object]:
     """The prompts of a request with their images opened."""
-    opening = Opening(bounds)
-    return [opening.prompt(prompt, f"prompt {index}") for index, prompt in enumerate(prompts)]
+    opening, opened = Opening(bounds), []
+    for index, prompt in enumerate(prompts):
+        with at_fault(index=index):
+            opened.append(opening.prompt(prompt, f"prompt {index}"))
+    return opened

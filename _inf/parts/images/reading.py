@@ -69,10 +69,16 @@ class Source:
 
     def opened(self, bounds: ImageBounds, formats: Sequence[str] = FORMATS) -> Image:
         """The image in RGB. formats: PIL's names of those that are read."""
+        from PIL import UnidentifiedImageError
+
         try:
             return _opened(self, bounds, formats)
         except PromptError:
             raise
+        except UnidentifiedImageError:
+            raise PromptError(
+                f"{self.where}: the image cannot be read: it is none of {', '.join(formats)}."
+            ) from None
         except Exception as failure:  # PIL's decoders raise many
             raise PromptError(
                 f"{self.where}: the image cannot be read: {error_text(failure)}."
