@@ -95,7 +95,7 @@ def test_image_token_that_was_sampled_is_no_image(engine, reference):
     assert image_token in before.token_ids
     chunks = engine.stream(asked[0], **options)
     first = next(chunks)
-    engine.update_weights(reference.model.state_dict(), running="keep")
+    engine.update_weights(reference.model.state_dict(), running="keep", recompute=True)
     after = [*first.token_ids, *(token for chunk in chunks for token in chunk.token_ids)]
     assert after == before.token_ids
 
@@ -205,13 +205,21 @@ def test_batch_with_images_that_its_ids_do_not_show_is_refused(engine):
 
 
 def test_new_weights_encode_images_again(engine, reference):
-    """Last of this engine's tests."""
+    """For later rows, and for a running one that is computed again. Last of this engine's tests."""
     [before] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
+    chunks = engine.stream(prompts(CONTENTS[:1])[0], **GREEDY | {"max_tokens": 300})
+    ids, logprobs = list(next(chunks).token_ids), list[float]()
     with torch.no_grad():
         for name, weight in reference.model.named_parameters():
             if "visual" in name:
                 weight.mul_(1.5)
-    engine.update_weights(reference.model.state_dict())
+    engine.update_weights(reference.model.state_dict(), running="keep", recompute=True)
+    for chunk in chunks:
+        ids += chunk.token_ids
+        logprobs += chunk.logprobs
+    whole = reference.logits(CONTENTS[0], ids).log_softmax(-1)[-200:]
+    expected = whole.gather(1, torch.tensor(ids[-200:])[:, None])[:, 0].tolist()
+    assert logprobs[-200:] == pytest.approx(expected, abs=1e-5)
     [after] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
     check(after, reference, CONTENTS[0])
     assert after.logprobs != before.logprobs
