@@ -254,16 +254,18 @@ def test_keys_of_images_are_refused_where_nothing_reads_them():
         assert "rollout.name is openai, which does not read it" in str(failure.value)
 
 
-def test_what_takes_text_only_says_so(engine):
+def test_what_cannot_be_answered_says_so(engine):
     [asked] = prompts(CONTENTS[:1])
     for call, says in (
+        (lambda: engine.score([asked], [[engine.tokenizer.convert_tokens_to_ids("<image>")]]),
+         "refused a row with pixel_values"),
         (lambda: engine.generate([[{"role": "system", "content": asked[0]["content"]}]]), "only"),
         (lambda: engine.generate([[{"role": "user", "content": [image(WIDE), text("<image>")]}]]),
          "its text contains '<image>'"),
         (lambda: engine.generate(prompts([[image("missing.png")] * 65])), "65 images, more than"),
         (lambda: engine.generate(prompts([[image(WIDE)] * 40])), "tokens with its images"),
     ):  # fmt: skip
-        with pytest.raises((PromptError, ConfigError), match=says):
+        with pytest.raises(InferenceError, match=says):
             call()
 
 

@@ -6,8 +6,9 @@ a row's first real token.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from transformers.cache_utils import DynamicLayer
 from _inf.backends.hf.adapters import PeftAdapters
 from _inf.backends.hf.translation import NO_INPUTS, Inputs
 from _inf.backends.model_info import fixed_factors_length
-from _inf.errors import RequestFailure
+from _inf.errors import RequestFailure, error_text
 
 PAD = 0  # any id: it is masked; of a mask: hidden
 # How far a token's logits may differ by rounding alone, as a part of the largest one. In float32 it
@@ -83,7 +84,7 @@ class Forward:
             optional["position_ids"] += torch.tensor(shifts, device=self.device)[:, None]
         for rope in self._dynamic:
             rope.max_seq_len_cached = 0  # it computes them again, for these rows
-        with torch.no_grad(), self.adapters.using(adapter):
+        with torch.no_grad(), self.adapters.using(adapter), self._refusal(inputs):
             output = self.model(
                 input_ids=left_padded(rows).to(self.device),
                 attention_mask=mask.to(self.device),
@@ -116,6 +117,20 @@ class Forward:
                 "rollout.name: hf: its next token is another one than in one pass over the row."
             )
         self._inputs_checked = True
+
+    @contextlib.contextmanager
+    def _refusal(self, inputs: Inputs) -> Iterator[None]:
+        """Say of a model's refusal of a row with inputs, such as one whose answer has an image's
+        token, what it is about."""
+        try:
+            yield
+        except ValueError as failure:
+            if not inputs:
+                raise
+            raise RequestFailure(
+                f"{type(self.model).__name__} refused a row with {', '.join(inputs)} "
+                f"({error_text(failure)}); an answer may have no token that stands for them."
+            ) from failure
 
     def moved(self, value: torch.Tensor) -> torch.Tensor:
         dtype = self.model.dtype if value.is_floating_point() else value.dtype
