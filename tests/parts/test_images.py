@@ -144,6 +144,7 @@ def test_each_form_of_an_image_is_the_same_one(engine, tmp_path):
         image(WIDE), image(file), image(str(file)), image(file.read_bytes()), image(transparent),
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
         {"type": "image_url", "image_url": {"url": file.as_uri(), "detail": "high"}},
+        {**image(file), "cache_control": {"type": "ephemeral"}, "text": None},
     ]  # fmt: skip
     rows = engine.generate(prompts([[form, text("What?")] for form in forms]), **GREEDY)
     assert {tuple(row.token_ids) for row in rows} == {tuple(rows[0].token_ids)}

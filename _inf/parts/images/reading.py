@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from _inf.errors import PromptError, error_text, shown
+from _inf.request.messages import CACHE
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,7 +29,7 @@ FORMS = (
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 REMOTE = ("http", "https")
 DIGEST = "sha256:"  # in a file, in place of an image
-KEYS = {"image": ("type", "image"), "image_url": ("type", "image_url")}
+KEYS = ("type", CACHE)  # and an image under the type's name
 
 
 def is_digest(part: Mapping[str, object]) -> bool:
@@ -53,7 +54,8 @@ class Source:
             raise PromptError(
                 f"{where}: only the digest of this image was kept; give the image again."
             )
-        if unknown := [key for key in part if key not in KEYS[kind]]:
+        given = [key for key, value in part.items() if value is not None]
+        if unknown := [key for key in given if key not in (*KEYS, kind)]:
             raise PromptError(f"{where}: unknown key {shown(unknown[0])}; {FORMS}.")
         value = part.get(kind)
         if isinstance(value, Mapping):
