@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 import inf
 from _inf.backends.hf.forward import Forward
@@ -140,8 +140,11 @@ def test_each_form_of_an_image_is_the_same_one(engine, tmp_path):
     WIDE.save(file)
     data = base64.b64encode(file.read_bytes()).decode()
     transparent = WIDE.convert("RGBA")
+    lying, exif = tmp_path / "lying.png", Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    WIDE.transpose(Image.Transpose.ROTATE_90).save(lying, exif=exif)
     forms = [
-        image(WIDE), image(file), image(str(file)), image(file.read_bytes()), image(transparent),
+        image(WIDE), image(file), image(str(file)), image(file.read_bytes()), image(transparent), image(lying),
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
         {"type": "image_url", "image_url": {"url": file.as_uri(), "detail": "high"}},
         {**image(file), "cache_control": {"type": "ephemeral"}, "text": None},

@@ -115,7 +115,7 @@ def _stored(image: Mapping[str, object], where: str) -> object:
 
 
 def _opened(source: Source, bounds: ImageBounds, formats: Sequence[str]) -> Image:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     image, where = source.value, source.where
     if not isinstance(image, Image.Image):
@@ -125,6 +125,7 @@ def _opened(source: Source, bounds: ImageBounds, formats: Sequence[str]) -> Imag
             f"{where}: the image has {image.width} x {image.height} pixels, more than "
             f"{bounds.max_pixels:,} (rollout.images.max_pixels); make it smaller."
         )
+    image = ImageOps.exif_transpose(image)  # upright, as Transformers' `load_image`
     if image.mode in ("RGBA", "LA", "P"):  # what is transparent is white, not whatever is below
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
