@@ -144,7 +144,8 @@ def test_each_form_of_an_image_is_the_same_one(engine, tmp_path):
     exif[ExifTags.Base.Orientation] = 6
     WIDE.transpose(Image.Transpose.ROTATE_90).save(lying, exif=exif)
     forms = [
-        image(WIDE), image(file), image(str(file)), image(file.read_bytes()), image(transparent), image(lying),
+        image(WIDE), image(file), image(str(file)), image(file.read_bytes()), image(transparent),
+        image(lying),
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
         {"type": "image_url", "image_url": {"url": file.as_uri(), "detail": "high"}},
         {**image(file), "cache_control": {"type": "ephemeral"}, "text": None},
