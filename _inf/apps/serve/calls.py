@@ -16,7 +16,7 @@ from _inf.errors import ConfigError
 from _inf.parts.images.clients import with_opened_images
 from _inf.request.prompts import Form, LaterTurn
 from _inf.request.tool_template import ToolTemplate
-from _inf.types import JSON, Message, Prompt
+from _inf.types import JSON, Limits, Message, Prompt
 
 if TYPE_CHECKING:
     from _inf.apps.serve.choice import Choice
@@ -63,18 +63,12 @@ def served_call(
         messages = form.messages if isinstance(form, Prompt) else form
         shown = json.dumps([keywords.get(name) or None for name in SHOWN])
         context = hashlib.sha256(shown.encode()).hexdigest()
-        talk = cast("list[Message]", messages)
-        starts.append(start := session.chat(talk, context, template))
-        if start.ids is None:
-            return forms
-        if isinstance(form, Prompt):
-            first = dataclasses.replace(form, messages=talk[: start.first])
-            rendered = first.rendered(template, limits)
-            if rendered.token_ids != start.ids[: len(rendered.token_ids)]:
-                starts[:] = [dataclasses.replace(start, ids=None, answer=None)]
-                return forms
-            return [dataclasses.replace(rendered, token_ids=start.ids)]
-        return [LaterTurn(start.ids)]
+        start = session.chat(cast("list[Message]", messages), context, template)
+        later = None
+        if start.ids is not None and (later := _later(form, start, template, limits)) is None:
+            start = dataclasses.replace(start, ids=None, answer=None)
+        starts.append(start)
+        return forms if later is None else [later]
 
     call = rendered_call(
         engine,
@@ -89,6 +83,18 @@ def served_call(
     if session is not None and not starts:
         starts = [session.completion(ids) for ids in call.prompts]
     return ServedCall(**vars(call), session=session, starts=starts)
+
+
+def _later(form: Form, start: Start, template: ToolTemplate, limits: Limits) -> Form | None:
+    """A conversation that continues `start`, by its recorded ids. None if its first prompt, which
+    is rendered again for what it has besides text, is not the recorded one."""
+    ids = start.ids or []
+    if not isinstance(form, Prompt):
+        return LaterTurn(ids)
+    first = dataclasses.replace(form, messages=(form.messages or [])[: start.first])
+    rendered = first.rendered(template, limits)
+    same = rendered.token_ids == ids[: len(rendered.token_ids)]
+    return dataclasses.replace(rendered, token_ids=ids) if same else None
 
 
 def _keywords(

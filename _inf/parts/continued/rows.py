@@ -60,20 +60,18 @@ def continued_row(row: Any, index: int) -> RowPrompt:
         )
     sampled = [place for place, bit in enumerate(mask) if bit]
     values = logprobs or [math.nan] * len(ids)
-    so_far = RequestOutput(
-        token_ids=[ids[place] for place in sampled],
-        logprobs=[values[place] for place in sampled],
-        weight_versions=[tuple(each) for each in row.weight_versions or ()] if sampled else [],
-        completion_tokens=len(sampled),
-        transcript=transcript,
-    )
-    messages = _first_messages(transcript)
     return RowPrompt(
         list(row.prompt_token_ids),
-        messages=messages,
+        messages=_first_messages(transcript),
         index=index,
         parts=_content(row, where),
-        so_far=so_far,
+        so_far=RequestOutput(
+            token_ids=[ids[place] for place in sampled],
+            logprobs=[values[place] for place in sampled],
+            weight_versions=[tuple(each) for each in row.weight_versions or ()] if sampled else [],
+            completion_tokens=len(sampled),
+            transcript=transcript,
+        ),
         seed=row.seed,
         adapter=row.adapter,
     )

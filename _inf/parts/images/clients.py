@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from _inf.errors import PromptError, at_fault, shown
-from _inf.parts.images.reading import KEYS, Source
+from _inf.parts.images.reading import KINDS, Source
 from _inf.types import as_sequence
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Opening:
         return {**message, "content": content}
 
     def _part(self, part: object, where: str) -> object:
-        if not isinstance(part, Mapping) or part.get("type") not in KEYS:
+        if not isinstance(part, Mapping) or part.get("type") not in KINDS:
             return part
         source = part.get(part["type"])
         if isinstance(source, Mapping):

@@ -29,7 +29,8 @@ FORMS = (
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 REMOTE = ("http", "https")
 DIGEST = "sha256:"  # in a file, in place of an image
-KEYS = ("type", CACHE)  # and an image under the type's name
+KINDS = ("image", "image_url")  # the types of a part, which has its image under that name
+KEYS = ("type", CACHE)
 
 
 def is_digest(part: Mapping[str, object]) -> bool:
