@@ -45,7 +45,7 @@ def test_what_a_start_imports_on_a_gpu_imports_and_every_measured_architecture_h
     assert set(facts["imports"].values()) == {None}, facts["imports"]
     assert "/sm90/" in facts["library"]
     assert facts["deep_gemm"] is False
-    assert len(facts["models"]) == 28
+    assert len(facts["models"]) == 31
     assert set(facts["models"].values()) == {None}, facts["models"]
 
 
