@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 from inf import ConfigError, InferenceEngine
-from tests.parts.test_image_turns import ASKED, STOPS, always_calls, with_turns, zoom
 from tests.parts.test_images import (
     CONTENTS,
     GREEDY,
@@ -140,15 +139,6 @@ def test_batch_for_a_trainer_gives_the_actor_its_log_probs(engine, reference):
     check_actor(batch, reference.model)
 
 
-def test_batch_with_images_of_tools_gives_the_actor_its_log_probs(engine, reference, monkeypatch):
-    always_calls(monkeypatch)
-    with_turns(engine, monkeypatch, max_assistant_turns=3)
-    batch = engine.rollout_batch(ASKED, tools=[zoom], stop_token_ids=STOPS, max_tokens=60, seed=2)
-    grids = [inputs["image_grid_thw"] for inputs in batch.non_tensor_batch["multi_modal_inputs"]]
-    assert [len(grid) for grid in grids] == [7, 6]
-    check_actor(batch, reference.model)
-
-
 @pytest.mark.parametrize("made", [True, False])
 def test_batch_of_verls_dataset_is_answered(engine, reference, tmp_path, monkeypatch, made):
     """made: whether the dataset keeps what the processor made, and the trainer passes it on."""
@@ -205,21 +195,13 @@ def test_batch_with_images_that_its_ids_do_not_show_is_refused(engine):
 
 
 def test_new_weights_encode_images_again(engine, reference):
-    """For later rows, and for a running one that is computed again. Last of this engine's tests."""
+    """Last of this engine's tests."""
     [before] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
-    chunks = engine.stream(prompts(CONTENTS[:1])[0], **GREEDY | {"max_tokens": 300})
-    ids, logprobs = list(next(chunks).token_ids), list[float]()
     with torch.no_grad():
         for name, weight in reference.model.named_parameters():
             if "visual" in name:
                 weight.mul_(1.5)
-    engine.update_weights(reference.model.state_dict(), running="keep", recompute=True)
-    for chunk in chunks:
-        ids += chunk.token_ids
-        logprobs += chunk.logprobs
-    whole = reference.logits(CONTENTS[0], ids).log_softmax(-1)[-200:]
-    expected = whole.gather(1, torch.tensor(ids[-200:])[:, None])[:, 0].tolist()
-    assert logprobs[-200:] == pytest.approx(expected, abs=1e-5)
+    engine.update_weights(reference.model.state_dict())
     [after] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
     check(after, reference, CONTENTS[0])
     assert after.logprobs != before.logprobs
