@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from PIL import Image
 
 from _inf.errors import ConfigError, shown
 from _inf.parts.images import Images
@@ -49,7 +50,10 @@ def _images(value: object, where: str) -> list[object]:
     if not isinstance(value, Mapping) or set(value) != {"image"}:
         kinds = sorted(value) if isinstance(value, Mapping) else shown(value)
         raise ConfigError(f'{where}: {kinds}: only {{"image": [...]}} is supported.')
-    return list(value["image"])
+    images = list(value["image"])
+    if not all(isinstance(image, Image.Image) for image in images):  # a processor would open them
+        raise ConfigError(f"{where}: only images of PIL are read, and no paths or addresses.")
+    return images
 
 
 def _part(ids: list[int], inputs: Mapping[str, torch.Tensor], processor: Any, row: int) -> Images:
