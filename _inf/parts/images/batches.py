@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _inf.parts.images.prompt import processor_of
+from _inf.parts.images.prompt import own_tokens_only, processor_of
 from _inf.request.prompts import object_array
 
 if TYPE_CHECKING:
@@ -38,11 +38,9 @@ def _positions(batch: DataProto, row: int, images: Images | None, processor: Any
 
     tensors = batch.batch
     ids, mask = tensors["input_ids"][row], tensors["attention_mask"][row]
-    own = torch.zeros_like(ids, dtype=torch.bool)
     begin = int(mask.argmax())
-    for start, last in images.places if images else ():
-        own[begin + start : begin + last + 1] = True
-    known = ids.masked_fill((ids == processor.image_token_id) & ~own, 0)
+    places = [(begin + start, begin + last) for start, last in (images.places if images else ())]
+    known = torch.tensor(own_tokens_only(ids.tolist(), places, processor.image_token_id))
     grid = images.inputs["image_grid_thw"] if images else None
     three = get_rope_index(processor, known, image_grid_thw=grid, attention_mask=mask)
     return torch.cat([tensors["position_ids"][row][None], three])

@@ -101,7 +101,7 @@ def processed(
         ) from failure
     ids: list[int] = inputs.pop("input_ids")[0].tolist()
     del inputs["attention_mask"]
-    return ids, tuple(map(digest, images)), tuple(_runs(ids, processor)), inputs
+    return ids, tuple(map(digest, images)), tuple(places_of(ids, processor)), inputs
 
 
 def _marks(processor: object) -> list[str]:
@@ -154,7 +154,7 @@ def processor_of(folder: str) -> Any:
     return processor
 
 
-def _runs(ids: list[int], processor: object) -> list[tuple[int, int]]:
+def places_of(ids: Sequence[int], processor: object) -> list[tuple[int, int]]:
     """The first and the last place of each run of an image's tokens."""
     image = getattr(processor, "image_token_id", None)  # a few have other names for it
     runs, place = [], 0
@@ -164,3 +164,12 @@ def _runs(ids: list[int], processor: object) -> list[tuple[int, int]]:
             runs.append((place, end - 1))
         place = end
     return runs
+
+
+def own_tokens_only(ids: Sequence[int], places: Sequence[tuple[int, int]], image: int) -> list[int]:
+    """The ids with 0, text, for each image's token that the model has sampled: it stands outside
+    of the places of the images."""
+    known = [0 if token == image else token for token in ids]
+    for start, last in places:
+        known[start : last + 1] = ids[start : last + 1]
+    return known

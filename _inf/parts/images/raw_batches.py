@@ -12,7 +12,7 @@ from PIL import Image
 from _inf.errors import ConfigError, shown
 from _inf.parts.images import Images
 from _inf.parts.images.batches import INPUTS
-from _inf.parts.images.prompt import _runs, processor_of
+from _inf.parts.images.prompt import places_of, processor_of
 from _inf.parts.images.sglang import ImageInputs, Translation
 from _inf.request.messages import is_empty
 from _inf.request.prompts import object_array
@@ -34,11 +34,12 @@ def with_inputs(prompts: DataProto, hf_config: PretrainedConfig, folder: str) ->
         for row, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
     ]
     data: list[dict[str, object] | None] = []
+    if not all(value is None or is_empty(value) for value in columns[DATA]):
+        Translation.check(hf_config)
     for row, value in enumerate(columns[DATA]):
         if value is None or is_empty(value):
             data.append(None)
             continue
-        Translation.check(hf_config)
         images = _images(value, f"non_tensor_batch[{DATA!r}][{row}]")
         inputs = made[row] or processor_of(folder).image_processor(images, return_tensors="pt")
         part = _part(ids[row], dict(inputs), processor_of(folder), row)
@@ -59,7 +60,7 @@ def _images(value: object, where: str) -> list[object]:
 def _part(ids: list[int], inputs: Mapping[str, torch.Tensor], processor: Any, row: int) -> Images:
     """Refuses ids with another number of image tokens than their images have: SGLang's process
     would die of it."""
-    places = _runs(ids, processor)
+    places = places_of(ids, processor)
     tokens = sum(last + 1 - start for start, last in places)
     grid = inputs["image_grid_thw"]
     expected = int(grid.prod(dim=1).sum()) // processor.image_processor.merge_size**2

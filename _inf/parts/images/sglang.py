@@ -18,6 +18,7 @@ from _inf.backends.verl import translation
 from _inf.backends.verl.support import EXACT_WITH_IMAGES, architecture
 from _inf.errors import ConfigError
 from _inf.parts.images import Images
+from _inf.parts.images.prompt import own_tokens_only
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -75,9 +76,7 @@ def _positions(
     if "mrope_section" not in rope:
         return {}
     image = hf_config.image_token_id
-    known = [0 if token == image else token for token in ids]  # the model may have sampled it
-    for start, last in part.places:
-        known[start : last + 1] = ids[start : last + 1]
+    known = own_tokens_only(ids, part.places, image)
     positions, delta = MRotaryEmbedding.get_rope_index(
         spatial_merge_size=hf_config.vision_config.spatial_merge_size,
         image_token_id=image,
