@@ -140,6 +140,7 @@ def rendered_call(
     params["max_tokens"] = [
         room or min(default, total - len(prompt.token_ids)) for prompt in rendered
     ]
+    rendered = [dataclasses.replace(prompt, messages=None) for prompt in rendered]  # with images
     return RenderedCall(engine, rendered, params | {"tools": []}, rules, forced, parallel is False)
 
 

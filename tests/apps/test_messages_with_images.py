@@ -10,7 +10,9 @@ import io
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import torch
 from PIL import Image
 
 import inf
+from _inf.parts.images.clients import with_opened_images
 from _inf.runtime.extras import has_verl
 from _inf.turns import Transcript
 from inf import ConfigError, InferenceEngine, PromptError
@@ -387,6 +390,26 @@ def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):
     with tiny.serve() as server:  # whose model reads text only, or whose backend does
         failure = Http(server).post(CHAT, status=400, **asked(CHAT, data_url(WIDE)))
         assert re.search("only text is supported|reads text only|no processor", str(failure))
+
+
+def test_images_of_one_request_at_a_time_are_open(engine):
+    """Of others the pixels are not in memory."""
+    bounds, read = engine.config.rollout.images, threading.Event()
+    first_is_open, second_is_open = threading.Event(), threading.Event()
+
+    def first(_: object) -> bool:
+        first_is_open.set()
+        return read.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        sent = [[user(image(data_url(WIDE)))]]
+        one = pool.submit(with_opened_images, sent, bounds, first)
+        assert first_is_open.wait(30)
+        pool.submit(with_opened_images, sent, bounds, lambda _: second_is_open.set())
+        assert with_opened_images([[user("text")]], bounds, lambda prompts: len(prompts)) == 1
+        assert not second_is_open.wait(0.2)
+        read.set()
+        assert second_is_open.wait(30) and one.result()
 
 
 def test_session_continues_after_an_image_and_its_traces_have_digests(engine, http):

@@ -170,8 +170,8 @@ RESULTS: dict[str, tuple[Any, list[dict[str, Any]] | str]] = {
     "path": (response("/etc/hostname"), "'/etc/hostname' is no image of PIL, and no bytes"),
     "broken": (response(png(8, 8)[:-30]), "content[0]: the image cannot be read"),
     "large": (response(png(8000, 8000)), "8000 x 8000 pixels, more than"),
-    "together": (response(*[png(4200, 4200)] * 2), "its images have 35,280,000 pixels"),
-    "many": ([SMALL] * 65, "it returned 65 images, more than 64"),
+    "together": (response(*[png(4200, 4200)] * 2), "images of the result have 35,280,000 pixels"),
+    "many": ([SMALL] * 65, "the result has more than 64 images"),
     "video": (response(video=[b""]), "it returned a video"),
 }  # fmt: skip
 
@@ -210,6 +210,20 @@ def test_where_images_are_not_read_the_model_or_the_row_says_so(engine, monkeypa
         [row] = text_only.generate(ASKED[1:], tools=[zoom], **GREEDY)
         said = "Error: zoom failed: it returned an image: model_path: "
         assert row.messages[2]["content"].startswith(said) and row.error is None
+
+
+def test_image_that_the_models_processor_refuses_is_its_calls_error(monkeypatch):
+    always_calls(monkeypatch, {"part": "thin"})
+
+    def zoom(part: str) -> Any:
+        """Show it."""
+        return Image.new("RGB", (400, 1))
+
+    with InferenceEngine(model_path=str(vision_model("qwen2_vl")), rollout=ROLLOUT) as engine:
+        with_turns(engine, monkeypatch, max_assistant_turns=2)
+        [row] = engine.generate(ASKED[1:], tools=[zoom], **GREEDY)
+    said = row.messages[2]["content"]
+    assert "content[0]: the model's processor refused the image" in said and row.error is None
 
 
 class Album:

@@ -159,6 +159,14 @@ def test_each_form_of_an_image_is_the_same_one(engine, tmp_path):
     assert plain.images is None
 
 
+def test_what_is_transparent_is_white(engine):
+    file = io.BytesIO()
+    Image.new("RGB", (56, 56), "red").save(file, "PNG", transparency=(255, 0, 0))
+    white = Image.new("RGB", (56, 56), "white")
+    rows = engine.generate(prompts([[image(file.getvalue())], [image(white)]]), **GREEDY)
+    assert rows[0].images == rows[1].images
+
+
 def png(width: int, height: int) -> bytes:
     file = io.BytesIO()
     Image.new("1", (width, height)).save(file, "PNG")
@@ -178,6 +186,9 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage
         (image("/dev/zero"), "there is no file /dev/zero"),
         (image(png(8000, 8000)), "8000 x 8000 pixels"),
         (image(7), "7 is no image"),
+        (image(Image.new("RGB", (0, 5))), "the image has 0 x 5 pixels"),
+        (image(Image.new("I;16", (8, 8))), "a number of more than 8 bits"),
+        ({"type": "image_url", "image_url": {"url": "file://host/a.png"}}, "of another machine"),
         (image(EPS), "it is none of PNG"),
         (image("https://me:secret@host/a.png?secret"), "'https://host/a.png' is on another"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,###"}}, "not in base64"),

@@ -11,7 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
-from inf import ConfigError, InferenceEngine
+from _inf.parts.images.digests import digest
+from inf import (
+    ConfigError,
+    InferenceEngine,
+    PromptError,
+    as_rollouts,
+    rollouts_to_data_proto,
+)
+from tests.parts.test_image_turns import ASKED, STOPS, always_calls, with_turns, zoom
 from tests.parts.test_images import (
     CONTENTS,
     GREEDY,
@@ -99,6 +107,32 @@ def test_image_token_that_was_sampled_is_no_image(engine, reference):
     assert after == before.token_ids
 
 
+def test_tokens_of_an_answer_are_no_images(engine, reference):
+    """Those that begin an image or a video, at its end and before one another: each has the place
+    of a text's token."""
+    begin, video = engine.tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|video_pad|>"])
+    answer, content = [begin, video, 40, begin], CONTENTS[1]
+    [scored] = engine.score(prompts([content]), [answer])
+    inputs = reference.inputs(content)
+    prompt = inputs.pop("input_ids")
+    positions, _ = reference.model.model.get_rope_index(prompt, inputs["image_grid_thw"])
+    later = positions.max() + 1 + torch.arange(len(answer))
+    with torch.no_grad():
+        logits = reference.model(
+            input_ids=torch.cat([prompt, torch.tensor([answer])], 1),
+            position_ids=torch.cat([positions, later.expand(3, 1, -1)], 2),
+            **{name: value for name, value in inputs.items() if name != "attention_mask"},
+        ).logits[0, -len(answer) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+    assert scored.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+    batch = engine.rollout_batch(prompts([content]), max_tokens=6, logit_bias={begin: 100})
+    assert batch.batch["responses"][0, :6].tolist() == [begin] * 6
+    places = batch.batch["position_ids"][0, 1:, 512:518]
+    assert places.tolist() == (later[0] + torch.arange(6)).expand(3, -1).tolist()
+    with pytest.raises(PromptError, match="its text contains '<|video_pad|>'".replace("|", r"\|")):
+        engine.generate(prompts([[image(WIDE), text("<|vision_start|><|video_pad|>")]]))
+
+
 def test_rows_are_continued_as_if_nothing_had_ended_them(engine, tmp_path):
     check_continued(engine, tmp_path)
 
@@ -131,12 +165,35 @@ def check_actor(batch: Any, model: Any) -> None:
         assert torch.allclose(computed[mask], own.batch["rollout_log_probs"][mask], atol=1e-5)
 
 
+def test_images_of_tools_are_in_the_batch(engine, reference, monkeypatch):
+    asked = {"temperature": 0, "max_tokens": 40, "stop_token_ids": STOPS, "tools": [zoom]}
+    with_turns(engine, monkeypatch, max_assistant_turns=2, max_parallel_calls=50)
+    for calls, images in ((1, [3, 2]), (50, [1, 0])):  # so many results do not fit
+        always_calls(monkeypatch, *[{"part": "two"}] * calls)
+        batch = engine.rollout_batch(ASKED, **asked)
+        grids = [
+            each.get("image_grid_thw", ()) for each in batch.non_tensor_batch["multi_modal_inputs"]
+        ]
+        assert [len(grid) for grid in grids] == images
+        opened = [each["messages"][0]["content"] for each in batch.non_tensor_batch["messages"]]
+        kept = [rollout.messages[0]["content"] for rollout in as_rollouts(batch)]
+        assert kept[0][0]["image"] == f"sha256:{digest(WIDE)}" and kept[0][1:] == opened[0][1:]
+        assert kept[1] == opened[1]
+        check_actor(batch, reference.model)
+
+
 def test_batch_for_a_trainer_gives_the_actor_its_log_probs(engine, reference):
     batch = engine.rollout_batch(prompts(CONTENTS), n=2, seed=3, max_tokens=12)
     assert batch.batch["position_ids"].shape == (8, 4, 512 + 380)
     has = [bool(inputs) for inputs in batch.non_tensor_batch["multi_modal_inputs"]]
     assert has == [True] * 4 + [False] * 2 + [True] * 2
     check_actor(batch, reference.model)
+    first, *_ = rollouts = as_rollouts(batch)
+    assert first.extra["multi_modal_inputs"] == ["image_grid_thw", "pixel_values"]
+    text_only = rollouts_to_data_proto(rollouts[4:6])
+    assert text_only.batch["input_ids"].tolist() == batch.batch["input_ids"][4:6].tolist()
+    with pytest.raises(ConfigError, match="it has images, whose pixels are not kept"):
+        rollouts_to_data_proto(rollouts)
 
 
 @pytest.mark.parametrize("made", [True, False])
@@ -180,18 +237,37 @@ def test_batch_of_verls_dataset_is_answered(engine, reference, tmp_path, monkeyp
         assert ids == reference.answer(content, len(ids))[1]
 
 
-def test_batch_with_images_that_its_ids_do_not_show_is_refused(engine):
+def test_batch_whose_images_cannot_be_computed_is_refused(engine, reference):
+    """SGLang's process would die of most of them."""
     from verl import DataProto
 
-    batch = DataProto.from_dict(
-        {name: torch.ones(1, 4, dtype=torch.int64) for name in ("input_ids", "attention_mask")},
-        {"multi_modal_data": [{"image": [WIDE]}]},
-    )
-    with pytest.raises(ConfigError, match="0 tokens of images, and its images have 12"):
-        engine.rollout.generate_sequences(batch)
-    batch.non_tensor_batch["multi_modal_data"][0] = {"video": []}
-    with pytest.raises(ConfigError, match=r"multi_modal_data'\]\[0\]: \['video'\]"):
-        engine.rollout.generate_sequences(batch)
+    inputs = reference.inputs([image(WIDE)])
+    ids, _ = inputs.pop("input_ids"), inputs.pop("attention_mask")
+    patches, grid = inputs["pixel_values"], inputs["image_grid_thw"]
+
+    def answered(ids: torch.Tensor, data: Any, made: Any = None) -> Any:
+        given = {"multi_modal_data": [data]} | ({"multi_modal_inputs": [made]} if made else {})
+        places = torch.arange(ids.shape[1])[None]
+        tensors = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": places}
+        batch = DataProto.from_dict(tensors, given)
+        batch.meta_info = {"do_sample": False, "eos_token_id": engine.tokenizer.eos_token_id}
+        return engine.rollout.generate_sequences(batch)
+
+    data = {"image": [WIDE]}
+    for call, says in (
+        ((ids[:, :4], data), "0 tokens of images, and its images have 12"),
+        ((ids, {"video": []}), r"multi_modal_data'\]\[0\]: \['video'\]"),
+        ((ids, {"image": ["https://host/a.png"]}), "only images of PIL are read"),
+        ((ids, {"image": [Image.new("RGB", (400, 1))]}), "processor refused its images"),
+        ((ids, data, {"pixel_values": patches}), "has no 'image_grid_thw'"),
+        ((ids, data, inputs | {"pixel_values": patches[:-4]}), r"shape \(44, 1176\)"),
+        ((ids, data, inputs | {"pixel_values": patches[:, :-4]}), r"shape \(48, 1172\)"),
+        ((ids, data, inputs | {"image_grid_thw": grid.new_tensor([[1, 3, 16]])}), "3, 16"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            answered(*call)
+    half = inputs | {"pixel_values": patches.bfloat16()}
+    assert len(answered(ids, data, half)) == len(answered(ids, {"image": []})) == 1
 
 
 def test_new_weights_encode_images_again(engine, reference):

@@ -13,7 +13,7 @@ import pydantic
 
 from _inf.apps.rollouts.page import frame
 from _inf.errors import ConfigError, shown, value_fault
-from _inf.parts.kept import beyond_text
+from _inf.parts.kept import MULTI_MODAL, beyond_text
 from _inf.response.trainer_batch import data_proto
 from _inf.runtime.extras import require_verl
 
@@ -188,7 +188,8 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
                 f"rollout {rollout.row_id}: it has no token ids of its prompt and its response (a "
                 "server gave only text, or the row is an error); leave it out."
             )
-        if "images" in rollout.extra or beyond_text(rollout.messages or ()):
+        inputs = any(rollout.extra.get(name) for name in ("images", *MULTI_MODAL))
+        if inputs or beyond_text(rollout.messages or ()):
             raise ConfigError(
                 f"rollout {rollout.row_id}: it has images, whose pixels are not kept; a trainer "
                 "needs them: leave it out."

@@ -14,6 +14,7 @@ from _inf.apps.rollouts.rollout import COLUMNS, Rollout
 from _inf.apps.rollouts.traces import Trace, row_of_trace
 from _inf.errors import ConfigError, shown
 from _inf.parts.found import ROW_FIELDS
+from _inf.parts.kept import kept_column
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.token_texts import TokenTexts
@@ -187,14 +188,12 @@ def _known_columns(columns: Mapping[str, Any], place: int) -> JSON:
     """A row's values of the columns, as far as JSON can hold them."""
     row: JSON = {}
     for name, values in columns.items():
+        value = kept_column(name, values[place])
         try:
-            text = json.dumps(values[place], default=lambda array: array.tolist(), allow_nan=False)
+            text = json.dumps(value, default=lambda array: array.tolist(), allow_nan=False)
         except (AttributeError, RecursionError, TypeError, ValueError):
             continue
-        value = json.loads(text)
-        if name == "messages" and isinstance(value, dict):
-            value = value.get("messages")
-        row[COLUMNS.get(name, name)] = value
+        row[COLUMNS.get(name, name)] = json.loads(text)
     return row
 
 

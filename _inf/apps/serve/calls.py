@@ -51,7 +51,6 @@ def served_call(
 ) -> ServedCall:
     """Prepare a request, as `rendered_call` does. A `top_k` of 0 is all tokens, as -1 is, and a
     `seed` of -1 is none, as in vLLM."""
-    prompts = with_opened_images(body.prompts(), engine.config.rollout.images)
     keywords = _keywords(engine, body, adapter, session)
     starts: list[Start] = []
 
@@ -70,15 +69,18 @@ def served_call(
         starts.append(start)
         return forms if later is None else [later]
 
-    call = rendered_call(
-        engine,
-        prompts,
-        keywords,
-        body.tool_choice,
-        parallel=body.parallel_tool_calls,
-        fits=body.fits,
-        place=recorded if session else None,
-    )
+    def rendered(prompts: Sequence[object]) -> RenderedCall:
+        return rendered_call(
+            engine,
+            prompts,
+            keywords,
+            body.tool_choice,
+            parallel=body.parallel_tool_calls,
+            fits=body.fits,
+            place=recorded if session else None,
+        )
+
+    call = with_opened_images(body.prompts(), engine.config.rollout.images, rendered)
     _check_size(call)
     if session is not None and not starts:
         starts = [session.completion(ids) for ids in call.prompts]

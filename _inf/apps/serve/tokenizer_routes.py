@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pydantic import model_validator
@@ -65,25 +67,25 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> JSON:
         special = body.add_special_tokens is not False
         ids = engine.tokenizer(body.prompt, add_special_tokens=special)["input_ids"]
     else:
-        prompts = with_opened_images([body.messages], engine.config.rollout.images)
-        [form] = normalize(prompts, readers(engine.config))
-        asked = {
-            "tools": [],
-            "add_generation_prompt": body.add_generation_prompt,
-            **body.of_chats,
-        }
-        rules = shown_rules(engine, asked)
-        assert rules.template is not None  # an engine without a tokenizer is not served
-        if body.add_special_tokens and engine.tokenizer("")["input_ids"]:
-            raise ConfigError.of("add_special_tokens", "the chat template writes its own")
-        if isinstance(form, Prompt):
-            every = replace(engine.model.limits, prompt=sys.maxsize)
-            ids = form.rendered(rules.template, every).token_ids
-        else:
-            ids = rules.template.prompt(cast("list[Message]", form), 0)
+        ids = with_opened_images(
+            [body.messages], engine.config.rollout.images, partial(_of_chat, engine, body)
+        )
     texts = engine.tokenizer.convert_ids_to_tokens(ids) if body.return_token_strs else None
     limit = engine.model.limits.total
     return {"tokens": ids, "count": len(ids), "max_model_len": limit, "token_strs": texts}
+
+
+def _of_chat(engine: InferenceEngine, body: TokenizeBody, prompts: Sequence[object]) -> list[int]:
+    [form] = normalize(prompts, readers(engine.config))
+    asked = {"tools": [], "add_generation_prompt": body.add_generation_prompt, **body.of_chats}
+    rules = shown_rules(engine, asked)
+    assert rules.template is not None  # an engine without a tokenizer is not served
+    if body.add_special_tokens and engine.tokenizer("")["input_ids"]:
+        raise ConfigError.of("add_special_tokens", "the chat template writes its own")
+    if isinstance(form, Prompt):
+        every = replace(engine.model.limits, prompt=sys.maxsize)
+        return form.rendered(rules.template, every).token_ids
+    return rules.template.prompt(cast("list[Message]", form), 0)
 
 
 def counted(engine: InferenceEngine, sent: CountBody) -> JSON:

@@ -120,16 +120,17 @@ class Forward:
 
     @contextlib.contextmanager
     def _refusal(self, inputs: Inputs) -> Iterator[None]:
-        """Say of a model's refusal of a row with inputs, such as one whose answer has an image's
-        token, what it is about."""
+        """Say of a model's failure with a row with inputs, such as one whose answer has a token
+        that begins an image, what it is about."""
         try:
             yield
-        except ValueError as failure:
+        except (ValueError, IndexError, TypeError) as failure:
             if not inputs:
                 raise
             raise RequestFailure(
                 f"{type(self.model).__name__} refused a row with {', '.join(inputs)} "
-                f"({error_text(failure)}); an answer may have no token that stands for them."
+                f"({error_text(failure)}); outside of them, a row may have no token that stands "
+                "for an image or a video, or begins one."
             ) from failure
 
     def moved(self, value: torch.Tensor) -> torch.Tensor:

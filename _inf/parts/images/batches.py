@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _inf.parts.images.prompt import own_tokens_only, processor_of
+from _inf.parts.images.prompt import images_only, processor_of
+from _inf.parts.kept import MULTI_MODAL
 from _inf.request.prompts import object_array
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from _inf.parts.images import Images
 
-INPUTS = "multi_modal_inputs"
+INPUTS, DATA = MULTI_MODAL
 
 
 def add_columns(batch: DataProto, images: Sequence[Images | None], folder: str) -> None:
@@ -29,8 +30,8 @@ def add_columns(batch: DataProto, images: Sequence[Images | None], folder: str) 
 
 
 def _positions(batch: DataProto, row: int, images: Images | None, processor: Any) -> torch.Tensor:
-    """4 x tokens: places of the text, and the model's three kinds (`utils/dataset/rl_dataset.py`).
-    An image's token that the model sampled has the place of a text's."""
+    """4 x tokens: places of the text, and the model's three kinds
+    (`utils/dataset/rl_dataset.py`)."""
     if "Qwen3VLProcessor" in type(processor).__name__:
         from verl.models.transformers.qwen3_vl import get_rope_index
     else:
@@ -40,7 +41,7 @@ def _positions(batch: DataProto, row: int, images: Images | None, processor: Any
     ids, mask = tensors["input_ids"][row], tensors["attention_mask"][row]
     begin = int(mask.argmax())
     places = [(begin + start, begin + last) for start, last in (images.places if images else ())]
-    known = torch.tensor(own_tokens_only(ids.tolist(), places, processor.image_token_id))
-    grid = images.inputs["image_grid_thw"] if images else None
+    known = torch.tensor(images_only(ids.tolist(), places))
+    grid = images.inputs.get("image_grid_thw") if images else None
     three = get_rope_index(processor, known, image_grid_thw=grid, attention_mask=mask)
     return torch.cat([tensors["position_ids"][row][None], three])

@@ -3,34 +3,62 @@ server open a file or an address."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from _inf.errors import PromptError, at_fault, shown
-from _inf.parts.images.reading import KINDS, Source
+from _inf.parts.images.reading import KINDS, Opening, Source
 from _inf.types import as_sequence
 
 if TYPE_CHECKING:
     from _inf.config.sections import ImageBounds
 
+T = TypeVar("T")
 DATA = "data:"
 ONLY_DATA = 'over HTTP an image is data, "data:image/png;base64,..."'
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
+# Pixels take much memory until the model's processor has read them, and a thread keeps for itself
+# (glibc's malloc) some of what it has freed.
+_thread = ThreadPoolExecutor(1, "inf-images")
 
 
-class Opening:
-    """Opens the images of one request, which may have as many pixels together as one image. Raises
-    `PromptError` with the place of one that is no data URL."""
+def with_opened_images(
+    prompts: Sequence[object], bounds: ImageBounds, then: Callable[[Sequence[object]], T]
+) -> T:
+    """Return `then` of the prompts of a request, with their images opened. Requests with images
+    come one after another, on one thread. Raises `PromptError` with the place of an image that is
+    no data URL."""
 
-    def __init__(self, bounds: ImageBounds) -> None:
-        self._bounds, self._images, self._pixels = bounds, 0, 0
+    def opened() -> T:
+        request = _Request(Opening(bounds, "the request"))
+        return then([*map(request.prompt, range(len(prompts)), prompts)])
 
-    def prompt(self, prompt: object, where: str) -> object:
+    return _thread.submit(opened).result() if any(map(_has_images, prompts)) else then(prompts)
+
+
+def _has_images(prompt: object) -> bool:
+    messages = (each for each in as_sequence(prompt) or () if isinstance(each, Mapping))
+    parts = (part for each in messages for part in as_sequence(each.get("content")) or ())
+    return any(map(_is_image, parts))
+
+
+def _is_image(part: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(part, Mapping) and part.get("type") in KINDS
+
+
+@dataclasses.dataclass
+class _Request:
+    images: Opening
+
+    def prompt(self, index: int, prompt: object) -> object:
         """Messages with opened images; any other prompt as it is."""
         messages = as_sequence(prompt)
-        if messages is None or not any(isinstance(message, Mapping) for message in messages):
+        if messages is None or not _has_images(messages):
             return prompt
-        return [self._message(each, f"{where}, message {n}") for n, each in enumerate(messages)]
+        where = f"prompt {index}, message"
+        with at_fault(index=index):
+            return [self._message(each, f"{where} {n}") for n, each in enumerate(messages)]
 
     def _message(self, message: object, where: str) -> object:
         parts = as_sequence(message.get("content")) if isinstance(message, Mapping) else None
@@ -40,33 +68,11 @@ class Opening:
         return {**message, "content": content}
 
     def _part(self, part: object, where: str) -> object:
-        if not isinstance(part, Mapping) or part.get("type") not in KINDS:
+        if not _is_image(part):
             return part
-        source = part.get(part["type"])
+        source = part.get(str(part["type"]))
         if isinstance(source, Mapping):
             source = source.get("url")
         if not isinstance(source, str) or not source.startswith(DATA):
             raise PromptError(f"{where}: {shown(source)} is not read: {ONLY_DATA}.")
-        self._images += 1
-        if self._images > self._bounds.max_per_prompt:
-            raise PromptError(
-                f"{where}: the request has more than {self._bounds.max_per_prompt} images "
-                "(rollout.images.max_per_prompt)."
-            )
-        image = Source.of(part, where).opened(self._bounds, FORMATS)
-        self._pixels += image.width * image.height
-        if self._pixels > self._bounds.max_pixels:
-            raise PromptError(
-                f"{where}: up to this one, the request's images have {self._pixels:,} pixels, more "
-                f"than {self._bounds.max_pixels:,} (rollout.images.max_pixels); make them smaller."
-            )
-        return {"type": "image", "image": image}
-
-
-def with_opened_images(prompts: Sequence[object], bounds: ImageBounds) -> list[object]:
-    """The prompts of a request with their images opened."""
-    opening, opened = Opening(bounds), []
-    for index, prompt in enumerate(prompts):
-        with at_fault(index=index):
-            opened.append(opening.prompt(prompt, f"prompt {index}"))
-    return opened
+        return {"type": "image", "image": self.images.opened(Source.of(part, where))}

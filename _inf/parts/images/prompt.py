@@ -96,8 +96,7 @@ def processed(
         )
     except Exception as failure:  # each processor has its own
         raise PromptError(
-            f"{where}: the model's processor refused its {len(images)} images "
-            f"({error_text(failure)})."
+            f"{where}: the model's processor refused its images ({error_text(failure)})."
         ) from failure
     ids: list[int] = inputs.pop("input_ids")[0].tolist()
     del inputs["attention_mask"]
@@ -111,14 +110,17 @@ def _marks(processor: object) -> list[str]:
 
 
 def _check_texts(processor: object, messages: Sequence[Message], where: str) -> None:
-    """Refuse texts with a mark that stands for an image: there would be more marks than images."""
+    """Refuse texts with a mark that stands for an image or a video: there would be more marks than
+    images."""
+    video = vars(processor).get("video_token")
+    marks = [*_marks(processor), *([video] if isinstance(video, str) else [])]
     for position, message in enumerate(messages):
         for text in texts_of(message):
-            for mark in _marks(processor):
+            for mark in marks:
                 if mark in text:
                     raise PromptError(
                         f"{where}, message {position}: its text contains {shown(mark)}, which "
-                        "stands for an image; leave it out."
+                        "stands for an image or a video; leave it out."
                     )
 
 
@@ -166,10 +168,11 @@ def places_of(ids: Sequence[int], processor: object) -> list[tuple[int, int]]:
     return runs
 
 
-def own_tokens_only(ids: Sequence[int], places: Sequence[tuple[int, int]], image: int) -> list[int]:
-    """The ids with 0, text, for each image's token that the model has sampled: it stands outside
-    of the places of the images."""
-    known = [0 if token == image else token for token in ids]
+def images_only(ids: Sequence[int], places: Sequence[tuple[int, int]]) -> list[int]:
+    """The ids with 0, text, for all but the images' own and the one before each image, which says
+    that one begins. Elsewhere such tokens are no image: the model may have sampled them."""
+    known = [0] * len(ids)
     for start, last in places:
-        known[start : last + 1] = ids[start : last + 1]
+        begin = max(start - 1, 0)
+        known[begin : last + 1] = ids[begin : last + 1]
     return known

@@ -27,6 +27,7 @@ FORMS = (
 )
 # PIL's decoders; others start programs (EPS), or are of no photo.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+OF_OTHERS = ("PNG", "JPEG", "GIF", "WEBP")  # what OpenAI's and Anthropic's APIs read
 REMOTE = ("http", "https")
 DIGEST = "sha256:"  # in a file, in place of an image
 KINDS = ("image", "image_url")  # the types of a part, which has its image under that name
@@ -88,6 +89,32 @@ class Source:
             ) from failure
 
 
+class Opening:
+    """Opens the images of someone who may not have the machine work without bound: all of them
+    together may have as many pixels as one. whose: "the request" or another."""
+
+    def __init__(self, bounds: ImageBounds, whose: str) -> None:
+        self._bounds, self._whose = bounds, whose
+        self._images = self._pixels = 0
+
+    def opened(self, source: Source) -> Image:
+        self._images += 1
+        if self._images > self._bounds.max_per_prompt:  # before it is decoded
+            raise PromptError(
+                f"{source.where}: {self._whose} has more than {self._bounds.max_per_prompt} images "
+                "(rollout.images.max_per_prompt)."
+            )
+        image = source.opened(self._bounds, OF_OTHERS)
+        self._pixels += image.width * image.height
+        if self._pixels > self._bounds.max_pixels:
+            raise PromptError(
+                f"{source.where}: up to this one, the images of {self._whose} have "
+                f"{self._pixels:,} pixels, more than {self._bounds.max_pixels:,} "
+                "(rollout.images.max_pixels); make them smaller."
+            )
+        return image
+
+
 def scheme_of(value: object) -> str:
     """The scheme of a URL; of any other value "", or a letter that is none."""
     scheme, colon, _ = value[:8].partition(":") if isinstance(value, str) else ("", "", "")
@@ -126,8 +153,15 @@ def _opened(source: Source, bounds: ImageBounds, formats: Sequence[str]) -> Imag
             f"{where}: the image has {image.width} x {image.height} pixels, more than "
             f"{bounds.max_pixels:,} (rollout.images.max_pixels); make it smaller."
         )
+    if not image.width * image.height:
+        raise PromptError(f"{where}: the image has {image.width} x {image.height} pixels.")
+    if image.mode.startswith(("I", "F")):  # PIL would cut the numbers to 255
+        raise PromptError(
+            f"{where}: each pixel of the image is a number of more than 8 bits (PIL's mode "
+            f"{image.mode}); scale it to 8 bits."
+        )
     image = ImageOps.exif_transpose(image)  # upright, as Transformers' `load_image`
-    if image.mode in ("RGBA", "LA", "P"):  # what is transparent is white, not whatever is below
+    if image.has_transparency_data:  # what is transparent is white, not whatever is below
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
@@ -160,7 +194,12 @@ def _file(source: object, where: str, bounds: ImageBounds) -> io.BytesIO | Path:
             f"{place} is on another machine, and nothing is fetched from "
             "there; give a file, or its bytes, or set rollout.images.allow_remote: true."
         )
-    return _existing(Path(unquote(urlsplit(source).path) if scheme == "file" else source), where)
+    if scheme != "file":
+        return _existing(Path(source), where)
+    url = urlsplit(source)
+    if url.netloc not in ("", "localhost"):
+        raise PromptError(f"{where}: {shown(source)} names a file of another machine.")
+    return _existing(Path(unquote(url.path)), where)
 
 
 def _existing(path: Path, where: str) -> Path:

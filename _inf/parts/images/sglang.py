@@ -18,7 +18,7 @@ from _inf.backends.verl import translation
 from _inf.backends.verl.support import EXACT_WITH_IMAGES, architecture
 from _inf.errors import ConfigError
 from _inf.parts.images import Images
-from _inf.parts.images.prompt import own_tokens_only
+from _inf.parts.images.prompt import images_only
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -75,16 +75,14 @@ def _positions(
     rope = getattr(hf_config.get_text_config(), "rope_scaling", None) or {}
     if "mrope_section" not in rope:
         return {}
-    image = hf_config.image_token_id
-    known = own_tokens_only(ids, part.places, image)
     positions, delta = MRotaryEmbedding.get_rope_index(
         spatial_merge_size=hf_config.vision_config.spatial_merge_size,
-        image_token_id=image,
+        image_token_id=hf_config.image_token_id,
         video_token_id=hf_config.video_token_id,
         vision_start_token_id=hf_config.vision_start_token_id,
         model_type=type(hf_config).model_type,  # of an object 4.57.1 may give its text_config's
         tokens_per_second=getattr(hf_config.vision_config, "tokens_per_second", None),
-        input_ids=torch.tensor([known]),
+        input_ids=torch.tensor([images_only(ids, part.places)]),
         image_grid_thw=part.inputs["image_grid_thw"],
     )
     return {"mrope_positions": positions.squeeze(1), "mrope_position_delta": delta}

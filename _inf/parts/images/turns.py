@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from _inf.errors import ConfigError, PromptError, shown
-from _inf.parts.images.clients import FORMATS
+from _inf.errors import ConfigError, PromptError, error_text, shown
 from _inf.parts.images.prompt import processor_of
-from _inf.parts.images.reading import Source
+from _inf.parts.images.reading import Opening, Source
 
 if TYPE_CHECKING:
     from _inf.config.sections import ImageBounds
@@ -22,21 +21,14 @@ if TYPE_CHECKING:
 
 def of_tool(content: Sequence[JSON], model: ModelInfo, bounds: ImageBounds) -> list[JSON]:
     """A tool's result with its images opened: PIL's, or bytes of a file. No path is: the model may
-    have written it. All images together may have as many pixels as one. Raises `PromptError`, and
-    `ConfigError` if the model reads no images."""
+    have written it. Raises `PromptError`, also if the model reads no images, or not these."""
     from PIL.Image import Image
 
     try:
-        processor_of(model.tokenizer.name_or_path)
+        processor = processor_of(model.tokenizer.name_or_path)
     except ConfigError as failure:
         raise PromptError(f"it returned an image: {failure}") from failure
-    sources = [part["image"] for part in content if part["type"] == "image"]
-    if len(sources) > (most := bounds.max_per_prompt):
-        count = len(sources)
-        raise PromptError(
-            f"it returned {count} images, more than {most} (rollout.images.max_per_prompt)"
-        )
-    pixels = 0
+    opening = Opening(bounds, "the result")
     read: list[JSON] = []
     for number, part in enumerate(content):
         where = f"content[{number}]"
@@ -44,13 +36,13 @@ def of_tool(content: Sequence[JSON], model: ModelInfo, bounds: ImageBounds) -> l
             if not isinstance(part["image"], Image | bytes):
                 given = shown(part["image"])
                 raise PromptError(f"{where}: {given} is no image of PIL, and no bytes of one")
-            image = Source.of(part, where).opened(bounds, FORMATS)
-            pixels += image.width * image.height
-            if pixels > bounds.max_pixels:
+            image = opening.opened(Source.of(part, where))
+            try:
+                processor.image_processor([image])
+            except Exception as failure:  # each processor has its own
                 raise PromptError(
-                    f"its images have {pixels:,} pixels, more than {bounds.max_pixels:,} "
-                    "(rollout.images.max_pixels)"
-                )
+                    f"{where}: the model's processor refused the image ({error_text(failure)})"
+                ) from failure
             part = {**part, "image": image}
         read.append(part)
     return read
