@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+import inf
 from _inf.parts.images.digests import digest
 from inf import (
     ConfigError,
@@ -83,6 +84,8 @@ def test_answers_are_those_of_transformers(engine, reference):
 def test_answers_of_another_model_are_those_of_transformers(kind):
     with engine_of(kind) as engine:
         check_answers(engine, Reference(vision_model(kind)))
+        report = inf.check(engine, batch=4, max_tokens=4)
+        assert report.passed and report.metrics["images/positions_differ"] == 0, report.findings
 
 
 def test_plain_image_is_another_one_standing_than_lying(engine, reference):
@@ -268,6 +271,26 @@ def test_batch_whose_images_cannot_be_computed_is_refused(engine, reference):
             answered(*call)
     half = inputs | {"pixel_values": patches.bfloat16()}
     assert len(answered(ids, data, half)) == len(answered(ids, {"image": []})) == 1
+
+
+def test_check_compares_images_with_transformers(engine, monkeypatch):
+    from _inf.parts.images import sglang
+
+    placed = sglang._positions
+
+    def as_if_text(*args: Any) -> Any:
+        positions = placed(*args)
+        ids = positions["mrope_positions"].shape[1]
+        return {**positions, "mrope_positions": torch.arange(ids).expand(3, -1)}
+
+    asked = {"batch": 4, "max_tokens": 4}
+    with InferenceEngine(model_path=str(vision_model("qwen2_5_vl")), rollout=ROLLOUT) as other:
+        report = inf.check(engine, against=other, **asked)
+        assert report.passed and report.metrics["images/positions_differ"] == 0, report.findings
+        monkeypatch.setattr(sglang, "_positions", as_if_text)
+        report = inf.check(engine, against=other, **asked)
+    found = {finding.metric for finding in report.findings}
+    assert {"images/positions_differ", "images/alone/logprobs_diff_max"} <= found
 
 
 def test_new_weights_encode_images_again(engine, reference):

@@ -50,6 +50,7 @@ ZERO = {
     "prompts/ids_differ": "tokenizer: the reference tokenizes the same text to other ids",
     "images/ids_differ": "images: the model's processor makes other ids of the same messages",
     "images/inputs_differ": "images: the model's processor makes other inputs of the same images",
+    "images/positions_differ": "images: the engine gets other positions of the same ids",
     "update_weights/cached_tokens": "stale prefix cache: after an update, prompts reuse cached "
     "results of the old weights",
 }

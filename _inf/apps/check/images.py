@@ -92,12 +92,12 @@ def _answers(
 
 def _of_processor(engine: InferenceEngine, asked: Sequence[list[JSON]]) -> dict[str, float]:
     """The shares of prompts whose ids, and whose inputs such as `pixel_values`, are not those of
-    the processor's own `apply_chat_template`."""
+    the processor's own `apply_chat_template`, or whose positions SGLang is given otherwise."""
     from _inf.parts.images.prompt import processor_of
 
     processor = processor_of(engine.tokenizer.name_or_path)
     template = shown_rules(engine, {"tools": []}).template
-    ids, inputs = [], []
+    ids, inputs, positions = [], [], []
     for messages in asked:
         theirs: dict[str, Tensor] = dict(
             processor.apply_chat_template(
@@ -112,8 +112,15 @@ def _of_processor(engine: InferenceEngine, asked: Sequence[list[JSON]]) -> dict[
         ours = cast(Prompt, form).rendered(template, engine.model.limits)
         ids.append(ours.token_ids != theirs.pop("input_ids")[0].tolist())
         del theirs["attention_mask"]
-        inputs.append(not _equal(cast("Images", ours.parts[0]).inputs, theirs))
-    return {"images/ids_differ": fmean(ids), "images/inputs_differ": fmean(inputs)}
+        images = cast("Images", ours.parts[0])
+        inputs.append(not _equal(images.inputs, theirs))
+        if engine.config.rollout.name == "sglang":
+            from _inf.parts.images.sglang import positions_differ
+
+            hf_config = engine.rollout.model_config.hf_config
+            positions.append(positions_differ(images, ours.token_ids, hf_config))
+    metrics = {"images/ids_differ": fmean(ids), "images/inputs_differ": fmean(inputs)}
+    return metrics | ({"images/positions_differ": fmean(positions)} if positions else {})
 
 
 def _equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:

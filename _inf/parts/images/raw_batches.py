@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,7 +41,7 @@ def with_inputs(prompts: DataProto, hf_config: PretrainedConfig, folder: str) ->
             continue
         Translation.check(hf_config)
         processor = processor_of(folder)
-        inputs = made[row] or _processed(images, processor, row)
+        inputs = made[row] or _processed(images, processor.image_processor, row)
         data.append({"image": [ImageInputs(_part(ids[row], inputs, processor, row))]})
     columns["raw_prompt_ids"], columns[DATA] = object_array(ids), object_array(data)
 
@@ -58,9 +58,11 @@ def _images(value: object, where: str) -> list[object]:
     return images
 
 
-def _processed(images: list[object], processor: Any, row: int) -> Mapping[str, torch.Tensor]:
+def _processed(
+    images: list[object], process: Callable[..., Mapping[str, torch.Tensor]], row: int
+) -> Mapping[str, torch.Tensor]:
     try:
-        return dict(processor.image_processor(images, return_tensors="pt"))
+        return process(images, return_tensors="pt")
     except Exception as failure:  # each processor has its own
         raise ConfigError(
             f"non_tensor_batch[{DATA!r}][{row}]: the model's processor refused its images "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from sglang.srt.layers.rotary_embedding import MRotaryEmbedding
 from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem
+from transformers import AutoModelForImageTextToText
 
 from _inf.backends.verl import translation
 from _inf.backends.verl.support import EXACT_WITH_IMAGES, architecture
@@ -59,6 +60,17 @@ class ImageInputs:
             model_specific_data=inputs,
         )
         return {"mm_items": [item], **_positions(self.part, ids, hf_config)}
+
+
+def positions_differ(part: Images, ids: list[int], hf_config: PretrainedConfig) -> bool:
+    """Whether SGLang gets other positions of a prompt than Transformers (4.57.1) computes."""
+    ours = _positions(part, ids, hf_config)
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(hf_config, attn_implementation="eager")
+    grid = part.inputs["image_grid_thw"]
+    places, delta = model.model.get_rope_index(torch.tensor([ids]), grid)
+    theirs = {"mrope_positions": places.squeeze(1), "mrope_position_delta": delta}
+    return not all(value.equal(theirs[name]) for name, value in ours.items())
 
 
 def _number(part: Images) -> int:
