@@ -158,6 +158,9 @@ def test_row_is_shown_in_parts_and_its_tokens_are_tinted_by_their_log_probs(open
     seen.page.hover("#detail .token >> nth=4")
     said = 'token " is", id 108, log prob -2.5000, probability 8.21 %'
     assert seen.text("#readout") == said
+    asked = ["<user>", *["<image>"] * 20, *["-"] * 20]
+    seen = opened(page_of([row(0, prompt_texts=asked, prompt_token_ids=[1] * 41)]))
+    assert seen.texts("#detail section > .text")[0] == f"<user><image> × 20 {'-' * 20}"
 
 
 def test_ids_of_an_agent_loop_that_were_not_sampled_are_marked_and_the_legend_says_so(opened):

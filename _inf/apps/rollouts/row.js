@@ -4,6 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const PROBABILITIES = [0.95, 0.7, 0.4, 0.15, 0.05]; // below each, one step more of tint
 const PIECE = 20000; // characters
+const LONG_RUN = 8; // tokens
 let messagesOpen = false;
 
 function element(tag, className, text) {
@@ -35,6 +36,17 @@ function answersToModel(row) {
     .map((message) => message.content);
 }
 
+// The text of tokens; a run of a special one, such as an image's, as that token and a number.
+function joined(texts) {
+  let made = "";
+  for (let begin = 0, end; begin < texts.length; begin = end) {
+    for (end = begin + 1; texts[end] === texts[begin]; end++);
+    const long = end - begin > LONG_RUN && /^[<\[].+[>\]]$/.test(texts[begin]);
+    made += long ? `${texts[begin]} × ${end - begin} ` : texts.slice(begin, end).join("");
+  }
+  return made;
+}
+
 function notSampled(texts, caption, given, marked = new Map()) {
   const section = element("section");
   section.append(element("p", "caption", `${caption} · ${texts.length} tokens`));
@@ -44,7 +56,7 @@ function notSampled(texts, caption, given, marked = new Map()) {
     section.append(box);
     return section;
   }
-  let rest = texts.join("");
+  let rest = joined(texts);
   while (given.length && rest.includes(given[0])) {
     const content = given.shift();
     const place = rest.indexOf(content);
