@@ -121,11 +121,12 @@ if __name__ == "__main__":
         said["other"] = refused(return_entropy=True) or refused(stop_regex="a")
         with engine.serve() as server:
             said["served"] = Http(server).post(CHAT, messages=chat, **how)["choices"][0]
-    said["command"] = command("Two", *json.loads(options))
-    line = {"custom_id": "a", "body": {"messages": chat, **how}}
-    with open("in.jsonl", "w") as file:
-        file.write(json.dumps(line))
-    command("batch", "in.jsonl", f"{name}.jsonl")
+        # While an engine runs, others start fast.
+        said["command"] = command("Two", *json.loads(options))
+        line = {"custom_id": "a", "body": {"messages": chat, **how}}
+        with open("in.jsonl", "w") as file:
+            file.write(json.dumps(line))
+        command("batch", "in.jsonl", f"{name}.jsonl")
     with open(f"{name}.jsonl") as file:
         said["batch"] = json.load(file)["response"]["body"]["choices"][0]
     print(json.dumps(said))
