@@ -198,6 +198,12 @@ class Part:
     ) -> None:
         """Add its columns to a trainer's batch. asked: of the prompt of each row."""
 
+    @classmethod
+    def in_every_batch(cls, tokenizer: Tokenizer) -> bool:
+        """Whether a trainer's batch has its columns even if no prompt asks for it, so that batches
+        of one model can be concatenated."""
+        return False
+
     def check_samples(self, n: int) -> None:
         """Refuse so many samples of a prompt."""
 

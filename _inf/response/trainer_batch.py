@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, PromptError, shown
+from _inf.parts.found import PARTS
 from _inf.request.prompts import object_array
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
@@ -131,7 +132,8 @@ def with_parts(
     for number, row in enumerate(rows):
         own = prompts[number // n] if row.transcript is None else row.transcript
         asked.append(own.parts)
-    for kind in dict.fromkeys(type(part) for parts in asked for part in parts):
+    kinds = [kind for kind in PARTS if kind.in_every_batch(tokenizer)]
+    for kind in dict.fromkeys([*kinds, *(type(part) for parts in asked for part in parts)]):
         found = ([part for part in parts if isinstance(part, kind)] for parts in asked)
         kind.add_to_batch(batch, [next(iter(own), None) for own in found], tokenizer)
     return batch

@@ -44,16 +44,22 @@ class CancelToken:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def admit(self, work: concurrent.futures.Future[Any]) -> None:
-        """Make `work` the work that `cancel` cancels."""
+        """Make `work` the work that `cancel` cancels, until it ends: its task has the call in its
+        context, which only the garbage collection could free if the call had the work."""
         self._work = work
+        work.add_done_callback(self._ended)
         if self._cancelled:
             work.cancel()
+
+    def _ended(self, work: object) -> None:
+        if self._work is work:
+            self._work = None
 
     def cancel(self) -> None:
         """End the call; may be called from any thread."""
         self._cancelled = True
-        if self._work is not None:
-            self._work.cancel()
+        if (work := self._work) is not None:
+            work.cancel()
 
 
 class AwaitedCalls:

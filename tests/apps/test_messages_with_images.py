@@ -206,10 +206,13 @@ def test_lines_with_images_are_answered_and_do_not_repeat_the_pixels(engine, on_
 def test_chat_puts_images_before_the_next_message(engine, on_vision, monkeypatch):
     """What is saved is a line of `inf batch`."""
     Path("a picture.png").write_bytes(png(WIDE))
-    lines = ["/image none.png", "/image", "/image a picture.png", "What?", "And now?", "/save it"]
+    lines = ["/image none.png", "/image", "/image https://host/a.png", r"/image a\ picture.png",
+             "/reset", '/image "a picture.png"', "/reset", "/image a picture.png",
+             "What?", "And now?", "/save it"]  # fmt: skip
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
     _, said, err = on_vision("chat", "--temperature", 0, "--max-tokens", 8)
     assert "/image: there is no file" in err and "/image: it needs the name of a file" in err
+    assert "'https://host/a.png' is on another machine" in err and err.count("no file") == 1
     talk = [user(image(WIDE), "What?")]
     first = engine.generate([talk], temperature=0, max_tokens=8).completions[0]
     talk += [{"role": "assistant", "content": first}, {"role": "user", "content": "And now?"}]
@@ -380,7 +383,7 @@ def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):
         (CHAT, {"messages": [user(*[image(url)] * 2)]}, "content[1]: up to this one"),
         (CHAT, {"messages": [{**user(image(data_url(WIDE))), "role": "system"}]}, "only"),
         (RESPONSES, {"input": [{"role": "system", "content": [
-            {"type": "input_image", "image_url": data_url(WIDE)}]}]}, "only those of a user"),
+            {"type": "input_image", "image_url": data_url(WIDE)}]}]}, "only a user's and"),
         (RESPONSES, {"input": [{"role": "user", "content": [
             {"type": "input_image", "file_id": "a"}]}]}, "image_url: it is missing"),
     ]  # fmt: skip

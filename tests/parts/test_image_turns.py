@@ -219,7 +219,7 @@ def test_image_that_the_models_processor_refuses_is_its_calls_error(monkeypatch)
         """Show it."""
         return Image.new("RGB", (400, 1))
 
-    with InferenceEngine(model_path=str(vision_model("qwen2_vl")), rollout=ROLLOUT) as engine:
+    with InferenceEngine(model_path=str(folder_of("qwen2_vl")), rollout=ROLLOUT) as engine:
         with_turns(engine, monkeypatch, max_assistant_turns=2)
         [row] = engine.generate(ASKED[1:], tools=[zoom], **GREEDY)
     said = row.messages[2]["content"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -191,6 +192,8 @@ def test_batch_for_a_trainer_gives_the_actor_its_log_probs(engine, reference):
     has = [bool(inputs) for inputs in batch.non_tensor_batch["multi_modal_inputs"]]
     assert has == [True] * 4 + [False] * 2 + [True] * 2
     check_actor(batch, reference.model)
+    text_only = engine.rollout_batch([[{"role": "user", "content": "Words."}]], max_tokens=2)
+    assert len(type(batch).concat([text_only, batch])) == 9
     first, *_ = rollouts = as_rollouts(batch)
     assert first.extra["multi_modal_inputs"] == ["image_grid_thw", "pixel_values"]
     text_only = rollouts_to_data_proto(rollouts[4:6])
@@ -271,6 +274,23 @@ def test_batch_whose_images_cannot_be_computed_is_refused(engine, reference):
             answered(*call)
     half = inputs | {"pixel_values": patches.bfloat16()}
     assert len(answered(ids, data, half)) == len(answered(ids, {"image": []})) == 1
+
+
+def test_pixels_of_a_call_that_has_ended_are_freed_at_once(engine):
+    def alive() -> int:
+        return sum(
+            isinstance(o, torch.Tensor) and o.shape[-1:] == (1176,) for o in gc.get_objects()
+        )
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        engine.generate(prompts(CONTENTS[:2]), max_tokens=2)
+        engine.score(prompts(CONTENTS[:1]), [[7, 8]])
+        assert alive() == before
+    finally:
+        gc.enable()
 
 
 def test_check_compares_images_with_transformers(engine, monkeypatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from _inf.apps.openai_answers import assistant
 from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.parts.found import reads
-from _inf.parts.images.reading import Source
+from _inf.parts.images.reading import URLS, Source, scheme_of
 from _inf.parts.typed import GenerateParams
 from _inf.request.keywords import refuse
 from _inf.runtime.files import check_output, write_text
@@ -212,7 +213,10 @@ class Chat:
         rollout = self.engine.config.rollout
         if "image" not in reads(rollout.name):
             raise InferenceError(f"/image: the backend {rollout.name} reads text only")
-        part = {"type": "image", "image": str(Path(name).expanduser().absolute())}
+        if scheme_of(name) in URLS:
+            part: JSON = {"type": "image_url", "image_url": {"url": name}}
+        else:
+            part = {"type": "image", "image": str(_path(name).absolute())}
         Source.of(part, "/image").opened(rollout.images)  # refuses what is no image
         self._images.append(part)
 
@@ -280,3 +284,12 @@ def _watched() -> bool:
 
 def _note(text: str) -> None:
     typer.secho(text, dim=True, err=True)
+
+
+def _path(name: str) -> Path:
+    """The file of a name that may be quoted, or have `\\ ` for a space, as in a shell."""
+    path = Path(name).expanduser()
+    with contextlib.suppress(ValueError):  # it has one quotation mark
+        if not path.exists() and len(words := shlex.split(name)) == 1:
+            return Path(words[0]).expanduser()
+    return path

@@ -61,7 +61,9 @@ class MessageItem(_Item):
     @model_validator(mode="after")
     def _refuse_images_of_others(self) -> MessageItem:
         if self.role != "user" and any(isinstance(part, ImagePart) for part in self.content):
-            reason = f"a message of {self.role} has an image; only those of a user may"
+            reason = (
+                f"a message of {self.role} has an image; only a user's and a function's output may"
+            )
             raise ConfigError.of("content", reason)
         return self
 

@@ -141,6 +141,8 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
             raise
         finally:
             current_call.reset(token)
+            # For some seconds the event loop keeps timers that were cancelled, and so their call.
+            call.sampling_params = call.requests = None
 
     def ranks_of_call(self) -> Ranks:
         """The ranks that make the call that begins here; of one by a tool there is only this."""

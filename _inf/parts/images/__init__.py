@@ -75,6 +75,12 @@ class Images(Part):
             translation.check(backend.rollout.model_config.hf_config)
 
     @classmethod
+    def in_every_batch(cls, tokenizer: Tokenizer) -> bool:
+        from _inf.parts.images.prompt import reads_images
+
+        return reads_images(tokenizer.name_or_path)
+
+    @classmethod
     def add_to_batch(
         cls, batch: DataProto, asked: Sequence[Images | None], tokenizer: Tokenizer
     ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, PromptError, PromptTooLongError, error_text, shown
@@ -154,6 +157,18 @@ def processor_of(folder: str) -> Any:
     if not hasattr(processor, "image_processor"):
         raise ConfigError(f"model_path: the model in {folder} reads text only, and no images.")
     return processor
+
+
+@functools.lru_cache(maxsize=4)
+def reads_images(folder: str) -> bool:
+    """Whether the model in a folder does, and has the processor for it."""
+    about = Path(folder) / "config.json"
+    if not about.is_file() or "vision_config" not in json.loads(about.read_text()):
+        return False
+    with contextlib.suppress(ConfigError):
+        processor_of(folder)
+        return True
+    return False
 
 
 def places_of(ids: Sequence[int], processor: object) -> list[tuple[int, int]]:

@@ -29,6 +29,7 @@ FORMS = (
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 OF_OTHERS = ("PNG", "JPEG", "GIF", "WEBP")  # what OpenAI's and Anthropic's APIs read
 REMOTE = ("http", "https")
+URLS = ("data", "file", *REMOTE)
 DIGEST = "sha256:"  # in a file, in place of an image
 KINDS = ("image", "image_url")  # the types of a part, which has its image under that name
 KEYS = ("type", CACHE)
@@ -62,7 +63,7 @@ class Source:
         value = part.get(kind)
         if isinstance(value, Mapping):
             value = _stored(value, where) if kind == "image" else value.get("url")
-        if kind == "image_url" and scheme_of(value) not in ("data", "file", *REMOTE):
+        if kind == "image_url" and scheme_of(value) not in URLS:
             raise PromptError(f"{where}: {shown(value)} is no URL; {FORMS}.")
         return cls(value, where)
 
