@@ -140,7 +140,8 @@ def rendered_call(
     params["max_tokens"] = [
         room or min(default, total - len(prompt.token_ids)) for prompt in rendered
     ]
-    rendered = [dataclasses.replace(prompt, messages=None) for prompt in rendered]  # with images
+    # Messages may have images, which are sent as the model's inputs.
+    rendered = [dataclasses.replace(prompt, messages=None) for prompt in rendered]
     return RenderedCall(engine, rendered, params | {"tools": []}, rules, forced, parallel is False)
 
 

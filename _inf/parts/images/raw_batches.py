@@ -72,7 +72,7 @@ def _processed(
 
 def _part(ids: list[int], inputs: Mapping[str, torch.Tensor], processor: Any, row: int) -> Images:
     """Refuses what SGLang's process would die of: inputs that are not those of their grid, and ids
-    with another number of image tokens than their images have."""
+    with more or fewer image tokens than their images have."""
     sizes, where = processor.image_processor, f"non_tensor_batch[{INPUTS!r}][{row}]"
     if missing := {PATCHES, GRID} - set(inputs):
         raise ConfigError(f"{where} has no {shown(sorted(missing)[0])}.")
