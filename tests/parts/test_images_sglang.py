@@ -314,13 +314,26 @@ def test_check_compares_images_with_transformers(engine, monkeypatch):
 
 
 def test_new_weights_encode_images_again(engine, reference):
-    """Last of this engine's tests."""
+    """Those of a running row too. Last of this engine's tests."""
     [before] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
+    names = ["<|vision_start|>", "<|image_pad|>", "<|video_pad|>"]  # Transformers would refuse them
+    barred = engine.tokenizer.convert_tokens_to_ids(names)
+    options = GREEDY | {"max_tokens": 300, "logit_bias": dict.fromkeys(barred, -100)}
+    [old] = engine.generate(prompts(CONTENTS[:1]), **options)
+    chunks = engine.stream(prompts(CONTENTS[:1])[0], **options)
+    first = next(chunks)
     with torch.no_grad():
         for name, weight in reference.model.named_parameters():
             if "visual" in name:
                 weight.mul_(1.5)
-    engine.update_weights(reference.model.state_dict())
+    engine.update_weights(reference.model.state_dict(), running="keep", recompute=True)
+    *others, last = chunks
+    ids = [token for chunk in (first, *others, last) for token in chunk.token_ids]
+    [_, (_, begin)] = last.metadata["weight_versions"]
+    assert ids[:begin] == old.token_ids[:begin] and 0 < begin < 300
+    logits = reference.logits(CONTENTS[0], ids)[-len(ids) :]
+    logits[:, barred] = -torch.inf
+    assert logits.argmax(-1)[begin:].tolist() == ids[begin:]
     [after] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
     check(after, reference, CONTENTS[0])
     assert after.logprobs != before.logprobs
