@@ -3,9 +3,7 @@ in one batch with text, and streamed. The images are patterns that are made here
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +14,7 @@ from _inf.apps.check.differences import distances
 from _inf.apps.rendered_call import shown_rules
 from _inf.errors import ConfigError, PromptError, RequestFailure
 from _inf.parts.found import readers
+from _inf.parts.images.prompt import has_vision, processor_of
 from _inf.request.prompts import normalize
 from _inf.types import JSON, Prompt
 
@@ -34,8 +33,7 @@ def image_differences(
 ) -> tuple[dict[str, float], list[str]]:
     """Return the numbers of `images/`, or a note that says why there are none. A model that reads
     text only has neither."""
-    about = Path(engine.model_folder) / "config.json"
-    if not about.is_file() or "vision_config" not in json.loads(about.read_text()):
+    if not has_vision(engine.model_folder):
         return {}, []
     if "image" not in readers(engine.config):
         return {}, [f"images: not compared: {engine.config.rollout.name} reads none"]
@@ -93,11 +91,9 @@ def _answers(
 def _of_processor(engine: InferenceEngine, asked: Sequence[list[JSON]]) -> dict[str, float]:
     """The shares of prompts whose ids, and whose inputs such as `pixel_values`, are not those of
     the processor's own `apply_chat_template`, or whose positions SGLang is given otherwise."""
-    from _inf.parts.images.prompt import processor_of
-
     processor = processor_of(engine.tokenizer.name_or_path)
     template = shown_rules(engine, {"tools": []}).template
-    ids, inputs, positions = [], [], []
+    ids, inputs, rendered = [], [], []
     for messages in asked:
         theirs: dict[str, Tensor] = dict(
             processor.apply_chat_template(
@@ -114,13 +110,14 @@ def _of_processor(engine: InferenceEngine, asked: Sequence[list[JSON]]) -> dict[
         del theirs["attention_mask"]
         images = cast("Images", ours.parts[0])
         inputs.append(not _equal(images.inputs, theirs))
-        if engine.config.rollout.name == "sglang":
-            from _inf.parts.images.sglang import positions_differ
-
-            hf_config = engine.rollout.model_config.hf_config
-            positions.append(positions_differ(images, ours.token_ids, hf_config))
+        rendered.append((images, ours.token_ids))
     metrics = {"images/ids_differ": fmean(ids), "images/inputs_differ": fmean(inputs)}
-    return metrics | ({"images/positions_differ": fmean(positions)} if positions else {})
+    if engine.config.rollout.name == "sglang":
+        from _inf.parts.images.sglang import positions_differ
+
+        hf_config = engine.rollout.model_config.hf_config
+        metrics["images/positions_differ"] = fmean(positions_differ(rendered, hf_config))
+    return metrics
 
 
 def _equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:

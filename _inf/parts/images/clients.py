@@ -53,10 +53,9 @@ class _Request:
 
     def prompt(self, index: int, prompt: object) -> object:
         """Messages with opened images; any other prompt as it is."""
-        messages = as_sequence(prompt)
-        if messages is None or not _has_images(messages):
+        if not _has_images(prompt):
             return prompt
-        where = f"prompt {index}, message"
+        where, messages = f"prompt {index}, message", as_sequence(prompt) or ()
         with at_fault(index=index):
             return [self._message(each, f"{where} {n}") for n, each in enumerate(messages)]
 

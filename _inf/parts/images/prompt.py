@@ -7,11 +7,18 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.errors import ConfigError, PromptError, PromptTooLongError, error_text, shown
+from _inf.errors import (
+    ConfigError,
+    InferenceError,
+    PromptError,
+    PromptTooLongError,
+    error_text,
+    shown,
+)
 from _inf.parts.images.digests import digest
 from _inf.types import JSON, Message, Prompt, texts_of
 
@@ -88,7 +95,7 @@ def processed(
     _check_marks(processor, text, len(images), where)
     bos = tokenizer.bos_token
     special = first and (bos is None or not text.startswith(bos))
-    try:
+    with refusal(PromptError, f"{where}: the model's processor refused its images"):
         inputs = dict(
             processor(
                 text=[text],
@@ -97,13 +104,18 @@ def processed(
                 add_special_tokens=special,
             )
         )
-    except Exception as failure:  # each processor has its own
-        raise PromptError(
-            f"{where}: the model's processor refused its images ({error_text(failure)})."
-        ) from failure
     ids: list[int] = inputs.pop("input_ids")[0].tolist()
     del inputs["attention_mask"]
     return ids, tuple(map(digest, images)), tuple(places_of(ids, processor)), inputs
+
+
+@contextlib.contextmanager
+def refusal(kind: type[InferenceError], says: str) -> Iterator[None]:
+    """Raise a processor's failure, of which each has its own, as ours."""
+    try:
+        yield
+    except Exception as failure:
+        raise kind(f"{says} ({error_text(failure)}).") from failure
 
 
 def _marks(processor: object) -> list[str]:
@@ -159,15 +171,17 @@ def processor_of(folder: str) -> Any:
     return processor
 
 
+def has_vision(folder: str | Path) -> bool:
+    """Whether the model in a folder has an encoder of images, by its config."""
+    about = Path(folder) / "config.json"
+    return about.is_file() and "vision_config" in json.loads(about.read_text())
+
+
 @functools.lru_cache(maxsize=4)
 def reads_images(folder: str) -> bool:
-    """Whether the model in a folder does, and has the processor for it."""
-    about = Path(folder) / "config.json"
-    if not about.is_file() or "vision_config" not in json.loads(about.read_text()):
-        return False
+    """Whether the model in a folder has vision, and the processor for it."""
     with contextlib.suppress(ConfigError):
-        processor_of(folder)
-        return True
+        return has_vision(folder) and processor_of(folder) is not None
     return False
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 
-from _inf.errors import ConfigError, error_text, shown
+from _inf.errors import ConfigError, shown
 from _inf.parts.images import Images
 from _inf.parts.images.batches import DATA, INPUTS
-from _inf.parts.images.prompt import places_of, processor_of
+from _inf.parts.images.prompt import places_of, processor_of, refusal
 from _inf.parts.images.sglang import ImageInputs, Translation
 from _inf.request.messages import is_empty
 from _inf.request.prompts import object_array
@@ -35,13 +35,15 @@ def with_inputs(prompts: DataProto, hf_config: PretrainedConfig, folder: str) ->
     ]
     data: list[dict[str, object] | None] = []
     for row, value in enumerate(columns[DATA]):
-        images = _images(value, f"non_tensor_batch[{DATA!r}][{row}]")
+        where = f"non_tensor_batch[{DATA!r}][{row}]"
+        images = _images(value, where)
         if not images:
             data.append(None)
             continue
         Translation.check(hf_config)
         processor = processor_of(folder)
-        inputs = made[row] or _processed(images, processor.image_processor, row)
+        with refusal(ConfigError, f"{where}: the model's processor refused its images"):
+            inputs = made[row] or processor.image_processor(images, return_tensors="pt")
         data.append({"image": [ImageInputs(_part(ids[row], inputs, processor, row))]})
     columns["raw_prompt_ids"], columns[DATA] = object_array(ids), object_array(data)
 
@@ -56,18 +58,6 @@ def _images(value: object, where: str) -> list[object]:
     if not all(isinstance(image, Image.Image) for image in images):  # a processor would open them
         raise ConfigError(f"{where}: only images of PIL are read, and no paths or addresses.")
     return images
-
-
-def _processed(
-    images: list[object], process: Callable[..., Mapping[str, torch.Tensor]], row: int
-) -> Mapping[str, torch.Tensor]:
-    try:
-        return process(images, return_tensors="pt")
-    except Exception as failure:  # each processor has its own
-        raise ConfigError(
-            f"non_tensor_batch[{DATA!r}][{row}]: the model's processor refused its images "
-            f"({error_text(failure)})."
-        ) from failure
 
 
 def _part(ids: list[int], inputs: Mapping[str, torch.Tensor], processor: Any, row: int) -> Images:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,15 +63,20 @@ class ImageInputs:
         return {"mm_items": [item], **_positions(self.part, ids, hf_config)}
 
 
-def positions_differ(part: Images, ids: list[int], hf_config: PretrainedConfig) -> bool:
-    """Whether SGLang gets other positions of a prompt than Transformers (4.57.1) computes."""
-    ours = _positions(part, ids, hf_config)
+def positions_differ(
+    prompts: Iterable[tuple[Images, list[int]]], hf_config: PretrainedConfig
+) -> list[bool]:
+    """Whether SGLang gets other positions of each prompt than Transformers (4.57.1) computes."""
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(hf_config, attn_implementation="eager")
-    grid = part.inputs["image_grid_thw"]
-    places, delta = model.model.get_rope_index(torch.tensor([ids]), grid)
-    theirs = {"mrope_positions": places.squeeze(1), "mrope_position_delta": delta}
-    return not all(value.equal(theirs[name]) for name, value in ours.items())
+    differ = []
+    for part, ids in prompts:
+        grid = part.inputs["image_grid_thw"]
+        places, delta = model.model.get_rope_index(torch.tensor([ids]), grid)
+        theirs = {"mrope_positions": places.squeeze(1), "mrope_position_delta": delta}
+        ours = _positions(part, ids, hf_config)
+        differ.append(not all(value.equal(theirs[name]) for name, value in ours.items()))
+    return differ
 
 
 def _number(part: Images) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from _inf.errors import ConfigError, PromptError, error_text, shown
-from _inf.parts.images.prompt import processor_of
+from _inf.errors import ConfigError, PromptError, shown
+from _inf.parts.images.prompt import processor_of, refusal
 from _inf.parts.images.reading import Opening, Source
 
 if TYPE_CHECKING:
@@ -37,12 +37,8 @@ def of_tool(content: Sequence[JSON], model: ModelInfo, bounds: ImageBounds) -> l
                 given = shown(part["image"])
                 raise PromptError(f"{where}: {given} is no image of PIL, and no bytes of one")
             image = opening.opened(Source.of(part, where))
-            try:
+            with refusal(PromptError, f"{where}: the model's processor refused the image"):
                 processor.image_processor([image])
-            except Exception as failure:  # each processor has its own
-                raise PromptError(
-                    f"{where}: the model's processor refused the image ({error_text(failure)})"
-                ) from failure
             part = {**part, "image": image}
         read.append(part)
     return read
