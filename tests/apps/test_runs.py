@@ -144,26 +144,6 @@ def test_lengths_are_tokens_where_rows_have_ids_or_a_tokenizer_is_given(
     assert table["cut"].isna().all()
 
 
-def test_answers_of_nearly_max_tokens_are_cut_where_files_do_not_say_how_they_ended(
-    tmp_path: Path,
-) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model())
-    ids = tokenizer("The sea " * 200, add_special_tokens=False)["input_ids"]
-    texts = [tokenizer.decode(ids[:size]) for size in (90, 97, 98, 100)]
-    again = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    assert again == [90, 97, 98, 100]
-    rows = [{"input": "Q", "output": text, "score": 1} for text in texts]
-    said = {"response_ids": ids[:99], "response_mask": [1] * 99, "finish_reason": "stop"}
-    write(tmp_path / "1.jsonl", [*rows, said])
-    run = inf.load_run(tmp_path, tokenizer=tokenizer, max_tokens=100)
-    assert run.to_pandas()["cut"].tolist() == [False, False, True, True, False]
-    assert "at least 98% of 100 tokens, counted again, count as cut" in run.notes[-1]
-    with pytest.raises(ConfigError, match="max_tokens: it needs a tokenizer"):
-        inf.load_run(tmp_path, max_tokens=100)
-
-
 def test_odd_values_are_kept_and_counted_and_a_last_line_that_is_cut_is_left_out(
     tmp_path: Path,
 ) -> None:
@@ -247,11 +227,8 @@ def test_two_folders_are_compared_at_each_step_that_both_have(
 
     begin = compare_runs(folder / "1.jsonl", folder)  # the first step with each one
     assert [mean.difference for mean in begin.by_step.values()] == [0, 0.25, 0.5]
-    for step in range(100, 220):
-        write(folder / f"{step}.jsonl", rows_of_step(step))
-    table = compare_runs(folder / "1.jsonl", folder).table().splitlines()
-    shown = [line.split()[0] for line in table[3:]]
-    assert shown[:41] == ["10", *map(str, range(102, 220, 3))] and "82 more steps" in table[44]
+    table = begin.table().splitlines()
+    assert [line.split()[0] for line in table[2:6]] == ["step", "1", "2", "10"]
     for step in (2, 10):
         (other / f"{step}.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"no prompt in common that both scored\. Steps of A"):
@@ -468,7 +445,7 @@ def test_command_writes_a_page_beside_the_folder(
     for wrong, why in (
         (
             ["1.jsonl", "--serve"],
-            "--serve, --tokenizer and --max-tokens are for the folder of a run",
+            "--serve and --tokenizer are for the folder of a run",
         ),
         ([".", "--tokenizer", "."], "--tokenizer: Transformers cannot load a tokenizer from ."),
         ([".", "--out", "."], "it is a folder"),

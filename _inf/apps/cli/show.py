@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,10 +32,6 @@ def show(
         str | None,
         typer.Option(metavar="MODEL", help="Count a run's tokens with this model's tokenizer."),
     ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="The limit of an answer: with --tokenizer, those of it are cut."),
-    ] = None,
     serve: Annotated[
         bool, typer.Option(help="Serve a run's page on this machine instead; Ctrl-C ends it.")
     ] = False,
@@ -53,12 +49,9 @@ def show(
     any browser, and reads nothing else. An existing one is overwritten.
     """
     if len(paths) > 2 or any(path.is_dir() for path in paths):
-        how = {"reward": reward, "max_tokens": max_tokens}
-        _show_run(paths, out, port if serve else None, tokenizer, how)
-    elif serve or tokenizer is not None or max_tokens is not None:
-        raise ConfigError(
-            "inf show: --serve, --tokenizer and --max-tokens are for the folder of a run."
-        )
+        _show_run(paths, out, port if serve else None, tokenizer, reward)
+    elif serve or tokenizer is not None:
+        raise ConfigError("inf show: --serve and --tokenizer are for the folder of a run.")
     else:
         _show_files(paths, out, reward)
 
@@ -80,9 +73,9 @@ def _show_run(
     out: Path | None,
     port: int | None,
     tokenizer: str | None,
-    how: dict[str, Any],
+    reward: str | None,
 ) -> None:
-    """port: of a served page; None writes a file. how: other keywords of `load_run`."""
+    """port: of a served page; None writes a file."""
     from _inf.apps.runs.page import run_page
     from _inf.apps.runs.run import load_run
     from _inf.backends.model_info import tokenizer_only
@@ -94,7 +87,7 @@ def _show_run(
     if port is None:
         check_output(target, "--out")
     counter = tokenizer and tokenizer_only("--tokenizer", tokenizer, Config()).tokenizer
-    load = partial(load_run, paths, tokenizer=counter, **how)
+    load = partial(load_run, paths, tokenizer=counter, reward=reward)
     if port is not None:
         from _inf.apps.runs.server import ServedRun, serve
 

@@ -21,7 +21,6 @@ from _inf.apps.runs.previews import same_end
 from _inf.errors import ConfigError, shown
 
 SHOWN = 20  # changed prompts in the table
-SHOWN_STEPS = 50
 PREVIEW = 60  # characters of a prompt there
 
 
@@ -113,7 +112,7 @@ class Comparison:
     def table(self) -> str:
         lines = [f"A: {self.a}", f"B: {self.b}", *self._about_rewards()]
         if self.by_step:
-            lines += self._steps()
+            lines += _means([(str(step), mean) for step, mean in self.by_step.items()], "step")
             lines.append(f"At step {max(self.by_step)}, the last compared:")
         sources = {} if [*self.by_source] == [UNKNOWN_SOURCE] else self.by_source
         lines += _means([("all", self.overall), *sources.items()])
@@ -129,14 +128,6 @@ class Comparison:
         if (more := len(self.changed) - SHOWN) > 0:
             lines.append(f"  and {more} more, in the JSON file")
         return "\n".join(lines + self._left_out())
-
-    def _steps(self) -> Iterator[str]:
-        """Yield a line for each step, or for some, evenly spread."""
-        every = -(-len(self.by_step) // SHOWN_STEPS)
-        some = [*self.by_step.items()][::-every][::-1]
-        yield from _means([(str(step), mean) for step, mean in some], "step")
-        if (more := len(self.by_step) - len(some)) > 0:
-            yield f"  and {more} more steps, in the JSON file"
 
     def _about_rewards(self) -> list[str]:
         if self.same_reward:

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 # and in tokens, and whether a limit ended it; None is what the row does not say.
 COLUMNS = ("step", "prompt", "score", "characters", "tokens", "cut")
 
-# An answer that a limit cut has this part of the limit's tokens at least when its text is counted
-# again, which a tokenizer may divide in another way than it was sampled.
-COUNTED_AGAIN = 0.98
-
 STEP_FOLDER = re.compile(r"(?:global_)?step_(\d+)(?:_evals)?")  # prime-rl's and SkyRL's
 
 
@@ -104,11 +100,8 @@ class Index:
         return with_texts(with_reward(rows[place.part], self.reward), self.tokenizer)
 
 
-def read_index(
-    paths: Sequence[Path], tokenizer: Tokenizer, reward: str | None, max_tokens: int | None
-) -> Index:
-    """Read the files. tokenizer: counts the tokens of text; None: text has no tokens. max_tokens:
-    the limit of an answer, where the rows do not say how they ended."""
+def read_index(paths: Sequence[Path], tokenizer: Tokenizer, reward: str | None) -> Index:
+    """Read the files. tokenizer: counts the tokens of text; None: text has no tokens."""
     import pandas
 
     places: list[Place] = []
@@ -122,7 +115,7 @@ def read_index(
             prompt, text, tokens = read_row(row)
             if tokens is None and tokenizer is not None:
                 tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"])
-            cut = _cut(row.finish_reason, tokens, max_tokens)
+            cut = row.finish_reason and row.finish_reason == "length"
             same_prompt = prompts.setdefault(prompt, len(prompts))
             step = _step(row, path, places)
             figures.append((step, same_prompt, scores.of(row), len(text), tokens, cut))
@@ -137,12 +130,6 @@ def read_index(
     index.places = [places[at] for at in order]
     index.table = table.iloc[order].reset_index(drop=True)
     return index
-
-
-def _cut(reason: str | None, tokens: int | None, max_tokens: int | None) -> bool | None:
-    if reason is not None or tokens is None or max_tokens is None:
-        return None if reason is None else reason == "length"
-    return tokens >= COUNTED_AGAIN * max_tokens
 
 
 class _Scores:

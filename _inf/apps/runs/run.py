@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, overload
 
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.apps.runs.files import files_of_run
-from _inf.apps.runs.index import COUNTED_AGAIN, Index, read_index
-from _inf.errors import ConfigError
+from _inf.apps.runs.index import Index, read_index
 from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ def load_run(
     *,
     tokenizer: Tokenizer = None,
     reward: str | None = None,
-    max_tokens: int | None = None,
 ) -> Run:
     """Read the samples of a whole run.
 
@@ -105,24 +103,14 @@ def load_run(
     tokenizer: for lengths in tokens, without which files without ids have characters; and for the
         text of each id.
     reward: the score is this one of a row's `reward_scores` or other keys.
-    max_tokens: the run's limit of an answer, such as verl's `data.max_response_length`. Answers of
-        files that do not say how they ended count as cut if they have 98 % of it, as counted by the
-        tokenizer. It needs one.
 
     Raises `ConfigError` with the file, the line and what was looked for.
     """
-    if max_tokens is not None and tokenizer is None:
-        raise ConfigError.of("max_tokens", "it needs a tokenizer (--tokenizer), to count tokens.")
     given = [path] if isinstance(path, str | os.PathLike) else path
     paths = [*dict.fromkeys(map(Path, given))]
     notes: list[str] = []
     files = files_of_run(paths, notes)
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-    index = read_index(files, tokenizer, reward, max_tokens)
+    index = read_index(files, tokenizer, reward)
     index.notes[:0] = notes
-    if max_tokens is not None:
-        index.notes.append(
-            f"Where files do not say how answers ended, those of at least {COUNTED_AGAIN:.0%} of "
-            f"{max_tokens} tokens, counted again, count as cut."
-        )
     return Run(name, index)

@@ -76,8 +76,6 @@ def described(records: Records) -> tuple[list[Answer], tuple[Side, Side], list[F
     first, second = (
         Side(
             name=records.names[side],
-            covers=dict(records.covers[side]),
-            padded=records.padded[side],
             values=kinds[side],
             rounded_to=rounding_of(known[side]),
             lowest=float(known[side].min()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,10 @@ QUANTILES, OF_SEQUENCES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99), (0.05, 0.5,
 GROWN, LEAST_DRIFT = 2, 1e-3
 MODEL = "the model"
 AS_MODEL = "of all tokens at temperature 1, as the model scores them"
-UNMASKED = "zeros for tokens that were not sampled, as no mask says"
+INSTEAD_OF_A_FILTER = (
+    "a temperature far below the other's, weights that were trained on these very tokens, or, "
+    "without a mask, zeros for tokens that were not sampled"
+)
 SMALL = (
     "small differences of both signs: rounding to half precision makes such ones, and so do "
     "weights that are a few updates apart"
@@ -60,7 +62,7 @@ def check_records(
         [each.known(each.a) for each in answers], [each.known(each.b) for each in answers]
     )
     pairs, steps = pairs_of(answers, shift)
-    between = _between(pairs, both, records)
+    between = _between(pairs, both)
     found += [*_of_shift(shift, records.names), *_of_relation(between, *records.names)]
     metrics, allowed = _metrics(pairs), bounds("", threshold)
     if not found:
@@ -82,14 +84,10 @@ def check_records(
     )
 
 
-def _between(pairs: Pairs, both: tuple[Side, Side], records: Records) -> Relation:
+def _between(pairs: Pairs, both: tuple[Side, Side]) -> Relation:
     if len(pairs) < ENOUGH or any(side.values in (OTHER, EQUAL) for side in both):
-        return Relation(None, None)
-    found = relation(pairs)
-    if records.without_mask:
-        others = filter(None, (found.else_, UNMASKED))
-        found = dataclasses.replace(found, else_=" or ".join(others))
-    return found
+        return Relation()
+    return relation(pairs)
 
 
 def _metrics(pairs: Pairs) -> dict[str, float]:
@@ -149,22 +147,18 @@ def _of_shift(shift: int, names: tuple[str, str]) -> list[Finding]:
 
 
 def _of_relation(found: Relation, a: str, b: str) -> list[Finding]:
-    findings = []
     if found.temperature is not None and found.tempered:
-        low, high = found.bounds or (found.temperature, found.temperature)
-        size = f"about {low:.2f} to {high:.2f}" if found.bounds else f"{low:.2f}"
-        text = f"temperature: {a} is at {size} times {b}'s temperature"
-        findings.append(Finding("temperature", found.temperature, 1, text))
-    if found.filtered is not None and found.kept is not None:
-        cut, whole = (a, b) if found.filtered == "a" else (b, a)
-        text = (
-            f"filter: {cut} is over the tokens that a filter (top_p, top_k, min_p) left, about "
-            f"{found.kept:.0%} of the probability or more, and {whole} over more"
-        )
-        if found.else_:
-            text += f"; or else {cut} has {found.else_}: the figures do not tell them apart"
-        findings.append(Finding("filter_kept", found.kept, 1, text))
-    return findings
+        text = f"temperature: {a} is at {found.temperature:.2f} times {b}'s temperature"
+        return [Finding("temperature", found.temperature, 1, text)]
+    if found.filtered is None:
+        return []
+    cut, whole = (a, b) if found.filtered == "a" else (b, a)
+    text = (
+        f"filter: {cut} is over the tokens that a filter (top_p, top_k, min_p) left, about "
+        f"{found.kept:.0%} of the probability or more, and {whole} over more; or else {cut} has "
+        f"{INSTEAD_OF_A_FILTER}: the figures do not tell them apart"
+    )
+    return [Finding("filter_kept", found.kept, 1, text)]
 
 
 def _of_numbers(
@@ -207,8 +201,7 @@ def _notes(records: Records, between: Relation) -> list[str]:
         notes.append(f"{len(records.left_out)} files without {both} were left out: {names}")
     if between.temperature is None:
         notes.append(
-            "no temperature could be told: that takes several answers of one prompt at one step, "
-            "or sides whose log odds have one direction"
+            "no temperature could be told: that takes several answers of one prompt at one step"
         )
     return notes
 

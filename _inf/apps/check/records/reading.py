@@ -32,8 +32,6 @@ STEP = ("step", "global_step", "rollout_id", "weight_version")
 VERLS = ("input_ids", "attention_mask", "responses")
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
-OF_ANSWER, OF_ALL = "the answer", "prompt and answer"
-WITHOUT_FIRST = "prompt and answer, but for the first token"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,17 +50,12 @@ class Record:
 
 @dataclasses.dataclass
 class Records:
-    """The records of a file or a folder. names: the two sides' keys. covers: what the lists of each
-    side cover, and of how many records; padded: of how many they have zeros after the end.
-    left_out: files of a folder without these lists."""
+    """The records of a file or a folder. names: the two sides' keys. left_out: files of a folder
+    without these lists."""
 
     path: Path
     names: tuple[str, str]
     rows: list[Record] = dataclasses.field(default_factory=list)
-    covers: tuple[Counter[str], Counter[str]] = dataclasses.field(
-        default_factory=lambda: (Counter(), Counter())
-    )
-    padded: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
     without_mask: int = 0
     left_out: list[str] = dataclasses.field(default_factory=list)
 
@@ -237,12 +230,10 @@ def _add(records: Records, row: Mapping[str, object], where: str, file: Path) ->
         records.without_mask += 1
     elif len(mask) != size:
         raise ConfigError(f"{where}: the mask has {len(mask)} values, and the answer {size} ids.")
-    values = []
-    for side, name in enumerate(records.names):
-        part, covers, padded = _of_answer(lists[side], len(prompt or ()), size, f"{where}: {name}")
-        records.covers[side][covers] += 1
-        records.padded[side] += padded
-        values.append(part)
+    values = [
+        _of_answer(each, len(prompt or ()), size, f"{where}: {name}")
+        for each, name in zip(lists, records.names, strict=True)
+    ]
     sampled = np.array(mask, bool) if mask is not None else _after_zeros(*values)
     records.rows.append(Record(where, _step(row, file), prompt, answer, sampled, *values))
 
@@ -255,14 +246,13 @@ def _after_zeros(a: Floats, b: Floats) -> Bools:
     return sampled
 
 
-def _of_answer(values: Floats, prompt: int, answer: int, where: str) -> tuple[Floats, str, bool]:
-    """Return the answer's values, what the list covers, and whether zeros follow. prompt, answer:
-    numbers of ids."""
-    both = prompt + answer
-    ends = {both - 1: WITHOUT_FIRST, both: OF_ALL, answer: OF_ANSWER}
+def _of_answer(values: Floats, prompt: int, answer: int, where: str) -> Floats:
+    """Return the answer's values, of a list that also covers the prompt, maybe without its first
+    token, or has zeros after its end. prompt, answer: numbers of ids."""
+    ends = (prompt + answer - 1, prompt + answer, answer)
     for size in (len(values), *sorted(ends)):
         if size in ends and answer <= size <= len(values) and not values[size:].any():
-            return values[size - answer : size], ends[size], size < len(values)
+            return values[size - answer : size]
     raise ConfigError(
         f"{where} has {len(values)} values; its answer has {answer} ids, and its prompt {prompt}."
     )

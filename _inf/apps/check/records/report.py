@@ -86,12 +86,7 @@ class RecordsReport:
 
 
 def _said(side: Side) -> str:
-    covers = [
-        text if len(side.covers) == 1 else f"{text} ({count} records)"
-        for text, count in side.covers.items()
-    ]
-    parts = [f"{side.values} of {' and '.join(covers)}"]
-    parts += [f"zeros after the end of {side.padded} lists"] * bool(side.padded)
+    parts = [side.values]
     parts += [f"each value fits into {side.rounded_to}"] * bool(side.rounded_to)
     parts.append(f"from {side.lowest:.4g} to {side.highest:.4g}, mean {side.mean:.4g}")
     return "; ".join(parts)

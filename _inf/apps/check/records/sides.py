@@ -29,15 +29,12 @@ ENOUGH = 8  # values, to call them all equal
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """What one side's values are. name: its key. covers: what its lists cover, with the number of
-    records. padded: how many lists have zeros after their end. values: one of the constants above.
-    rounded_to: the type that holds each value, if it is narrower than float32. lowest, highest,
-    mean: of the values. padding: sampled tokens whose zeros are padding; not_finite: those without
-    a finite value."""
+    """What one side's values are. name: its key. values: one of the constants above. rounded_to:
+    the type that holds each value, if it is narrower than float32. lowest, highest, mean: of the
+    values. padding: sampled tokens whose zeros are padding; not_finite: those without a finite
+    value."""
 
     name: str
-    covers: dict[str, int]
-    padded: int
     values: str
     rounded_to: str | None
     lowest: float

@@ -84,27 +84,19 @@ def _sum(values: Iterable[object]) -> float | None:
 def _give_advantages(rewards: Sequence[float | None], rows: Sequence[Piece]) -> bool:
     """Whether the advantages are those of the rewards: within each prompt's answers, both
     minus their means differ by a factor."""
-    groups: dict[str, list[tuple[float, float]]] = {}
-    for row, reward in zip(rows, rewards, strict=True):
-        if "advantage" not in row:
-            return False
-        if reward is not None:
-            groups.setdefault(str(row["prompt"]), []).append((reward, row["advantage"]))
-    return all(_proportional(*zip(*group, strict=True)) for group in groups.values())
+    import pandas
 
-
-def _proportional(rewards: Sequence[float], advantages: Sequence[float]) -> bool:
-    ours, theirs = _around_mean(rewards), _around_mean(advantages)
-    most, highest = max(map(abs, ours)), max(map(abs, theirs))
-    if most <= SAME_REWARD or highest <= TOLERANCE:
-        return most <= SAME_REWARD and highest <= TOLERANCE
-    pairs = zip(ours, theirs, strict=True)
-    return all(abs(one / most - other / highest) <= TOLERANCE for one, other in pairs)
-
-
-def _around_mean(values: Sequence[float]) -> list[float]:
-    mean = math.fsum(values) / len(values)
-    return [value - mean for value in values]
+    if not all("advantage" in row for row in rows):
+        return False
+    table = pandas.DataFrame({"ours": rewards, "theirs": [row["advantage"] for row in rows]})
+    table = table.astype(float)[table["ours"].notna()]
+    prompts = pandas.Series([str(row["prompt"]) for row in rows])[table.index]
+    apart = table - table.groupby(prompts).transform("mean")
+    most = apart.abs().groupby(prompts).transform("max")
+    equal = most <= [SAME_REWARD, TOLERANCE]
+    scaled = apart / most
+    alike = (scaled["ours"] - scaled["theirs"]).abs() <= TOLERANCE
+    return bool((equal["ours"] == equal["theirs"]).all() and (alike | equal["ours"]).all())
 
 
 TRL = Reader("TRL", ".parquet", FIRST, _read, ("completions/*.parquet", "*.parquet"))
