@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,18 @@ class WorstToken:
     token: str
     rollout: float
     reference: float
+
+
+def two_columns(title: str, rows: Mapping[str, str]) -> Table:
+    """Return names and values as a table for a terminal."""
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False)
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for row in rows.items():
+        table.add_row(*row)
+    return table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +76,6 @@ class CheckReport:
 
     def table(self) -> Table:
         """Return the report as a table for a terminal."""
-        from rich.table import Table
-
         worst, rows = self.worst, {"result": "passed" if self.passed else "FAILED"}
         for number, finding in enumerate(self.findings, 1):
             past = f"({finding.metric} is {finding.value:.3g}, allowed: {finding.allowed:g})"
@@ -79,12 +90,7 @@ class CheckReport:
             "device, dtype": f"{self.device}, {self.dtype}",
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
         }
-        table = Table(title="Rollout compared with its reference", show_header=False)
-        table.add_column(overflow="fold")
-        table.add_column(overflow="fold")
-        for name, value in rows.items():
-            table.add_row(name, value)
-        return table
+        return two_columns("Rollout compared with its reference", rows)
 
     def _shown(self, name: str, value: float) -> str:
         most = self.allowed.get(name.rpartition("/")[2])

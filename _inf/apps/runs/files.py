@@ -50,7 +50,7 @@ def _files(path: Path, notes: list[str]) -> list[Path]:
             f"{path}: read were its {len(files)} files {pattern}, and not {names}; to see those, "
             "name the files."
         )
-    return sorted(files, key=lambda file: _numbered(file.relative_to(path)))
+    return sorted(files, key=lambda file: numbered(file.relative_to(path)))
 
 
 def _nothing(path: Path) -> str:
@@ -66,6 +66,7 @@ def _nothing(path: Path) -> str:
     )
 
 
-def _numbered(path: Path) -> tuple[list[int], str]:
+def numbered(path: Path) -> tuple[list[int], str]:
+    """By what files of a folder are sorted: the numbers in their names, then the names."""
     name = str(path.with_suffix(""))
     return [int(digits) for digits in re.findall(r"\d+", name)], name

@@ -6,7 +6,7 @@ import collections
 import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.rollouts.page import filled, row_data
@@ -74,7 +74,8 @@ def _details(run: Run, prompts: list[int]) -> tuple[dict[int, JSON], dict[int, s
     questions: dict[int, str] = {}
     left = MOST_TEXT
     numbers = run.index.table["prompt"].tolist()
-    places = _once(_in_order(run.index.table, prompts))
+    order = _in_order(run.index.table, prompts)
+    places = (place for place in order if place not in details)
     while some := [*itertools.islice(places, _that_fit(left, len(details)))]:
         for place, row in rows_of_page(run, some).items():
             question = run.index.prompts[numbers[place]]
@@ -94,14 +95,6 @@ def _that_fit(left: int, taken: int) -> int:
     """Return how many rows more may fit: a first few, then as their size tells, and some more, so
     that few files of many rows are read twice."""
     return max(1, int(1.2 * taken * left / (MOST_TEXT - left))) if taken else FIRST
-
-
-def _once(places: Iterable[int]) -> Iterator[int]:
-    seen: set[int] = set()
-    for place in places:
-        if place not in seen:
-            seen.add(place)
-            yield place
 
 
 def _in_order(table: pandas.DataFrame, prompts: list[int]) -> Iterator[int]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from _inf.apps.check.differences import Floats
 from _inf.apps.json_lines import json_lines
 from _inf.apps.rollouts.sources import rows_of_batch
+from _inf.apps.runs.files import numbered
 from _inf.errors import ConfigError, error_text, shown
 
 # The names that trainers write, of verl 0.6.1 to 0.9 (`rollout_log_probs`, `old_log_probs`), this
@@ -89,12 +90,8 @@ def _files(path: Path) -> list[Path]:
         return [path]
     for pattern in ("*", "step_*/*"):  # the second one is prime-rl's
         if files := [file for file in path.glob(pattern) if file.suffix in READERS]:
-            return sorted(files, key=lambda file: _numbers_in(str(file.relative_to(path))))
+            return sorted(files, key=lambda file: numbered(file.relative_to(path)))
     raise ConfigError(f"{path}: it has no file of records ({', '.join(READERS)}).")
-
-
-def _numbers_in(name: str) -> tuple[list[int], str]:
-    return [*map(int, re.findall(r"\d+", name))], name
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, object]]]:

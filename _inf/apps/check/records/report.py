@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from _inf.apps.check.findings import Finding
 from _inf.apps.check.records.sides import Side
+from _inf.apps.check.report import two_columns
 from _inf.apps.json_lines import json_text
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ class RecordsReport:
     def table(self) -> Group:
         """Return the report for a terminal."""
         from rich.console import Group
-        from rich.table import Table
 
         rows = {"result": "passed" if self.passed else "FAILED"}
         for number, finding in enumerate(self.findings, 1):
@@ -58,11 +58,7 @@ class RecordsReport:
             "compared": f"{self.tokens} sampled tokens of {self.rows} records of {self.path}",
             "notes": "; ".join(self.notes) or "none",
         }
-        table = Table(title="Log probs of two sides", show_header=False)
-        table.add_column(overflow="fold")
-        table.add_column(overflow="fold")
-        for name, value in rows.items():
-            table.add_row(name, value)
+        table = two_columns("Log probs of two sides", rows)
         return Group(table, *([self._steps()] if self.by_step else []))
 
     def _figures(self) -> dict[str, str]:
