@@ -4,7 +4,6 @@ tools, of agent loops and their entries."""
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,18 +22,13 @@ LOOP = "agent loop "  # before a name, in what scored a row and what a file was 
 
 
 def of_file(name: str, path: Path) -> CodeVersion:
-    """The version of the user's modules, scripts and JSON files that any text in a file of tools or
-    interactions names: classes, programs of MCP servers, files of such servers. Nothing is imported
-    or started. A file of another form names no code: loading it says what is wrong."""
+    """The version of the user's modules and scripts that any text in a file of tools or
+    interactions names: classes, programs of MCP servers. Nothing is imported or started. A file of
+    another form names no code: loading it says what is wrong."""
     texts = [*_texts(_values(path))]
-    files = [file for text in texts if (file := Path(text)).suffix == ".json" and file.is_file()]
-    listed = [file.read_text(encoding="utf-8") for file in files]
-    for content in listed:
-        with contextlib.suppress(ValueError):
-            texts += _texts(json.loads(content))
     scripts = [script for text in texts if (script := Path(text)).suffix == ".py"]
     code = version_of("", folder=path.resolve().parent, imports=texts, scripts=scripts)
-    return CodeVersion.of_all(name, [code], *listed)
+    return CodeVersion.of_all(name, [code])
 
 
 def of_tools(tools: Sequence[Tool]) -> dict[str, str]:

@@ -30,6 +30,7 @@ from _inf.tools.definition import shown_tools
 from _inf.types import JSON, Prompt, Side
 
 if TYPE_CHECKING:
+    from _inf.parts.part import Readers
     from inf import InferenceEngine
 
 Place: TypeAlias = Callable[[Sequence[Form], ToolTemplate], Sequence[Form]]
@@ -111,12 +112,13 @@ def rendered_call(
     parallel: bool | None = None,
     fits: bool = False,
     place: Place | None = None,
+    read: Readers | None = None,
 ) -> RenderedCall:
     """Prepare a call. keywords: `generate`'s, and `add_generation_prompt`; tools are schemas.
     tool_choice: "none" shows the tools, and finds no calls. parallel: whether an answer may have
     several calls; None: one that is forced has not. fits: `max_tokens` above the room that the
-    prompt leaves are cut to it. place: puts recorded ids in the place of messages. Raises as
-    `generate` does."""
+    prompt leaves are cut to it. place: puts recorded ids in the place of messages. read: what
+    reads the messages; None: what reads `generate`'s. Raises as `generate` does."""
     params = {"n": 1, "seed": None, **keywords, "progress": False}
     for name in ("n", "seed", "max_tokens"):
         if params.get(name) is not None:
@@ -124,7 +126,7 @@ def rendered_call(
     rules = shown_rules(engine, params)
     template = cast(ToolTemplate, rules.template)
     most, side = params.pop("max_tokens", None), params.pop("truncate_prompt", None)
-    forms = normalize(prompts, readers(engine.config))
+    forms = normalize(prompts, read or readers(engine.config))
     forms = [*forms] if place is None else [*place(forms, template)]
     room = None if fits else most
     rendered = _tokenized(engine, [*map(_marked, forms)], template, room, side)

@@ -77,16 +77,11 @@ def _read_once(reader: Any) -> Iterator[None]:
             gguf.GGUFReader, gguf.get_tensor_name_map = readers, names
 
 
-_POINTER = b"version https://git-lfs"
-
-
 def _read(gguf: Path) -> tuple[Any, Mapping[str, Any]]:
     """Return a reader of the file, and its metadata."""
     with gguf.open("rb") as file:
-        head = file.read(len(_POINTER))
-    if head.startswith(_POINTER):
-        raise ValueError("it is a pointer of Git LFS; `git lfs pull` downloads the file itself")
-    if not head or not b"GGUF".startswith(head[:4]):
+        head = file.read(4)
+    if not head or not b"GGUF".startswith(head):
         what = "it is empty" if not head else "it does not begin with GGUF, so it is another file"
         raise ValueError(f"{what}; download it again")
     import gguf as package

@@ -45,7 +45,7 @@ class TokenTexts:
         hidden: Collection[int] = (),
         marks: Mapping[int, str] = NONE_SHOWN,
     ) -> None:
-        self._vocabulary = _Vocabulary(tokenizer)
+        self._vocabulary = _vocabulary(tokenizer)
         self._hidden, self._marks = hidden, marks
         self._first = True
         self.offset = 0
@@ -101,37 +101,20 @@ class TokenTexts:
         return firsts, texts
 
 
-@dataclasses.dataclass
-class _Known:
-    """What was found of a tokenizer. before: a token that reads the same everywhere, perhaps."""
-
-    before: list[int]
-    texts: dict[tuple[int, bool], str] = dataclasses.field(default_factory=dict)
-    bytes: dict[int, bytes | None] = dataclasses.field(default_factory=dict)
-    parts: dict[int, bool] = dataclasses.field(default_factory=dict)
-
-
-_known: weakref.WeakKeyDictionary[Tokenizer, _Known] = weakref.WeakKeyDictionary()
-
-
 class _Vocabulary:
-    """A tokenizer's tokens, at the beginning of a text (`first`) and after others."""
+    """A tokenizer's tokens, at the beginning of a text (`first`) and after others; what was found
+    of each is kept."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = weakref.proxy(tokenizer)
+        self._before = self._plain()
+        self.text = functools.cache(self._text)
+        self._is_part = functools.cache(self._may_be_part)
+        self._bytes = functools.cache(self._own_bytes)
 
-    @functools.cached_property
-    def _known(self) -> _Known:
-        if self._tokenizer not in _known:
-            _known[self._tokenizer] = _Known(self._plain())
-        return _known[self._tokenizer]
-
-    def text(self, token: int, *, first: bool) -> str:
+    def _text(self, token: int, *, first: bool) -> str:
         """A token's text alone; of a part of a character it has U+FFFD."""
-        texts = self._known.texts
-        if (token, first) not in texts:
-            texts[token, first] = self._together([token], first=first)
-        return texts[token, first]
+        return self._together([token], first=first)
 
     def texts(self, ids: Sequence[int], *, first: bool) -> list[str]:
         """Each token's text; joined, they are the text of all."""
@@ -159,7 +142,8 @@ class _Vocabulary:
         return None if own is None else [*own]
 
     def _plain(self) -> list[int]:
-        """A token that is a letter or a digit, if there is one; no byte: others change its text."""
+        """A token that reads the same everywhere, perhaps: a letter or a digit, if there is one; no
+        byte: others change its text."""
         for token in range(min(len(self._tokenizer), SEARCHED)):
             if BYTE.fullmatch(self._name(token)):
                 continue
@@ -168,30 +152,23 @@ class _Vocabulary:
         return []
 
     def _together(self, ids: Sequence[int], *, first: bool) -> str:
-        before = [] if first else self._known.before
+        before = [] if first else self._before
         text = decoded_text([*before, *ids], self._tokenizer, skip_special_tokens=False)
         alone = decoded_text(before, self._tokenizer, skip_special_tokens=False) if before else ""
         return text.removeprefix(alone)
 
-    def _is_part(self, token: int) -> bool:
+    def _may_be_part(self, token: int) -> bool:
         """Whether a token may be a part of a character."""
-        parts = self._known.parts
-        if token not in parts:
-            byte = BYTE.fullmatch(self._name(token)) and self._bytes(token) is not None
-            parts[token] = bool(byte) or UNFINISHED in self.text(token, first=False)
-        return parts[token]
+        byte = BYTE.fullmatch(self._name(token)) and self._bytes(token) is not None
+        return bool(byte) or UNFINISHED in self.text(token, first=False)
 
     def _name(self, token: int) -> str:
         return str(self._tokenizer.convert_ids_to_tokens(token))
 
-    def _bytes(self, token: int) -> bytes | None:
+    def _own_bytes(self, token: int) -> bytes | None:
         """The bytes that a token's name says, if they read as its text does."""
-        found = self._known.bytes
-        if token not in found:
-            own, text = _named_bytes(self._name(token)), self.text(token, first=False)
-            reads = own is not None and own.decode(errors="replace") == text
-            found[token] = own if reads else None
-        return found[token]
+        own, text = _named_bytes(self._name(token)), self.text(token, first=False)
+        return own if own is not None and own.decode(errors="replace") == text else None
 
     def _characters(self, parts: Sequence[int], *, first: bool) -> list[str]:
         """The texts of parts of characters: each character is the text of its last part."""
@@ -200,6 +177,15 @@ class _Vocabulary:
         texts = [decoder.decode(self._bytes(token) or b"") for token in parts]
         texts[-1] += decoder.decode(b"", final=True)
         return texts if "".join(texts) == whole else [""] * (len(parts) - 1) + [whole]
+
+
+_known: weakref.WeakKeyDictionary[Tokenizer, _Vocabulary] = weakref.WeakKeyDictionary()
+
+
+def _vocabulary(tokenizer: Tokenizer) -> _Vocabulary:
+    if tokenizer not in _known:
+        _known[tokenizer] = _Vocabulary(tokenizer)
+    return _known[tokenizer]
 
 
 @functools.cache

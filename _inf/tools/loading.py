@@ -29,7 +29,7 @@ from _inf.tools.definition import (
     refused,
     validated,
 )
-from _inf.tools.mcp_files import McpEntry, is_mcp, mcp_entry
+from _inf.tools.mcp_files import McpEntry, mcp_entry
 from _inf.types import JSON, Tool
 
 
@@ -79,14 +79,19 @@ def _entries(path: Path) -> list[object]:
 def _tools(file: str | Path, entry: object, where: str) -> list[Tool]:
     if not isinstance(entry, Mapping):
         raise ToolError(f"{where}: {shown(entry)} is not a mapping.")
-    if is_mcp(entry):
-        return _of_servers(mcp_entry(_resolved(entry, where), where), where)
+    if entry.get("type") == "mcp":
+        return _of_server(mcp_entry(_resolved(entry, where), where), where)
+    if "mcp" in entry:
+        raise ToolError(
+            f"{where}: verl's form of MCP servers is not read; write an entry with type: mcp and "
+            "command or url for each server."
+        )
     if not entry.keys() & _ClassEntry.model_fields.keys():
         return [as_tool(entry, where)]
     return [_of_class(file, entry, where)]
 
 
-def _of_servers(entry: McpEntry, where: str) -> list[Tool]:
+def _of_server(entry: McpEntry, where: str) -> list[Tool]:
     try:
         from _inf.tools.mcp_server import mcp_tools
     except ImportError as failure:
@@ -104,7 +109,7 @@ def _of_class(file: str | Path, entry: Mapping[str, object], where: str) -> Tool
     tool_class = _class(fields, where, file)
     config = _resolved(fields.config or {}, f"{where}.config")
     if (kind := config.get("type", "native")) != "native":
-        raise ToolError(f"{where}.config.type: {shown(kind)} is not 'native' or 'mcp'.")
+        raise ToolError(f"{where}.config.type: {shown(kind)} is not 'native'.")
     field = "tool_schema" if schema is None else "config"
     with refused(f"{where}: {tool_class.__name__} cannot be created with this {field}"):
         with third_party(), stdout_to(io.StringIO()):  # verl prints the schema

@@ -27,7 +27,7 @@ from mcp_types import Tool as McpTool
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.loop_thread import LoopThread
 from _inf.tools.definition import checked_schema
-from _inf.tools.mcp_files import Address, McpEntry
+from _inf.tools.mcp_files import McpEntry
 from _inf.tools.mcp_transport import CONNECT_SECONDS, LOST_WORDS, Transport
 from _inf.tools.results import Executed, image_part
 from _inf.types import JSON, Tool
@@ -37,11 +37,10 @@ LOG_BYTES, LINE_CHARACTERS = 4000, 300
 
 
 class Session:
-    """One session, on the event loop of `thread`. interval: the least seconds between two calls."""
+    """One session, on the event loop of `thread`."""
 
-    def __init__(self, thread: LoopThread, address: Address, interval: float) -> None:
+    def __init__(self, thread: LoopThread, address: McpEntry) -> None:
         self._thread, self._address, self._name = thread, address, f"the MCP server {address.name}"
-        self._interval, self._last_call, self._turn = interval, -math.inf, asyncio.Lock()
         self._client: Client | None = None  # the package's, while it is open
         self._tools: list[McpTool] = []
         self._failure: BaseException | None = None
@@ -100,10 +99,6 @@ class Session:
         if self._client is None:
             gone = f"{self._name} is gone, and cannot be connected to again"
             return Executed(error=f"{gone}: {self._why()}")
-        async with self._turn:  # a cancelled waiter uses no slot
-            now = asyncio.get_running_loop().time
-            await asyncio.sleep(self._last_call + self._interval - now())
-            self._last_call = now()
         try:
             return _executed(await self._client.call_tool(name, arguments))
         except MCPError as failure:
@@ -128,10 +123,10 @@ class Session:
 
 class McpServer:
     """One server of an engine, on a thread with an event loop of its own: it serves calls of any
-    loop, and outlives an engine that dies. calls_per_second: None for no limit."""
+    loop, and outlives an engine that dies."""
 
-    def __init__(self, address: Address, calls_per_second: float | None = None) -> None:
-        self._address, self._interval = address, 1 / calls_per_second if calls_per_second else 0.0
+    def __init__(self, address: McpEntry) -> None:
+        self._address = address
         self._lock, self._pid = threading.Lock(), os.getpid()
         self._session: Session | None = None
         self._thread = LoopThread("inf-mcp")
@@ -142,7 +137,7 @@ class McpServer:
             if self._session is None or self._session.lost:
                 if self._session is not None:
                     self._session.end()
-                self._session = Session(self._thread, self._address, self._interval)
+                self._session = Session(self._thread, self._address)
             return self._session
 
     def close(self) -> None:
@@ -209,29 +204,28 @@ class McpCall:
 
 
 def mcp_tools(entry: McpEntry, where: str) -> list[Tool]:
-    """Connect to an entry's servers and return the tools it chooses. Raises `ToolError`."""
+    """Connect to an entry's server and return the tools it chooses. Raises `ToolError`."""
     tools: list[Tool] = []
-    listed: list[str] = []
-    servers = [(prefix, McpServer(each, entry.rate_limit)) for prefix, each in entry.addresses]
+    server = McpServer(entry)
     try:
-        for prefix, server in servers:
-            for each in server.session().tools(where):
-                name = f"{prefix}{each.name}"
-                listed.append(name)
-                if name not in entry.exclude and (not entry.include or name in entry.include):
-                    about = {"description": each.description or "", "parameters": each.input_schema}
-                    schema = checked_schema({"name": name, **about}, f"{where}: {shown(name)}")
-                    call = McpCall(server, each.name)
-                    tools.append(Tool(name, schema, call, timeout=entry.timeout, of_server=True))
+        offered = server.session().tools(where)
+        listed = [each.name for each in offered]
+        for each in offered:
+            if each.name not in entry.exclude and (not entry.include or each.name in entry.include):
+                about = {"description": each.description or "", "parameters": each.input_schema}
+                place = f"{where}: {shown(each.name)}"
+                schema = checked_schema({"name": each.name, **about}, place)
+                call = McpCall(server, each.name)
+                tools.append(Tool(each.name, schema, call, timeout=entry.timeout, of_server=True))
+        chosen = "exclude" if entry.exclude else "include"
         for index, name in enumerate([*entry.include, *entry.exclude]):
             if name not in listed:
                 hint = did_you_mean(name, listed) or f"; it has {', '.join(listed) or 'none'}."
                 unknown = f"the server has no tool {shown(name)}{hint}"
-                raise ToolError(f"{entry.chosen}[{index}]: {unknown}")
+                raise ToolError(f"{where}.{chosen}[{index}]: {unknown}")
         if not tools:
             raise ToolError(f"{where}: no tool of the server is left.")
     except BaseException:
-        for _, server in servers:
-            server.close()
+        server.close()
         raise
     return tools

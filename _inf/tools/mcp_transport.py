@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR
 
 from _inf.errors import error_text
-from _inf.tools.mcp_files import Address
+from _inf.tools.mcp_files import McpEntry
 
 CONNECT_SECONDS = 60.0  # npx and uvx may download a server first
 # How the package's own errors of a lost connection begin, and those of `HttpClient`: servers use
@@ -28,7 +28,7 @@ class Transport:
     """The streams to one server. lost: whether a program has closed its stdout, or a URL has
     forgotten the session."""
 
-    def __init__(self, address: Address, log: IO[bytes]) -> None:
+    def __init__(self, address: McpEntry, log: IO[bytes]) -> None:
         self._address, self._log = address, log
         self.lost: Callable[[], bool] = lambda: False
 
@@ -60,7 +60,7 @@ class HttpClient(httpx2.AsyncClient):
     """Answers a message that fails with an error as of a server. session_is_unknown: the server
     does not know the session any more."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: McpEntry) -> None:
         super().__init__(
             headers=address.headers,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),  # a call has its own limit

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 import os
 import random
 import shutil
@@ -196,10 +195,7 @@ FILES = {
     "rules_of_games.py": "POINTS = 1\n",
     "classes_of_tools.py": TOOL,
     "server.py": "import rules_of_games\n",
-    "servers.json": json.dumps({"mcpServers": {"local": {"args": ["server.py"]}}}),
     "tools.yaml": "tools:\n- {class_name: classes_of_tools.Tool, config: {type: native}}\n",
-    "verl_mcp.yaml": "tools:\n- class_name: verl.tools.mcp_base_tool.MCPBaseTool\n"
-    "  config: {type: mcp}\n  mcp: {mcp_servers_config_path: servers.json}\n",
     "mcp.yaml": "- {type: mcp, command: python, args: [server.py]}\n",
 }
 
@@ -230,7 +226,6 @@ def of_function(name: str) -> Any:
         (of_environment, "game.py:Game", {"game.py": "1.0", "rules_of_games.py": "1"}),
         (of_environment, "game.py:kinds", {"game.py": "1.0"}),
         (of_file, "tools.yaml", {"classes_of_tools.py": "return 1", "rules_of_games.py": "1"}),
-        (of_file, "verl_mcp.yaml", {"servers.json": "local", "server.py": "rules_of_games"}),
         (of_file, "mcp.yaml", {"rules_of_games.py": "1"}),
         (of_function, "add", {"classes_of_tools.py": "a + 1"}),
     ],

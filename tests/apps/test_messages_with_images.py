@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 import inf
-from _inf.parts.images.clients import with_opened_images
+from _inf.parts.images.clients import of_request
 from _inf.runtime.extras import has_verl
 from _inf.turns import Transcript
 from inf import ConfigError, InferenceEngine, PromptError
@@ -358,7 +358,7 @@ def test_result_of_a_clients_tool_may_be_an_image(engine, http, route):
     [
         (CHAT, "file:///etc/hostname", "message 0: content[0]: 'file:///etc/hostname' is not read"),
         (CHAT, "http://127.0.0.1/a.png", "is not read: over HTTP an image is data"),
-        (CHAT, "/etc/hostname", "message 0: content[0]: '/etc/hostname' is not read"),
+        (CHAT, "/etc/hostname", "message 0: content[0]: '/etc/hostname' is no URL"),
         (CHAT, "data:image/png;base64,JSFQUy1BZG9iZS0zLjAgRVBTRg==", "it is none of PNG, JPEG"),
         (RESPONSES, "file:///etc/hostname", "input_image.image_url: 'file:///etc/hostname' is not"),
         (MESSAGES, "data:image/svg+xml;base64,AA", "messages.0.user.content.0.image.source.media"),
@@ -377,7 +377,7 @@ def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):
         (MESSAGES, talk, "content.0.image.source.type"),
         (CHAT, {"messages": [user(image("photo.png"))]}, "'photo.png' is not read"),
         (CHAT, {"messages": [user(image({"path": "a.png"}))]}, "is not read"),
-        (CHAT, {"messages": [user(*[image(data_url(picture(0, 1, 1)))] * 65)]}, "than 64 images"),
+        (CHAT, {"messages": [user(*[image(data_url(picture(0, 1, 1)))] * 65)]}, "more than 64"),
         (CHAT, {"messages": [user({**image(url), "size": [9, 9]})]}, "unknown key 'size'"),
         (CHAT, {"messages": [user(*[image(url)] * 2)]}, "content[1]: up to this one"),
         (CHAT, {"messages": [{**user(image(data_url(WIDE))), "role": "system"}]}, "only"),
@@ -396,7 +396,7 @@ def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):
 
 def test_images_of_one_request_at_a_time_are_open(engine):
     """Of others the pixels are not in memory."""
-    bounds, read = engine.config.rollout.images, threading.Event()
+    config, read = engine.config, threading.Event()
     first_is_open, second_is_open = threading.Event(), threading.Event()
 
     def first(_: object) -> bool:
@@ -405,10 +405,10 @@ def test_images_of_one_request_at_a_time_are_open(engine):
 
     with ThreadPoolExecutor(2) as pool:
         sent = [[user(image(data_url(WIDE)))]]
-        one = pool.submit(with_opened_images, sent, bounds, first)
+        one = pool.submit(of_request, sent, config, first)
         assert first_is_open.wait(30)
-        pool.submit(with_opened_images, sent, bounds, lambda _: second_is_open.set())
-        assert with_opened_images([[user("text")]], bounds, lambda prompts: len(prompts)) == 1
+        pool.submit(of_request, sent, config, lambda _: second_is_open.set())
+        assert of_request([[user("text")]], config, len) == 2
         assert not second_is_open.wait(0.2)
         read.set()
         assert second_is_open.wait(30) and one.result()

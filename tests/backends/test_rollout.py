@@ -36,11 +36,6 @@ def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(upstream, name
         upstream.CorrectedRollout.generate_sequences(SimpleNamespace(), batch)
 
 
-def test_conversation_of_verls_own_is_refused(upstream):
-    with pytest.raises(ConfigError, match="generate\\(\\) or rollout_batch\\(\\)"):
-        upstream.CorrectedRollout._req_level_generate_sequences(SimpleNamespace(), None)
-
-
 @pytest.mark.parametrize(
     ("do_sample", "meta_info", "kwargs", "greedy"),
     [

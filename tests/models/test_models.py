@@ -144,7 +144,6 @@ def test_converted_folder_is_found_quickly_also_for_a_copy_of_the_file(gguf, tmp
         ),
         (lambda _: b"", "empty"),
         (lambda _: b"GGUF" + random.Random(0).randbytes(4_000), "cut short, damaged, or of a ver"),
-        (lambda _: b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS; `git"),
         (lambda _: b"<html>Not found</html>", "it does not begin with GGUF"),
         ({"architecture": "nonesuch"}, "nonesuch"),
         ({"eos_token_id": 384}, "its eos token"),

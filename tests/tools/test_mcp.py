@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -237,15 +236,12 @@ def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(load, monkey
     assert "cannot be used: it did not answer within 1 seconds" in says
 
 
-def test_a_secret_of_the_wrong_type_is_not_shown(load, tmp_path):
+def test_a_secret_of_the_wrong_type_is_not_shown(load):
     says = refusal(load, stdio(env={"PIN": 918273645}))
     assert "tools[0].env.PIN: Input should be a valid string" in says and "918" not in says
     url = {"url": "http://127.0.0.1:1/mcp"}
     says = refusal(load, {"type": "mcp", "headers": "Bearer of-a-user", **url})
     assert "tools[0].headers: Input should be" in says and "of-a-user" not in says
-    servers = {"a": {"auth_token": ["of-a-user"], **url}}
-    says = refusal(load, verls(tmp_path / "mcp.json", servers))
-    assert "mcpServers.a.auth_token: Input should be" in says and "of-a-user" not in says
 
 
 @pytest.mark.slow
@@ -278,39 +274,6 @@ def test_a_fork_leaves_the_server_alone(shared):
         os._exit(0)
     os.waitpid(fork, 0)
     assert result(shared["pid"]) == before
-
-
-def verls(file: Path, servers: Any) -> dict[str, Any]:
-    """An entry as verl's example has it, and its file of servers."""
-    file.write_text(json.dumps({"mcpServers": servers}))
-    return {
-        "class_name": "verl.tools.mcp_base_tool.MCPBaseTool",
-        "config": {"type": "mcp", "rate_limit": 5, "timeout": 7},
-        "mcp": {"mcp_servers_config_path": str(file), "tool_selected_list": ["a_say", "b_say"]},
-    }
-
-
-def test_verls_own_form_loads_with_its_prefixes_and_its_rate(load, tmp_path):
-    program = raw()
-    del program["type"]
-    servers = {"a": program, "b": program}
-    tools = load(verls(tmp_path / "mcp.json", servers))
-    assert [*tools] == ["a_say", "b_say"] and tools["a_say"].timeout == 7
-    assert result(tools["a_say"]) != result(tools["b_say"])  # each its process
-
-    start = time.monotonic()
-    together(tools["a_say"], 6)
-    assert time.monotonic() - start > 0.9  # the sixth waits for five fifths of a second
-
-    async def after_some_that_gave_up() -> Executed:
-        gave_up = await asyncio.gather(*(run(tools["a_say"], timeout=0.1) for _ in range(40)))
-        assert sum(done.error is not None for done in gave_up) > 30
-        return await run(tools["a_say"], timeout=5)
-
-    assert asyncio.run(after_some_that_gave_up()).error is None  # 40 turns would take 8 seconds
-    servers["b"] = {"url": f"http://127.0.0.1:{free_port()}/mcp", "auth_token": "a-secret-token"}
-    says = refusal(load, verls(tmp_path / "mcp.json", servers))
-    assert "cannot be used: ConnectError" in says and "a-secret-token" not in says
 
 
 def test_an_error_that_is_the_servers_own_and_a_wrong_byte_end_no_session(load):

@@ -29,7 +29,6 @@ from _inf.errors import ConfigError
 from _inf.request.effective import check_params
 from _inf.request.keyword import Keyword
 from _inf.request.keywords import KEYWORDS
-from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
 
 if TYPE_CHECKING:
@@ -173,10 +172,9 @@ class Options:
         config = self.load()
         if config.source is not None:
             say(f"inf: {config.source}")
-        with interrupt_kept():
-            from inf import InferenceEngine
+        from inf import InferenceEngine
 
-            engine = InferenceEngine(config)
+        engine = InferenceEngine(config)
         if self.own_process:
             # Nearly all that the process has made so far it keeps. Python would look for garbage
             # among these objects again and again, half a second each time, in which no stream goes

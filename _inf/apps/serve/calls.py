@@ -13,7 +13,7 @@ from _inf.apps.openai_requests import UnknownKeyError
 from _inf.apps.rendered_call import RenderedCall, is_chat, rendered_call
 from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
-from _inf.parts.images.clients import with_opened_images
+from _inf.parts.images.clients import of_request
 from _inf.request.prompts import Form, LaterTurn
 from _inf.request.tool_template import ToolTemplate
 from _inf.types import JSON, Limits, Message, Prompt
@@ -21,6 +21,7 @@ from _inf.types import JSON, Limits, Message, Prompt
 if TYPE_CHECKING:
     from _inf.apps.serve.choice import Choice
     from _inf.apps.serve.sessions import Session
+    from _inf.parts.part import Readers
     from inf import InferenceEngine
 
 MAX_ROWS = 1024  # of a request: prompts times choices
@@ -69,18 +70,19 @@ def served_call(
         starts.append(start)
         return forms if later is None else [later]
 
-    def rendered(prompts: Sequence[object]) -> RenderedCall:
+    def rendered(read: Readers) -> RenderedCall:
         return rendered_call(
             engine,
-            prompts,
+            body.prompts(),
             keywords,
             body.tool_choice,
             parallel=body.parallel_tool_calls,
             fits=body.fits,
             place=recorded if session else None,
+            read=read,
         )
 
-    call = with_opened_images(body.prompts(), engine.config.rollout.images, rendered)
+    call = of_request(body.prompts(), engine.config, rendered)
     _check_size(call)
     if session is not None and not starts:
         starts = [session.completion(ids) for ids in call.prompts]

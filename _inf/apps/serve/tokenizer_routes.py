@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -15,14 +14,14 @@ from _inf.apps.openai_requests import RequestBody, read, with_keywords
 from _inf.apps.rendered_call import shown_rules
 from _inf.apps.serve.message_bodies import CountBody
 from _inf.errors import ConfigError
-from _inf.parts.found import readers
-from _inf.parts.images.clients import with_opened_images
+from _inf.parts.images.clients import of_request
 from _inf.request.keywords import KEYWORDS, OF_CHATS
 from _inf.request.prompts import normalize
 from _inf.response.decode import decoded_text
 from _inf.types import JSON, Message, Prompt
 
 if TYPE_CHECKING:
+    from _inf.parts.part import Readers
     from inf import InferenceEngine
 
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "model_max_length")
@@ -67,16 +66,14 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> JSON:
         special = body.add_special_tokens is not False
         ids = engine.tokenizer(body.prompt, add_special_tokens=special)["input_ids"]
     else:
-        ids = with_opened_images(
-            [body.messages], engine.config.rollout.images, partial(_of_chat, engine, body)
-        )
+        ids = of_request([body.messages], engine.config, partial(_of_chat, engine, body))
     texts = engine.tokenizer.convert_ids_to_tokens(ids) if body.return_token_strs else None
     limit = engine.model.limits.total
     return {"tokens": ids, "count": len(ids), "max_model_len": limit, "token_strs": texts}
 
 
-def _of_chat(engine: InferenceEngine, body: TokenizeBody, prompts: Sequence[object]) -> list[int]:
-    [form] = normalize(prompts, readers(engine.config))
+def _of_chat(engine: InferenceEngine, body: TokenizeBody, read: Readers) -> list[int]:
+    [form] = normalize([body.messages], read)
     asked = {"tools": [], "add_generation_prompt": body.add_generation_prompt, **body.of_chats}
     rules = shown_rules(engine, asked)
     assert rules.template is not None  # an engine without a tokenizer is not served

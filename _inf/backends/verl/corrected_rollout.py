@@ -20,9 +20,9 @@ from _inf.backends.verl.caller_patches import PATCHES
 from _inf.backends.verl.calls import Call, current_call
 from _inf.backends.verl.engine import Engine, build_engine, sglang_rollout
 from _inf.backends.verl.patch_table import apply
-from _inf.backends.verl.raw_batches import INSTEAD, check_one_turn, corrected
+from _inf.backends.verl.raw_batches import check_one_turn, corrected
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
-from _inf.errors import ConfigError, InferenceError
+from _inf.errors import InferenceError
 from _inf.runtime import quiet
 from _inf.runtime.calls import CancelToken
 from _inf.runtime.host import Host, current_host
@@ -116,12 +116,6 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         call = Call(self.host, CancelToken())
         output = self.run(prompts, call, **kwargs)
         return corrected(output, call.rows) if call.rows else output
-
-    def _req_level_generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
-        """Refused: verl would run it on an event loop that is not the engine's."""
-        raise ConfigError(
-            f"_req_level_generate_sequences(): this rollout answers one turn; {INSTEAD}"
-        )
 
     def run(self, prompts: DataProto, call: Call, **kwargs: object) -> DataProto:
         """Run verl's call as `call`, which has the engine's raw answers afterwards."""

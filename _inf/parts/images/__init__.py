@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from _inf.parts.part import NOTHING, Added, Field, Part, Record
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor
     from verl import DataProto
 
     from _inf.config import Config
     from _inf.config.sections import ImageBounds
+    from _inf.parts.images.reading import Source
     from _inf.types import (
         JSON,
         Message,
@@ -113,6 +115,9 @@ class ImageReader:
         from _inf.parts.images.reading import Source
 
         return {"type": "image", "image": Source.of(part, where)}
+
+    def opened(self, source: Source) -> Image:
+        return source.opened(self.bounds)
 
     def prompt_of(self, messages: list[Message], index: int) -> Prompt:
         from _inf.parts.images.prompt import prompt_of

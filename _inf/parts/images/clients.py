@@ -6,14 +6,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from _inf.errors import PromptError, at_fault, shown
+from _inf.errors import PromptError, shown
+from _inf.parts.found import readers
+from _inf.parts.images import ImageReader
 from _inf.parts.images.reading import KINDS, Opening, Source
-from _inf.types import as_sequence
+from _inf.types import JSON, as_sequence
 
 if TYPE_CHECKING:
-    from _inf.config.sections import ImageBounds
+    from PIL.Image import Image
+
+    from _inf.config import Config
+    from _inf.parts.part import Readers
 
 T = TypeVar("T")
 DATA = "data:"
@@ -23,55 +28,34 @@ ONLY_DATA = 'over HTTP an image is data, "data:image/png;base64,..."'
 _thread = ThreadPoolExecutor(1, "inf-images")
 
 
-def with_opened_images(
-    prompts: Sequence[object], bounds: ImageBounds, then: Callable[[Sequence[object]], T]
-) -> T:
-    """Return `then` of the prompts of a request, with their images opened. Requests with images
-    come one after another, on one thread. Raises `PromptError` with the place of an image that is
-    no data URL."""
+@dataclasses.dataclass(frozen=True)
+class ClientReader(ImageReader):
+    """Reads the images of one request."""
 
-    def opened() -> T:
-        request = _Request(Opening(bounds, "the request"))
-        return then([*map(request.prompt, range(len(prompts)), prompts)])
+    opening: Opening
 
-    return _thread.submit(opened).result() if any(map(_has_images, prompts)) else then(prompts)
+    def content_of(self, part: Mapping[str, object], where: str) -> JSON:
+        source = Source.of(part, where)
+        if not isinstance(source.value, str) or not source.value.startswith(DATA):
+            raise PromptError(f"{where}: {shown(source.value)} is not read: {ONLY_DATA}.")
+        return {"type": "image", "image": source}
+
+    def opened(self, source: Source) -> Image:
+        return self.opening.opened(source)
+
+
+def of_request(prompts: Sequence[object], config: Config, then: Callable[[Readers], T]) -> T:
+    """Return `then` of what reads the messages of a request with these prompts. Requests with
+    images come one after another, on one thread."""
+    known = readers(config)
+    if not any(map(_has_images, prompts)):
+        return then(known)
+    bounds = config.rollout.images
+    own = ClientReader(bounds, Opening(bounds, "the request"))
+    return _thread.submit(then, {kind: own for kind in known}).result()
 
 
 def _has_images(prompt: object) -> bool:
     messages = (each for each in as_sequence(prompt) or () if isinstance(each, Mapping))
     parts = (part for each in messages for part in as_sequence(each.get("content")) or ())
-    return any(map(_is_image, parts))
-
-
-def _is_image(part: object) -> TypeGuard[Mapping[str, object]]:
-    return isinstance(part, Mapping) and part.get("type") in KINDS
-
-
-@dataclasses.dataclass
-class _Request:
-    images: Opening
-
-    def prompt(self, index: int, prompt: object) -> object:
-        """Messages with opened images; any other prompt as it is."""
-        if not _has_images(prompt):
-            return prompt
-        where, messages = f"prompt {index}, message", as_sequence(prompt) or ()
-        with at_fault(index=index):
-            return [self._message(each, f"{where} {n}") for n, each in enumerate(messages)]
-
-    def _message(self, message: object, where: str) -> object:
-        parts = as_sequence(message.get("content")) if isinstance(message, Mapping) else None
-        if not isinstance(message, Mapping) or parts is None:
-            return message
-        content = [self._part(part, f"{where}: content[{n}]") for n, part in enumerate(parts)]
-        return {**message, "content": content}
-
-    def _part(self, part: object, where: str) -> object:
-        if not _is_image(part):
-            return part
-        source = part.get(str(part["type"]))
-        if isinstance(source, Mapping):
-            source = source.get("url")
-        if not isinstance(source, str) or not source.startswith(DATA):
-            raise PromptError(f"{where}: {shown(source)} is not read: {ONLY_DATA}.")
-        return {"type": "image", "image": self.images.opened(Source.of(part, where))}
+    return any(isinstance(part, Mapping) and part.get("type") in KINDS for part in parts)

@@ -65,14 +65,14 @@ def prompt_of(messages: list[Message], index: int, reader: ImageReader) -> Image
                 f"prompt {index}, message {position}: a message of {message['role']} has an "
                 "image; only those of a user or a tool may."
             )
-    found, bounds = image_parts(messages), reader.bounds
-    if len(found) > bounds.max_per_prompt:  # before one of them is decoded
+    found, most = image_parts(messages), reader.bounds.max_per_prompt
+    if len(found) > most:  # before one of them is decoded
         raise PromptError(
-            f"prompt {index} has {len(found)} images, more than {bounds.max_per_prompt} "
+            f"prompt {index} has {len(found)} images, more than {most} "
             "(rollout.images.max_per_prompt)."
         )
     for one in found:
-        one["image"] = one["image"].opened(bounds)
+        one["image"] = reader.opened(one["image"])
     return ImagePrompt([], messages=messages, index=index, reader=reader)
 
 
