@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,42 +22,31 @@ from PIL import Image
 
 import inf
 from _inf.parts.images.clients import of_request
+from _inf.parts.images.digests import digest
 from _inf.runtime.extras import has_verl
 from _inf.turns import Transcript
 from inf import ConfigError, InferenceEngine, PromptError
+from tests.parts.test_images import GREEDY, ROLLOUT
 from tests.support.json_lines import read, write
 from tests.support.serve_clients import CHAT, MESSAGES, RESPONSES, Http
-from tests.support.vision import Reference, picture, vision_model
+from tests.support.vision import (
+    TALL,
+    WIDE,
+    Reference,
+    by_url,
+    image,
+    picture,
+    png,
+    user,
+    vision_model,
+)
 
 pytestmark = pytest.mark.engine
-ROLLOUT = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 32}
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
-WIDE, TALL = picture(1, 80, 120), picture(2, 112, 56)
-
-
-def png(image: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
-
-
-def digest_of(engine: InferenceEngine, picture: Any) -> str:
-    [row] = engine.generate([[user(image(picture), "What?")]], max_tokens=1)
-    [digest] = row.images
-    return digest
+KEPT = {"type": "image", "image": f"sha256:{digest(WIDE)}", "size": [120, 80]}
 
 
 def data_url(image: Any) -> str:
     return f"data:image/png;base64,{base64.b64encode(png(image)).decode()}"
-
-
-def image(source: object) -> dict[str, Any]:
-    return {"type": "image", "image": source}
-
-
-def user(*content: Any) -> dict[str, Any]:
-    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
-    return {"role": "user", "content": parts}
 
 
 @pytest.fixture(scope="module")
@@ -95,47 +83,32 @@ REWARD = "def compute_score(solution_str, **rest):\n    return float(len(solutio
 
 
 def test_parquet_file_of_geo3ks_form_is_answered_and_its_rows_keep_digests(engine, on_vision):
-    """As with messages that have the images in their content; the command resumes the file."""
+    """As messages that have the images in their content are; by the command too."""
     stored = [{"bytes": png(each), "path": "a.png"} for each in (WIDE, TALL)]
     rows = [geo3k("<image>What is it?", stored[0]), geo3k(TWO, *stored), geo3k("No picture.")]
     pandas.DataFrame(rows).to_parquet("test.parquet")
     Path("reward.py").write_text(REWARD)
     WIDE.save("wide.png")
-    wanted = engine.generate(
-        [[user(image(WIDE), "What is it?")],
-         [user(image(WIDE), "Compare it with ", image(TALL), ".")], "No picture."], **GREEDY,
-    )  # fmt: skip
-    how: dict[str, Any] = {"reward": "reward.py:compute_score", "reward_workers": 0, **GREEDY}
-    forms = [
-        rows,
-        "test.parquet",
-        [geo3k("<image>What is it?", WIDE), geo3k(TWO, "wide.png", TALL)],
+    both = user(image(WIDE), "Compare it with ", image(TALL), ".")
+    talks = [[user(image(WIDE), "What is it?")], [both], "No picture."]
+    wanted = [
+        (row.completion, row.prompt_token_ids, len(row.completion))
+        for row in engine.generate(talks, **GREEDY)
     ]
-    for data in forms:
-        report = inf.evaluate(engine, data, out="run", restart=True, **how)
-        assert [row["completion"] for row in report.rows] == wanted.completions[: len(report.rows)]
-        assert [row["prompt_token_ids"] for row in report.rows] == [
-            row.prompt_token_ids for row in wanted[: len(report.rows)]
-        ]
-        assert [row["reward"] for row in report.rows] == [
-            len(row["completion"]) for row in report.rows
-        ]
-        first, second = wanted[1].images
-        [message] = report.rows[1]["prompt"]
-        assert message["content"] == [
-            {"type": "image", "image": f"sha256:{first}", "size": [120, 80]},
-            {"type": "text", "text": "Compare it with "},
-            {"type": "image", "image": f"sha256:{second}", "size": [56, 112]},
-            {"type": "text", "text": "."},
-        ]
+    opened = [geo3k("<image>What is it?", WIDE), geo3k(TWO, "wide.png", TALL)]
+    how: dict[str, Any] = {"reward": "reward.py:compute_score", "reward_workers": 0, **GREEDY}
+    for data in (rows, "test.parquet", opened):
+        found = inf.evaluate(engine, data, out="run", restart=True, **how).rows
+        shown = ("completion", "prompt_token_ids", "reward")
+        assert [tuple(row[name] for name in shown) for row in found] == wanted[: len(found)]
+        other = {"type": "image", "image": f"sha256:{digest(TALL)}", "size": [56, 112]}
+        assert found[1]["prompt"] == [user(KEPT, "Compare it with ", other, ".")]
     arguments = ("eval", "test.parquet", "--reward", "reward.py", "--reward-workers", 0)
-    arguments += ("--temperature", 0, "--max-tokens", 8)
-    server = ("rollout.name=openai", "base_url=http://127.0.0.1:1/v1", "model_path=some")
-    code, _, err = on_vision(*arguments, *(each for key in server for each in ("--set", key)))
-    assert (code, "row 0 has images, which the backend openai does not read" in err) == (2, True), (
-        err
-    )
-    code, _, err = on_vision(*arguments, "--set", "rollout.name=hf")
+    arguments += ("--temperature", 0, "--max-tokens", 8, "--set")
+    server = ("base_url=http://127.0.0.1:1/v1", "--set", "model_path=some", "--set")
+    code, _, err = on_vision(*arguments, *server, "rollout.name=openai")
+    assert code == 2 and "row 0 has images, which the backend openai does not read" in err
+    code, _, err = on_vision(*arguments, "rollout.name=hf")
     assert (code, len(read(Path("eval.jsonl")))) == (0, 3), err
 
 
@@ -172,8 +145,8 @@ def test_mark_in_a_file_without_the_column_is_text_and_a_broken_image_is_its_row
 def test_lines_with_images_are_answered_and_do_not_repeat_the_pixels(engine, on_vision):
     Path("a picture.png").write_bytes(png(TALL))
     url = Path("a picture.png").resolve().as_uri()
-    talk = [user({"type": "image_url", "image_url": {"url": data_url(WIDE)}}, "What?")]
-    files = [user(image("a picture.png"), {"type": "image_url", "image_url": {"url": url}})]
+    talk = [user(by_url(data_url(WIDE)), "What?")]
+    files = [user(image("a picture.png"), by_url(url))]
     lines = [
         {"messages": talk},
         {"custom_id": "a", "body": {"messages": talk}},
@@ -182,23 +155,19 @@ def test_lines_with_images_are_answered_and_do_not_repeat_the_pixels(engine, on_
     ]
     write(Path("in.jsonl"), lines)
     how = ("--temperature", 0, "--max-tokens", 8, "--set", "rollout.name=hf")
+    wanted = engine.generate([talk, files], temperature=0, max_tokens=8)
     for more in ((), ("--rollouts",)):
-        out = Path(f"out{len(more)}.jsonl")
-        code, _, err = on_vision("batch", "in.jsonl", out, *how, *more)
-        first, second, third, wrong = read(out)
-        wanted = engine.generate([talk, files], **{**GREEDY, "ignore_eos": False})
+        code, _, err = on_vision("batch", "in.jsonl", f"out{len(more)}.jsonl", *how, *more)
+        first, second, third, wrong = read(Path(f"out{len(more)}.jsonl"))
         assert code == 1 and "there is no file none.png" in wrong["error"]["message"]
         for row, answer in zip((first, third), wanted, strict=True):
             kept = [part["image"] for part in row["messages"][0]["content"] if "image" in part]
-            assert kept == [f"sha256:{digest}" for digest in answer.images]
+            assert kept == [f"sha256:{each}" for each in answer.images]
             assert row["messages"][-1]["content"] == answer.completion
-        talk_of_second = (
-            second["messages"]
-            if more
-            else [choice["message"] for choice in second["response"]["body"]["choices"]]
+        said = (
+            second["messages"][-1] if more else second["response"]["body"]["choices"][0]["message"]
         )
-        assert talk_of_second[-1]["content"] == wanted.completions[0]
-        assert "base64" not in out.read_text()
+        assert said["content"] == wanted.completions[0]
         with pytest.raises(PromptError, match="only the digest of this image was kept"):
             engine.generate([first["messages"]])
 
@@ -213,39 +182,32 @@ def test_chat_puts_images_before_the_next_message(engine, on_vision, monkeypatch
     assert "/image: there is no file" in err and "/image: it needs the name of a file" in err
     assert "'https://host/a.png' is on another machine" in err and err.count("no file") == 1
     talk = [user(image(WIDE), "What?")]
-    first = engine.generate([talk], temperature=0, max_tokens=8).completions[0]
+    [first] = engine.generate([talk], temperature=0, max_tokens=8).completions
     talk += [{"role": "assistant", "content": first}, {"role": "user", "content": "And now?"}]
-    second = engine.generate([talk], temperature=0, max_tokens=8).completions[0]
+    [second] = engine.generate([talk], temperature=0, max_tokens=8).completions
     assert said == f"{first}\n\n{second}\n"
+    talk[0] = user(image(str(Path("a picture.png").absolute())), "What?")
     [saved] = read(Path("it"))
-    part = {"type": "image", "image": str(Path("a picture.png").absolute())}
-    assert saved["messages"][0]["content"] == [part, {"type": "text", "text": "What?"}]
-    [again] = engine.generate([saved["messages"][:-1]], temperature=0, max_tokens=8)
-    assert again.completion == second
+    assert saved["messages"] == [*talk, {"role": "assistant", "content": second}]
 
 
 def test_files_of_rows_with_images_keep_digests_and_no_pixels(engine, on_vision):
     Path("wide.png").write_bytes(png(WIDE))
     sources = (WIDE, png(WIDE), "wide.png")
     output = engine.generate([[user(image(each), "What?")] for each in sources], **GREEDY)
-    [digest] = output[0].images
     for suffix, load in ((".jsonl", read), (".parquet", pandas.read_parquet)):
         output.save(f"rows{suffix}")
         rows = pandas.DataFrame(load(Path(f"rows{suffix}")))
-        assert [[*each] for each in rows["images"]] == [[digest]] * 3
-    talk = [user(image(WIDE), "What?"), user("No.")]
-    turns = dataclasses.replace(output[0], transcript=Transcript(messages=talk))
+        assert [[*each] for each in rows["images"]] == [[digest(WIDE)]] * 3
+    turns = dataclasses.replace(
+        output[0], transcript=Transcript(messages=[user(image(WIDE), "What?")])
+    )
     inf.save_rollouts([*output, turns], "rollouts.jsonl", engine.tokenizer)
     *plain, last = inf.load_rollouts("rollouts.jsonl")
-    assert [row.extra["images"] for row in plain] == [[digest]] * 3
-    kept = {"type": "image", "image": f"sha256:{digest}", "size": [120, 80]}
-    assert last.messages[0]["content"] == [kept, {"type": "text", "text": "What?"}]
-    assert turns.to_dict()["messages"] == last.messages
+    assert [row.extra["images"] for row in plain] == [[digest(WIDE)]] * 3
+    assert turns.to_dict()["messages"] == last.messages == [user(KEPT, "What?")]
     assert on_vision("show", "rollouts.jsonl", "--out", "page.html")[0] == 0
-    assert f"[image sha256:{digest}, 120 x 80 pixels]" in Path("page.html").read_text()
-    ended = dataclasses.replace(plain[0], finish_reason="abort")
-    with pytest.raises(PromptError, match="a row with images, which only a row has"):
-        engine.generate([ended])
+    assert f"[image sha256:{digest(WIDE)}, 120 x 80 pixels]" in Path("page.html").read_text()
 
 
 # ─── Over HTTP ───
@@ -259,18 +221,32 @@ def http(engine):
         yield http
 
 
-def asked(route: str, url: str) -> dict[str, Any]:
-    """The body of a question about one image."""
+CALL, OF_CALL = "call00000", {"name": "look", "arguments": "{}"}
+
+
+def asked(route: str, url: str, of_tool: bool = False) -> dict[str, Any]:
+    """The body of a question about one image, of the user or as the result of a tool."""
+    limit, messages = "max_tokens", "messages"
+    seen = user(by_url(url), "What?")["content"]
+    tool_call = {"id": CALL, "type": "function", "function": OF_CALL}
+    call: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [tool_call]}
+    result = {"role": "tool", "tool_call_id": CALL, "content": seen}
     if route == MESSAGES:
         head, _, data = url.partition(";base64,")
         source = {"type": "base64", "media_type": head.removeprefix("data:"), "data": data}
-        content = [{"type": "image", "source": source}, {"type": "text", "text": "What?"}]
-        return {"messages": [{"role": "user", "content": content}]}
-    if route == RESPONSES:
-        content = [{"type": "input_image", "image_url": url, "detail": "auto"}]
-        content += [{"type": "input_text", "text": "What?"}]
-        return {"input": [{"role": "user", "content": content}]}
-    return {"messages": [user({"type": "image_url", "image_url": {"url": url}}, "What?")]}
+        seen = user({"type": "image", "source": source}, "What?")["content"]
+        used = {"type": "tool_use", "id": CALL, "name": "look", "input": {}}
+        call = {"role": "assistant", "content": [used]}
+        result = user({"type": "tool_result", "tool_use_id": CALL, "content": seen})
+    elif route == RESPONSES:
+        limit, messages = "max_output_tokens", "input"
+        seen = [{"type": "input_image", "image_url": url, "detail": "auto"}]
+        seen += [{"type": "input_text", "text": "What?"}]
+        call = {"type": "function_call", "call_id": CALL, **OF_CALL}
+        result = {"type": "function_call_output", "call_id": CALL, "output": seen}
+    first = {"role": "user", "content": "Look."}
+    talk = [first, call, result] if of_tool else [{"role": "user", "content": seen}]
+    return {messages: talk, limit: 8}
 
 
 SAID: dict[str, tuple[Callable[[Any], str], Callable[[Any], str | None]]] = {
@@ -289,11 +265,12 @@ SAID: dict[str, tuple[Callable[[Any], str], Callable[[Any], str | None]]] = {
 }
 
 
+@pytest.mark.parametrize("of_tool", [False, True])
 @pytest.mark.parametrize("route", SAID)
-def test_image_of_a_request_reaches_the_engine(engine, http, route):
-    body: dict[str, Any] = {**asked(route, data_url(WIDE)), "temperature": 0}
-    body["max_output_tokens" if route == RESPONSES else "max_tokens"] = 12
-    [wanted] = engine.generate([[user(image(WIDE), "What?")]], temperature=0, max_tokens=12)
+def test_image_of_a_request_reaches_the_engine(engine, http, route, of_tool):
+    body = {**asked(route, data_url(WIDE), of_tool), "temperature": 0}
+    talk = asked(CHAT, data_url(WIDE), of_tool)["messages"]
+    [wanted] = engine.generate([talk], temperature=0, max_tokens=8)
     answer, (whole, delta) = http.post(route, **body), SAID[route]
     assert whole(answer) == wanted.completion
     assert "".join(map(str, filter(None, map(delta, http.events(route, **body))))) == whole(answer)
@@ -305,93 +282,52 @@ def test_chat_with_images_shows_tools_and_counts_its_tokens(engine, http):
     body = asked(CHAT, data_url(WIDE))
     parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
     tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
-    sampling = {"max_tokens": 40, "n": 2, "return_token_ids": True}
-    answer = http.post(CHAT, **body, **sampling, tools=tools, tool_choice="required")
+    sampling = {"max_tokens": 40, "n": 2, "return_token_ids": True, "tool_choice": "required"}
+    answer = http.post(CHAT, **body | sampling, tools=tools)
     for choice in answer["choices"]:
         [call] = choice["message"]["tool_calls"]
         assert json.loads(call["function"]["arguments"])["x"] in (1, 2)
-    ids = answer["prompt_token_ids"]
-    assert (
-        "look" in engine.tokenizer.decode(ids)
-        and ids.count(engine.tokenizer.convert_tokens_to_ids("<image>")) == 16
-    )
-    assert http.post("/tokenize", **body, tools=tools)["tokens"] == ids
+    ids, image_token = answer["prompt_token_ids"], engine.tokenizer.encode("<image>")[0]
+    assert "look" in engine.tokenizer.decode(ids) and ids.count(image_token) == 16
+    assert http.post("/tokenize", messages=body["messages"], tools=tools)["tokens"] == ids
     counted = http.post(f"{MESSAGES}/count_tokens", **asked(MESSAGES, data_url(WIDE)))
     [plain] = engine.generate([[user(image(WIDE), "What?")]], max_tokens=1)
     assert counted["input_tokens"] == plain.prompt_tokens < len(ids)
-    scored = http.post(CHAT, **body, max_tokens=1, prompt_logprobs=1)["prompt_logprobs"]
+    scored = http.post(CHAT, **body, prompt_logprobs=1)["prompt_logprobs"]
     assert len(scored) == plain.prompt_tokens
 
 
-@pytest.mark.parametrize("route", SAID)
-def test_result_of_a_clients_tool_may_be_an_image(engine, http, route):
-    """Of a chat, in its three forms."""
-    [seen] = asked(route, data_url(WIDE)).popitem()[1]
-    call = {"name": "look", "arguments": "{}"}
-    said = {"role": "assistant", "content": "", "tool_calls": [
-        {"id": "call00000", "type": "function", "function": call}]}  # fmt: skip
-    result = {"role": "tool", "tool_call_id": "call00000", "content": user(image(WIDE), "What?")}
-    result["content"] = result["content"]["content"]
-    talk = [user("Look."), said, result]
-    [wanted] = engine.generate([talk], temperature=0, max_tokens=8)
-    if route == MESSAGES:
-        use = {"type": "tool_use", "id": "call00000", "name": "look", "input": {}}
-        given = {"type": "tool_result", "tool_use_id": "call00000", "content": seen["content"]}
-        sent: list[Any] = [{"role": "user", "content": "Look."}]
-        sent += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [given]}]
-        body: dict[str, Any] = {"messages": sent, "max_tokens": 8}
-    elif route == RESPONSES:
-        use = {"type": "function_call", "call_id": "call00000", **call}
-        given = {"type": "function_call_output", "call_id": "call00000", "output": seen["content"]}
-        body = {"input": [{"role": "user", "content": "Look."}, use, given], "max_output_tokens": 8}
-    else:
-        given = {**result, "content": seen["content"]}
-        body = {"messages": [user("Look."), said, given], "max_tokens": 8}
-    answer = http.post(route, **body, temperature=0)
-    assert SAID[route][0](answer) == wanted.completion
-    usage = answer["usage"]
-    assert usage.get("prompt_tokens", usage.get("input_tokens")) == wanted.prompt_tokens
+LARGE = data_url(Image.new("1", (5000, 4000)))
+OF_SYSTEM = {**user(image(data_url(WIDE))), "role": "system"}
+AS_INPUT = {"type": "input_image", "image_url": data_url(WIDE)}
+BY_URL = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/a.png"}}
 
 
 @pytest.mark.parametrize(
-    ("route", "url", "says"),
+    ("route", "given", "says"),
     [
         (CHAT, "file:///etc/hostname", "message 0: content[0]: 'file:///etc/hostname' is not read"),
         (CHAT, "http://127.0.0.1/a.png", "is not read: over HTTP an image is data"),
         (CHAT, "/etc/hostname", "message 0: content[0]: '/etc/hostname' is no URL"),
-        (CHAT, "data:image/png;base64,JSFQUy1BZG9iZS0zLjAgRVBTRg==", "it is none of PNG, JPEG"),
+        (CHAT, user(image("photo.png")), "'photo.png' is not read"),
+        (CHAT, user(image({"path": "a.png"})), "is not read"),
+        (CHAT, user(*[image(data_url(picture(0, 1, 1)))] * 65), "more than 64"),
+        (CHAT, user(*[image(LARGE)] * 2), "content[1]: up to this one"),
+        (CHAT, OF_SYSTEM, "only"),
         (RESPONSES, "file:///etc/hostname", "input_image.image_url: 'file:///etc/hostname' is not"),
+        (RESPONSES, {"role": "system", "content": [AS_INPUT]}, "only a user's and"),
+        (RESPONSES, user({"type": "input_image", "file_id": "a"}), "image_url: it is missing"),
         (MESSAGES, "data:image/svg+xml;base64,AA", "messages.0.user.content.0.image.source.media"),
+        (MESSAGES, user(BY_URL), "content.0.image.source.type"),
     ],
 )
-def test_only_the_data_of_a_request_is_read(http, route, url, says):
-    failure = http.post(route, status=400, **asked(route, url), max_tokens=4)["error"]
+def test_only_the_data_of_a_request_is_read(http, route, given, says):
+    """given: a message, or the URL of an image in one."""
+    body = asked(route, given if isinstance(given, str) else "")
+    if isinstance(given, dict):
+        body["input" if route == RESPONSES else "messages"] = [given]
+    failure = http.post(route, status=400, **body)["error"]
     assert says in failure["message"] and "prompt 0" not in failure["message"], failure
-
-
-def test_request_whose_images_cannot_be_read_says_why(engine, http, tiny):
-    talk, url = asked(MESSAGES, data_url(WIDE)), data_url(Image.new("1", (5000, 4000)))
-    talk["max_tokens"] = 4
-    talk["messages"][0]["content"][0]["source"] = {"type": "url", "url": "http://127.0.0.1/a.png"}
-    bodies: list[tuple[str, dict[str, Any], str]] = [
-        (MESSAGES, talk, "content.0.image.source.type"),
-        (CHAT, {"messages": [user(image("photo.png"))]}, "'photo.png' is not read"),
-        (CHAT, {"messages": [user(image({"path": "a.png"}))]}, "is not read"),
-        (CHAT, {"messages": [user(*[image(data_url(picture(0, 1, 1)))] * 65)]}, "more than 64"),
-        (CHAT, {"messages": [user({**image(url), "size": [9, 9]})]}, "unknown key 'size'"),
-        (CHAT, {"messages": [user(*[image(url)] * 2)]}, "content[1]: up to this one"),
-        (CHAT, {"messages": [{**user(image(data_url(WIDE))), "role": "system"}]}, "only"),
-        (RESPONSES, {"input": [{"role": "system", "content": [
-            {"type": "input_image", "image_url": data_url(WIDE)}]}]}, "only a user's and"),
-        (RESPONSES, {"input": [{"role": "user", "content": [
-            {"type": "input_image", "file_id": "a"}]}]}, "image_url: it is missing"),
-    ]  # fmt: skip
-    for route, body, says in bodies:
-        failure = http.post(route, status=400, **body)
-        assert says in failure["error"]["message"], failure
-    with tiny.serve() as server:  # whose model reads text only, or whose backend does
-        failure = Http(server).post(CHAT, status=400, **asked(CHAT, data_url(WIDE)))
-        assert re.search("only text is supported|reads text only|no processor", str(failure))
 
 
 def test_images_of_one_request_at_a_time_are_open(engine):
@@ -419,8 +355,8 @@ def test_session_continues_after_an_image_and_its_traces_have_digests(engine, ht
     trace, with all ids of its own."""
     server = http.server
     session = Http(server, "seen")
-    body = {**asked(CHAT, data_url(WIDE)), "temperature": 0, "max_tokens": 5}
-    talk = body.pop("messages")
+    body = {"temperature": 0, "max_tokens": 5}
+    talk = asked(CHAT, data_url(WIDE))["messages"]
     for more in ({"role": "user", "content": "And now?"}, user(image(data_url(TALL)), "This?")):
         answer = session.post(CHAT, **body, messages=talk)["choices"][0]["message"]
         talk += [{"role": "assistant", "content": answer["content"]}, more]
@@ -428,8 +364,7 @@ def test_session_continues_after_an_image_and_its_traces_have_digests(engine, ht
     first, second = server.traces("seen")
     assert (len(first.finish_reasons), len(second.finish_reasons)) == (2, 1)
     assert (second.forked_from, second.fork_reason) == ((first.id, 4), "template")
-    kept = {"type": "image", "image": f"sha256:{digest_of(engine, WIDE)}", "size": [120, 80]}
-    assert first.messages[0]["content"] == [kept, {"type": "text", "text": "What?"}]
+    assert first.messages[0] == user(KEPT, "What?")
     begin = first.response_mask.index(0)
     begin += first.response_mask[begin:].index(1)
     ids, reference = first.prompt_token_ids + first.token_ids, Reference(vision_model("llava"))

@@ -27,6 +27,7 @@ from tests.support.pages import blocks
 from tests.support.tiny import tiny_model
 
 browser, opened = test_show.browser, test_show.opened
+NUMBERS = "#list .number"
 STEPS = [1, 2, 10]  # in the order of their names 10 is before 2
 QUESTIONS = [f"system\nBe brief.\nuser\nQuestion {name}\nassistant\n" for name in ("A", HOSTILE)]
 
@@ -47,13 +48,28 @@ def rows_of_step(step: int) -> list[dict[str, Any]]:
     ]
 
 
+def write_steps(folder: Path, **rows: list[Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for step, written in rows.items():
+        write(folder / f"{step}.jsonl", written)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "run"
-    made.mkdir()
-    for step in STEPS:
-        write(made / f"{step}.jsonl", rows_of_step(step))
-    return made
+def folder() -> Path:
+    return write_steps(Path("run"), **{f"{step}": rows_of_step(step) for step in STEPS})
+
+
+@pytest.fixture
+def shown(opened: Any) -> Any:
+    """Opens the page of a run: what was opened, and its page in the browser."""
+
+    def show(run: Any) -> tuple[Any, Any]:
+        seen = opened(run_page(run if isinstance(run, inf.Run) else inf.load_run(run)))
+        seen.page.wait_for_selector(".card")
+        return seen, seen.page
+
+    return show
 
 
 def refusal(path: Any) -> str:
@@ -108,36 +124,42 @@ def test_rows_are_in_the_order_of_steps_and_read_when_they_are_asked_for(folder:
     assert last.extra == {"prompt": QUESTIONS[1], "ground_truth": "7", "step": 10, "acc": True}
     assert [row.extra["step"] for row in run.rows[3:6]] == [1, 2, 2]
     assert inf.load_rollouts(folder / "10.jsonl")[-1] == last
-    (folder / "10.jsonl").write_text("")
-    with pytest.raises(ConfigError, match=r"10\.jsonl, line 4: it changed since it was read"):
-        run.rows[-1]
+
+
+BY_ROW = """\
+step,prompt,score,characters,tokens,cut,length
+2,0,1.0,99,,,99
+2,0,0.0,99,,,99
+2,1,0.0,99,,,99
+2,1,0.0,99,,,99
+"""
+BY_STEP = """\
+step,rows,cut,score_mean,score_25,score_50,score_75,length_mean,length_25,length_50,length_75
+1,4,,0.0,0.0,0.0,0.0,96.0,96.0,96.0,96.0
+2,4,,0.25,0.0,0.0,0.25,99.0,99.0,99.0,99.0
+10,4,,0.5,0.0,0.5,1.0,123.0,123.0,123.0,123.0
+"""
+BY_PROMPT = """\
+prompt,rows,steps,first,last,change
+0,6,3,0.0,1.0,1.0
+1,6,3,0.0,0.0,0.0
+"""
 
 
 def test_tables_have_a_line_for_each_row_step_and_prompt(folder: Path) -> None:
     run = inf.load_run(folder)
-    table = run.to_pandas()
-    assert table["prompt"].tolist() == [0, 0, 1, 1] * 3
-    assert table["length"].tolist() == table["characters"].tolist() and table["cut"].isna().all()
-    steps = run.by_step()
-    assert steps.index.tolist() == STEPS and steps["rows"].tolist() == [4] * 3
-    assert steps["score_mean"].tolist() == [0, 0.25, 0.5] and steps["score_75"].iloc[1] == 0.25
-    prompts = run.by_prompt()
-    assert prompts.index.tolist() == [0, 1] and prompts["change"].tolist() == [1, 0]
+    assert run.to_pandas()[4:8].to_csv(index=False) == BY_ROW
+    assert (run.by_step().to_csv(), run.by_prompt().to_csv()) == (BY_STEP, BY_PROMPT)
 
 
 def test_lengths_are_tokens_where_rows_have_ids_or_a_tokenizer_is_given(
-    folder: Path, tmp_path: Path
+    folder: Path, tokenizer: Any
 ) -> None:
     answer = {"response_ids": [5, 6, 7], "response_mask": [1, 0, 1], "prompt": "Hello"}
     ours = [{**answer, "finish_reason": reason} for reason in ("length", "stop")]
-    write(tmp_path / "step_3.jsonl", ours)
-    run = inf.load_run([tmp_path / "step_3.jsonl"])
+    run = inf.load_run([write(folder.parent / "step_3.jsonl", ours)])
     assert run.steps == [3] and run.to_pandas()["length"].tolist() == [2, 2]
     assert run.by_step()["cut"].tolist() == [0.5]
-
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model())
     table = inf.load_run(folder, tokenizer=tokenizer).to_pandas()
     text = rows_of_step(1)[0]["output"]
     assert table["length"][0] == len(tokenizer(text)["input_ids"])
@@ -168,67 +190,67 @@ def test_odd_values_are_kept_and_counted_and_a_last_line_that_is_cut_is_left_out
     ]
 
 
-def test_change_of_a_prompt_is_between_steps_that_have_a_score(tmp_path: Path) -> None:
-    for step, score in ((0, None), (5, 0.25), (10, 0.75), (20, None)):
-        alone = {"input": "B", "output": "", "score": 1.0 if step == 5 else None}
-        write(tmp_path / f"{step}.jsonl", [{"input": "A", "output": "", "score": score}, alone])
-    prompts = inf.load_run(tmp_path).by_prompt()
-    assert prompts["change"].tolist()[0] == 0.5 and math.isnan(prompts["change"][1])
-
-
 def test_what_is_no_run_is_refused_with_what_was_found(folder: Path, tmp_path: Path) -> None:
-    assert refusal(tmp_path).endswith(f"; did you mean {folder}?")
+    assert refusal(tmp_path).endswith(f"; did you mean {tmp_path / folder}?")
     (folder / "9.jsonl").symlink_to("nowhere")
     assert "9.jsonl: it is no file" in refusal(folder)
     (folder / "9.jsonl").unlink()
     assert f"{folder} is a folder: one folder is a run" in refusal([folder, tmp_path])
     assert "no such file or folder" in refusal(tmp_path / "none") and "no files" in refusal([])
-    write(folder / "2.jsonl", ["{", *rows_of_step(2)])
-    assert "2.jsonl, line 1: it is not JSON" in refusal(folder)
-    write(folder / "2.jsonl", [{"question": 1, "reply": 2}])
-    said = refusal(folder)
-    assert "2.jsonl, line 1: it has none of response_ids" in said
-    assert "verl input, output, score" in said and "['question', 'reply']" in said
-    (folder / "2.jsonl").write_text("[1, 2]")
-    assert "2.jsonl, line 1: a row is a JSON object" in refusal(folder)
+    for line, says in (
+        ("{", "it is not JSON"),
+        ('{"question": 1, "reply": 2}', "it has none of response_ids"),
+        ('{"question": 1, "reply": 2}', "verl input, output, score"),
+        ('{"question": 1, "reply": 2}', "['question', 'reply']"),
+        ("[1, 2]", "a row is a JSON object"),
+    ):
+        write(folder / "2.jsonl", [line, *rows_of_step(2)])
+        said = refusal(folder)
+        assert "2.jsonl, line 1: " in said and says in said
     (folder / "2.jsonl").write_text("\n")
     assert "its files have no rows" in refusal(folder / "2.jsonl")
 
 
+STEPS_COMPARED = """\
+A: run/1.jsonl
+B: run/10.jsonl
+     prompts        A        B    B - A  95 % interval
+all        2   0.0000   0.5000  +0.5000  +0.0000 to +1.0000
+better: 1, worse: 0, equal: 1
+  row 0: 0 -> 1 system Be brief. user Question A"""
+FOLDERS_COMPARED = """\
+A: run
+B: other
+step  prompts        A        B    B - A  95 % interval
+2           2   0.2500   0.2500  +0.0000  none: no prompt differs
+10          2   0.5000   1.0000  +0.5000  +0.0000 to +1.0000
+At step 10, the last compared:
+     prompts        A        B    B - A  95 % interval
+all        2   0.5000   1.0000  +0.5000  +0.0000 to +1.0000
+better: 1, worse: 0, equal: 1
+  row 1: 0 -> 1 ... r="window.ran = 1"><script>window.ran = 1</script>{{script}}
+other/2.jsonl, line 5: left out; the file ends inside it.
+Steps of A that the other has not, or without a scored prompt in common: [1].
+Steps of B that the other has not, or without a scored prompt in common: [20].
+"""
+
+
 def test_two_steps_are_compared_by_their_prompts(folder: Path) -> None:
     found = compare_runs(folder / "1.jsonl", folder / "10.jsonl")
-    assert (found.overall.a, found.overall.b, found.overall.prompts) == (0, 0.5, 2)
-    (changed,) = found.changed
-    assert (changed.number, changed.difference) == (0, 1) and "Question A" in changed.prompt
-    assert "row 0: 0 -> 1 system Be brief. user Question A\n" in f"{found.table()}\n"
-    assert found.same_reward and not found.by_step
+    assert found.table() == STEPS_COMPARED and found.same_reward and not found.by_step
     named = compare_runs(folder / "1.jsonl", folder / "10.jsonl", "acc")
     assert (named.overall.a, named.overall.b) == (1, 1)
-
-
-def test_two_folders_are_compared_at_each_step_that_both_have(
-    folder: Path, tmp_path: Path, command: Any
-) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    for step in (2, 10, 20):
-        write(other / f"{step}.jsonl", [row | {"score": 1.0} for row in rows_of_step(step)])
-    torn = [*map(json.dumps, rows_of_step(2)), '{"input": "Q', ""]
-    (other / "2.jsonl").write_text("\n".join(torn)[:-1])
-    found = compare_runs(folder, other)
-    differences = {step: (mean.a, mean.b) for step, mean in found.by_step.items()}
-    assert differences == {2: (0.25, 0.25), 10: (0.5, 1.0)}
-    assert (found.overall, len(found.changed)) == (found.by_step[10], 1)
-    code, said, _ = command("eval", "compare", str(folder), str(other))
-    assert code == 0 and "At step 10, the last compared:" in said
-    assert f"{other}/2.jsonl, line 5: left out; the file ends inside it." in said
-    assert "Steps of A that the other has not, or without a scored prompt in common: [1]." in said
-    assert "Steps of B that" in said and "[20]." in said
-
     begin = compare_runs(folder / "1.jsonl", folder)  # the first step with each one
     assert [mean.difference for mean in begin.by_step.values()] == [0, 0.25, 0.5]
-    table = begin.table().splitlines()
-    assert [line.split()[0] for line in table[2:6]] == ["step", "1", "2", "10"]
+    assert [line.split()[0] for line in begin.table().splitlines()[2:6]] == ["step", "1", "2", "10"]
+
+
+def test_two_folders_are_compared_at_each_step_that_both_have(folder: Path, command: Any) -> None:
+    better = {str(step): [row | {"score": 1.0} for row in rows_of_step(step)] for step in (10, 20)}
+    other = write_steps(Path("other"), **better)
+    torn = [*map(json.dumps, rows_of_step(2)), '{"input": "Q", ""']
+    (other / "2.jsonl").write_text("\n".join(torn))
+    assert command("eval", "compare", folder, other)[:2] == (0, FOLDERS_COMPARED)
     for step in (2, 10):
         (other / f"{step}.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"no prompt in common that both scored\. Steps of A"):
@@ -238,165 +260,154 @@ def test_two_folders_are_compared_at_each_step_that_both_have(
 # ── The page ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def waits(seen: Any, count: str) -> None:
-    seen.page.wait_for_function(
+def waits(page: Any, count: str) -> None:
+    page.wait_for_function(
         "count => document.getElementById('count').textContent.startsWith(count)", arg=count
     )
 
 
-def test_page_shows_a_prompts_answers_over_the_steps_and_each_row(
-    folder: Path, opened: Any
-) -> None:
-    seen = opened(run_page(inf.load_run(folder)))
-    seen.page.wait_for_selector(".card")
+def test_page_shows_a_prompts_answers_over_the_steps_and_each_row(folder: Path, shown: Any) -> None:
+    seen, page = shown(folder)
     assert seen.count() == "12 of 12 rows, 3 steps, 2 prompts"
     assert seen.texts("#charts figcaption") == [
         "score, mean: 0 → 0.5",  # of two scores the quartiles are these
         "length in characters, mean and quartiles: 96 → 123",
     ]
-    assert seen.texts("#list .number") == ["6 rows, 3 steps", "0 → 1", "6 rows, 3 steps", "0 → 0"]
+    assert seen.texts(NUMBERS) == ["6 rows, 3 steps", "0 → 1", "6 rows, 3 steps", "0 → 0"]
     assert seen.texts("#list .preview")[0] == "A"
     assert seen.texts("#detail h2") == ["step 1", "step 2", "step 10"]
     assert seen.texts(".card .text")[0] == f"So {HOSTILE} #### 0"
-    seen.page.click(".card >> nth=3")
+    page.click(".card >> nth=3")
     assert seen.texts("#detail h2") == ["step 2 · score 0 · 99 characters"]
     assert HOSTILE in seen.text("#detail .messages")
-    seen.page.click("#detail button")
+    page.click("#detail button")
     assert len(seen.texts(".card")) == 6
 
-    seen.page.fill("#low", "0.5")
-    waits(seen, "3 of 12 rows")
-    seen.page.select_option("#listed", "rows")
-    seen.page.wait_for_selector("#list button >> nth=2")
-    assert [text.split("·")[0] for text in seen.texts("#list .number")][::2] == [
+    page.fill("#low", "0.5")
+    waits(page, "3 of 12 rows")
+    page.select_option("#listed", "rows")
+    page.wait_for_selector("#list button >> nth=2")
+    assert [text.split("·")[0] for text in seen.texts(NUMBERS)][::2] == [
         *("step 2", "step 10", "step 10")
     ]
-    seen.page.fill("#search", "#### 1")
-    waits(seen, "1 of 12 rows")
-    seen.page.click("#filters button")
-    waits(seen, "12 of 12 rows")
-    seen.page.click("#charts svg >> nth=0", position={"x": 2, "y": 20})
-    waits(seen, "4 of 12 rows")
-    assert seen.page.input_value("#last") == "1"
+    page.fill("#search", "#### 1")
+    waits(page, "1 of 12 rows")
+    page.click("#filters button")
+    waits(page, "12 of 12 rows")
+    page.focus("#charts svg >> nth=1")
+    for key in ("ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert seen.texts("#charts figcaption")[1] == "step 2: 99, quartiles 99 and 99, 4 rows"
+    page.keyboard.press("Enter")
+    waits(page, "4 of 12 rows")
+    assert page.input_value("#first") == "2"
+    page.click("#filters button")
+    waits(page, "12 of 12 rows")
+    page.click("#charts svg >> nth=0", position={"x": 2, "y": 20})
+    waits(page, "4 of 12 rows")
+    assert page.input_value("#last") == "1"
 
 
 def test_address_keeps_the_view_and_the_browsers_back_returns_to_it(
-    folder: Path, opened: Any
+    folder: Path, shown: Any
 ) -> None:
-    seen = opened(run_page(inf.load_run(folder)))
-    seen.page.wait_for_selector(".card")
-    seen.page.fill("#search", "#### 1")
-    waits(seen, "6 of 12 rows")
-    seen.page.click("#list button >> nth=1")
-    seen.page.click(".card >> nth=2")
-    seen.page.wait_for_selector("article")
-    link = seen.page.evaluate("location.hash")
+    seen, page = shown(folder)
+    page.fill("#search", "#### 1")
+    waits(page, "6 of 12 rows")
+    page.click("#list button >> nth=1")
+    page.click(".card >> nth=2")
+    page.wait_for_selector("article")
+    link = page.evaluate("location.hash")
     assert link == "#row=11&search=%23%23%23%23+1"
-    seen.page.go_back()
-    seen.page.wait_for_selector(".card")
+    page.go_back()
+    page.wait_for_selector(".card")
     assert len(seen.texts(".card")) == 3
-    seen.page.evaluate("location.hash = ''")
-    waits(seen, "12 of 12 rows")
-    seen.page.evaluate("link => { location.hash = link; }", link)
-    seen.page.wait_for_selector("article")
-    assert seen.count().startswith("6 of 12 rows") and seen.page.input_value("#search") == "#### 1"
+    page.evaluate("location.hash = ''")
+    waits(page, "12 of 12 rows")
+    page.evaluate("link => { location.hash = link; }", link)
+    page.wait_for_selector("article")
+    assert seen.count().startswith("6 of 12 rows") and page.input_value("#search") == "#### 1"
     assert seen.texts("#detail h2") == ["step 10 · score 0 · 123 characters"]
-    seen.page.click("text=All answers to this prompt")
-    seen.page.wait_for_selector("#detail svg")
-    seen.page.click("#detail svg", position={"x": 2, "y": 20})  # the prompt stays
-    waits(seen, "2 of 12 rows")
-    seen.page.wait_for_selector("#list [aria-current=true]")
-    assert seen.page.evaluate("location.hash").startswith("#prompt=1&first=1&last=1")
-    seen.page.go_back()
-    waits(seen, "6 of 12 rows")
+    page.click("text=All answers to this prompt")
+    page.wait_for_selector("#detail svg")
+    page.click("#detail svg", position={"x": 2, "y": 20})  # the prompt stays
+    waits(page, "2 of 12 rows")
+    page.wait_for_selector("#list [aria-current=true]")
+    assert page.evaluate("location.hash").startswith("#prompt=1&first=1&last=1")
+    page.go_back()
+    waits(page, "6 of 12 rows")
     for odd in ("#row=99", "#prompt=-1", "#row=x&listed=nope"):
-        seen.page.evaluate("link => { location.hash = link; }", odd)
-        waits(seen, "12 of 12 rows")
+        page.evaluate("link => { location.hash = link; }", odd)
+        waits(page, "12 of 12 rows")
 
 
 def test_lists_of_prompts_have_the_figures_of_the_rows_that_pass_the_filters(
-    tmp_path: Path, opened: Any
+    tmp_path: Path, shown: Any
 ) -> None:
-    scores = {"A": [0, 0.2, 1], "B": [1, 0.5, 0.25], "C": [None, 0.3, None]}
-    for step in range(3):
+    scores = {
+        "A": [0, 0, 0.2, 1, None],
+        "B": [None, 1, 0.5, 0.25, 0.25],
+        "C": [None, 0.3, *[None] * 3],
+    }
+    for step in range(5):
         rows = [{"input": name, "output": "", "score": s[step]} for name, s in scores.items()]
         write(tmp_path / f"{step}.jsonl", rows * 2)
     run = inf.load_run(tmp_path)
     assert run.by_prompt()["change"].dropna().to_dict() == {0: 1, 1: -0.75}
-    seen = opened(run_page(run))
-    seen.page.wait_for_selector(".card")
-    numbers = "#list .number"
-    assert seen.texts(numbers)[1::2] == ["0 → 1", "1 → 0.25", "0.3"]
-    seen.page.fill("#last", "1")
-    waits(seen, "12 of 18 rows")
-    assert seen.texts(numbers) == [
-        *("4 rows, 2 steps", "1 → 0.5", "4 rows, 2 steps", "0 → 0.2", "4 rows, 2 steps", "0.3")
-    ]
-    seen.page.fill("#last", "")
-    seen.page.select_option("#listed", "worse")
-    seen.page.wait_for_function(
-        "() => location.hash === '#prompt=1' || location.hash.includes('worse')"
-    )
-    waits(seen, "18 of 18 rows")
-    assert seen.texts(numbers)[1::2] == ["1 → 0.25", "0 → 1", "0.3"]
-
-
-def test_chart_says_the_values_of_a_step_that_an_arrow_key_points_at(
-    folder: Path, opened: Any
-) -> None:
-    seen = opened(run_page(inf.load_run(folder)))
-    seen.page.wait_for_selector(".card")
-    seen.page.focus("#charts svg >> nth=1")
-    for key in ("ArrowRight", "ArrowRight"):
-        seen.page.keyboard.press(key)
-    assert seen.texts("#charts figcaption")[1] == "step 2: 99, quartiles 99 and 99, 4 rows"
-    seen.page.keyboard.press("Enter")
-    waits(seen, "4 of 12 rows")
-    assert seen.page.input_value("#first") == "2"
+    seen, page = shown(run)
+    assert seen.texts(NUMBERS)[1::2] == ["0 → 1", "1 → 0.25", "0.3"]
+    page.fill("#last", "2")
+    waits(page, "18 of 30 rows")
+    assert seen.texts(NUMBERS)[0] == "6 rows, 3 steps"
+    assert seen.texts(NUMBERS)[1::2] == ["1 → 0.5", "0 → 0.2", "0.3"]
+    page.fill("#last", "")
+    page.select_option("#listed", "worse")
+    page.wait_for_function("() => location.hash === '#prompt=1' || location.hash.includes('worse')")
+    waits(page, "30 of 30 rows")
+    assert seen.texts(NUMBERS)[1::2] == ["1 → 0.25", "0 → 1", "0.3"]
 
 
 def test_card_shows_the_beginning_and_the_end_and_all_answers_can_be_shown(
-    tmp_path: Path, opened: Any
+    tmp_path: Path, shown: Any
 ) -> None:
     answer = "Begin " + "word " * 1_000_000 + "#### 7"
     rows = [{"input": "Q", "output": answer if at == 0 else "7", "score": 1} for at in range(30)]
     write(tmp_path / "5.jsonl", rows)
-    seen = opened(run_page(inf.load_run(tmp_path)))
-    seen.page.wait_for_selector(".card")
+    seen, page = shown(tmp_path)
     first = seen.texts(".card .text")[0]
     assert first.startswith("Begin word") and first.endswith("#### 7") and len(first) < 1_000
     assert len(seen.texts(".card")) == 4
-    seen.page.click("text=Show all")
-    seen.page.wait_for_selector(".card >> nth=29")
-    seen.page.click(".card >> nth=0")
-    seen.page.wait_for_selector("article")
-    assert (
-        seen.page.evaluate("document.querySelector('.message:last-child .text').textContent")
-        == answer
-    )
+    page.click("text=Show all")
+    page.wait_for_selector(".card >> nth=29")
+    page.click(".card >> nth=0")
+    page.wait_for_selector("article")
+    assert page.text_content(".message:last-child .text") == answer
 
 
 def test_page_that_would_be_too_large_says_which_rows_it_has(
-    folder: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, shown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_pages, "MOST_TEXT", 4_000)
-    seen = opened(run_page(inf.load_run(folder)))
-    seen.page.wait_for_selector(".card")
+    seen, page = shown(folder)
     said = seen.text("#notes")
     assert said.startswith("This page has the text of ") and " of 12 rows, first those" in said
-    seen.page.click("#list button >> nth=1")
-    seen.page.wait_for_selector("text=of these answers is not in this page")
+    page.click("#list button >> nth=1")
+    page.wait_for_selector("text=of these answers is not in this page")
     assert seen.texts(".card .text")[-1] == "not in this page"
     assert seen.texts(".card .caption")[-1] == "score 0 · 123 characters"
-    seen.page.click(".card >> nth=5")
-    seen.page.wait_for_selector("text=The text of this answer is not in this page")
+    page.click(".card >> nth=5")
+    page.wait_for_selector("text=The text of this answer is not in this page")
+
+
+def served(folder: Path) -> tuple[ServedRun, TestClient]:
+    run = ServedRun([folder], partial(inf.load_run, folder))
+    return run, TestClient(create_app(run), base_url="http://127.0.0.1")
 
 
 def test_server_gives_the_text_of_rows_and_finds_text_and_answers_to_its_own_name_only(
     folder: Path,
 ) -> None:
-    app = create_app(ServedRun([folder], partial(inf.load_run, folder)))
-    client = TestClient(app, base_url="http://127.0.0.1")
+    _, client = served(folder)
     assert "connect-src 'self'" in client.get("/").text
     rows = client.get("/rows?at=0,11,99,x,-1&reading=0").json()
     assert [*rows] == ["0", "11"] and rows["11"]["reward"] == 0.0
@@ -410,20 +421,18 @@ def test_server_gives_the_text_of_rows_and_finds_text_and_answers_to_its_own_nam
     (folder / "10.jsonl").write_text("")
     changed = client.get("/rows?at=11&reading=0")
     assert changed.status_code == 409 and "it changed since it was read" in changed.text
-    elsewhere = TestClient(app, base_url="http://elsewhere.example")
-    assert elsewhere.get("/").status_code == 400
+    assert client.get("http://elsewhere.example/").status_code == 400
 
 
 def test_served_page_has_the_steps_that_were_written_since_when_it_is_opened_again(
     folder: Path,
 ) -> None:
-    served = ServedRun([folder], partial(inf.load_run, folder))
-    client = TestClient(create_app(served), base_url="http://127.0.0.1")
-    assert client.get("/").text == client.get("/").text and served.number == 0
+    run, client = served(folder)
+    assert client.get("/").text == client.get("/").text and run.number == 0
     write(folder / "0.jsonl", rows_of_step(0))
     assert client.get("/rows?at=0&reading=0").json()["0"]["facts"][-1][1] == "1.jsonl:1"
     client.get("/")
-    assert served.run.steps == [0, *STEPS]
+    assert run.run.steps == [0, *STEPS]
     assert client.get("/rows?at=0&reading=1").json()["0"]["facts"][-1][1] == "0.jsonl:1"
     old = client.get("/search?text=a&reading=0")  # its numbers of rows are others now
     assert old.status_code == 409 and "reload it" in old.text
@@ -434,7 +443,7 @@ def test_served_page_has_the_steps_that_were_written_since_when_it_is_opened_aga
 def test_command_writes_a_page_beside_the_folder(
     folder: Path, command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = folder.rename(folder.with_name("run-2.5"))
+    folder = folder.rename("run-2.5").absolute()
     monkeypatch.chdir(folder)
     code, _, said = command("show", ".")
     page = folder.with_name("run-2.5.html")  # the whole name: another run may be run-2.7
@@ -443,12 +452,9 @@ def test_command_writes_a_page_beside_the_folder(
     code, _, said = command("show", "1.jsonl", "2.jsonl", "10.jsonl", "--tokenizer", tiny_model())
     assert code == 0 and '"unit": "token"' in Path("1.html").read_text()
     for wrong, why in (
-        (
-            ["1.jsonl", "--serve"],
-            "--serve and --tokenizer are for the folder of a run",
-        ),
-        ([".", "--tokenizer", "."], "--tokenizer: Transformers cannot load a tokenizer from ."),
-        ([".", "--out", "."], "it is a folder"),
+        ("1.jsonl --serve", "--serve and --tokenizer are for the folder of a run"),
+        (". --tokenizer .", "--tokenizer: Transformers cannot load a tokenizer from ."),
+        (". --out .", "it is a folder"),
     ):
-        code, _, said = command("show", *wrong)
+        code, _, said = command("show", *wrong.split())
         assert code == 2 and why in said

@@ -16,15 +16,18 @@ from tests.support.json_lines import write
 
 HOSTILE = '</script><img src=x onerror="window.ran = 1"><script>window.ran = 1</script>{{script}}'
 PIXEL = "https://example.invalid/x.png"
-CALL = {"name": HOSTILE, "arguments": {HOSTILE: HOSTILE}}
 HOSTILE_FIELDS = [
-    {"row_id": HOSTILE, "uid": HOSTILE, "finish_reason": HOSTILE, "completion": HOSTILE},
-    {"prompt_texts": [HOSTILE, "\u2028"], "response_texts": [HOSTILE] * 10},
-    {"reward_scores": {HOSTILE: HOSTILE}, "timings": {HOSTILE: 1.0}, "tool_calls": [CALL]},
-    {"data_source": HOSTILE, "ground_truth": {HOSTILE: [HOSTILE]}, "__proto__": {"x": HOSTILE}},
-    {"messages": [{"role": "user", "content": [{"type": HOSTILE, "text": HOSTILE}]}]},
-    {"messages": [{"role": "assistant", "content": None, "tool_calls": HOSTILE, HOSTILE: 1}]},
-]
+    json.loads(line.replace("HOSTILE", json.dumps(HOSTILE)[1:-1]))
+    for line in r"""
+{"row_id": "HOSTILE", "uid": "HOSTILE", "finish_reason": "HOSTILE", "completion": "HOSTILE"}
+{"prompt_texts": ["HOSTILE", "\u2028"]}
+{"reward_scores": {"HOSTILE": "HOSTILE"}, "timings": {"HOSTILE": 1.0}}
+{"tool_calls": [{"name": "HOSTILE", "arguments": {"HOSTILE": "HOSTILE"}}]}
+{"data_source": "HOSTILE", "ground_truth": {"HOSTILE": ["HOSTILE"]}, "__proto__": {"x": "HOSTILE"}}
+{"messages": [{"role": "user", "content": [{"type": "HOSTILE", "text": "HOSTILE"}]}]}
+{"messages": [{"role": "assistant", "content": null, "tool_calls": "HOSTILE", "HOSTILE": 1}]}
+""".strip().splitlines()
+] + [{"response_texts": [HOSTILE] * 10}]
 # Of an agent loop: " see" was not sampled where it stands, and "42 " was.
 LOOPED = {"agent_loop": "game", "unsampled_ids": 2, "unsampled_at": [1, 4], "messages": None}
 FORK = {"forked_from": ["0.0", 2], "fork_reason": "other_conversation"}
@@ -40,26 +43,22 @@ def row(number: int, **changed: Any) -> dict[str, Any]:
     texts = ["I", " see", "<end>", "\n<tool>", "42 ", HOSTILE, "</tool>\n", "It", " is", " 42."]
     mask = [1, 1, 1, 0, 0, 0, 0, 1, 1, 1]
     tints = iter(LOGPROBS)
-    return {
-        "row_id": f"{number}.0",
-        "prompt_token_ids": [1, 2],
-        "prompt_texts": ["<user>", f"question {number}"],
-        "response_ids": list(range(100, 110)),
-        "response_mask": mask,
-        "response_texts": texts,
-        "logprobs": [next(tints) if bit else 0.0 for bit in mask],
-        "completion": f"It is {number}.",
-        "messages": [
-            {"role": "user", "content": f"question {number}"},
-            {"role": "assistant", "content": "I see", "tool_calls": [{"name": HOSTILE}]},
-            {"role": "tool", "content": f"42 {HOSTILE}"},
-            {"role": HOSTILE, "content": HOSTILE},
-        ],
-        "reward": number / 2,
-        "finish_reason": "length" if number % 3 == 0 else "stop",
-        HOSTILE: f"<b>{PIXEL}</b>",
-        **changed,
-    }
+    user = {"role": "user", "content": f"question {number}"}
+    called = {"role": "assistant", "content": "I see", "tool_calls": [{"name": HOSTILE}]}
+    result = {"role": "tool", "content": f"42 {HOSTILE}"}
+    return dict(
+        row_id=f"{number}.0",
+        prompt_token_ids=[1, 2],
+        prompt_texts=["<user>", f"question {number}"],
+        response_ids=list(range(100, 110)),
+        response_mask=mask,
+        response_texts=texts,
+        logprobs=[next(tints) if bit else 0.0 for bit in mask],
+        completion=f"It is {number}.",
+        messages=[user, called, result, {"role": HOSTILE, "content": HOSTILE}],
+        reward=number / 2,
+        finish_reason="length" if number % 3 == 0 else "stop",
+    ) | {HOSTILE: f"<b>{PIXEL}</b>", **changed}
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +127,7 @@ def opened(browser, tmp_path):
         assert [url for url in each.requests if not url.startswith(("file:", "about:"))] == []
         assert each.said == []
         for part in each.page.frames:
-            assert part.evaluate("[window.ran, document.images.length, document.scripts.length]")[
-                :2
-            ] == [None, 0]
+            assert part.evaluate("[window.ran, document.images.length]") == [None, 0]
         each.context.close()
 
 
@@ -216,11 +213,10 @@ def test_filters_by_finish_reason_reward_text_and_error(opened):
     assert seen.page.is_disabled("#errors") and seen.count() == "40 of 40 rows"
     seen.page.select_option("#finish", "length")
     assert seen.count() == "14 of 40 rows"
-    seen.page.fill("#low", "6")
-    seen.page.fill("#high", "9")
-    assert seen.count() == "3 of 40 rows" and seen.chosen() == "12.0"
-    seen.page.fill("#search", "QUESTION 15")
-    assert seen.count() == "1 of 40 rows" and "question 15" in seen.texts("#detail .text")[0]
+    for field, text, count in (("low", "6", 10), ("high", "9", 3), ("search", "QUESTION 15", 1)):
+        seen.page.fill(f"#{field}", text)
+        assert seen.count() == f"{count} of 40 rows"
+    assert seen.chosen() == "15.0"
     seen.page.click("button[type=reset]")
     assert seen.count() == "40 of 40 rows"
     seen = opened(page_of(LEFT, RIGHT))

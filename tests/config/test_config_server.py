@@ -36,6 +36,7 @@ OF_SGLANG = {"rollout.tensor_model_parallel_size": 2, "rollout.gpu_memory_utiliz
 OF_SGLANG |= {"rollout.load_format": "dummy"}
 OF_SGLANG |= {"rollout.engine_kwargs.sglang.attention_backend": "triton"}
 OF_AN_ENGINE = {"device": "cpu", "adapter_path": "adapter", "rollout.dtype": "float32", **OF_SGLANG}
+OF_AN_ENGINE |= {"rollout.images.max_pixels": 7, "rollout.images.allow_remote": True}
 
 
 @pytest.mark.verl

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import http.server
 import importlib.util
-import io
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from PIL import ExifTags, Image
 
 import inf
 from _inf.backends.hf.forward import Forward
-from _inf.backends.registry import read_config
 from _inf.config import load_config
 from _inf.parts import found
 from _inf.parts.images import prompt
@@ -34,33 +32,32 @@ from inf import (
     save_rollouts,
 )
 from tests.engine.lifecycle.test_continued_rows import aborted, assert_same
-from tests.support.tiny import tiny_model
-from tests.support.vision import KINDS, Reference, picture, vision_model
+from tests.support.vision import (
+    KINDS,
+    TALL,
+    WIDE,
+    Reference,
+    by_url,
+    image,
+    picture,
+    png,
+    user,
+    vision_model,
+)
 
 pytestmark = pytest.mark.engine
 ROLLOUT = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 32}
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "ignore_eos": True, "progress": False}
-WIDE, TALL = picture(1, 80, 120), picture(2, 112, 56)
-
-
-def image(source: object) -> dict[str, Any]:
-    return {"type": "image", "image": source}
-
-
-def text(words: str) -> dict[str, Any]:
-    return {"type": "text", "text": words}
-
-
 CONTENTS = [
-    [image(WIDE), text("What is it?")],
-    [text("Compare "), image(WIDE), text(" with "), image(TALL)],
-    [text("No picture at all, but words. " * 4)],
-    [image(TALL), text("Say more about it. " * 9)],
+    [image(WIDE), "What is it?"],
+    ["Compare ", image(WIDE), " with ", image(TALL)],
+    ["No picture at all, but words. " * 4],
+    [image(TALL), "Say more about it. " * 9],
 ]
 
 
-def prompts(contents: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-    return [[{"role": "user", "content": content}] for content in contents]
+def prompts(contents: list[list[Any]]) -> list[list[dict[str, Any]]]:
+    return [[user(*content)] for content in contents]
 
 
 def folder_of(kind: str) -> Path:
@@ -75,24 +72,39 @@ def test_answers_are_those_of_transformers(kind):
     folder = folder_of(kind)
     reference = Reference(folder)
     with InferenceEngine(model_path=str(folder), rollout=ROLLOUT) as engine:
-        rows = engine.generate(prompts(CONTENTS), **GREEDY)
-        for row, content in zip(rows, CONTENTS, strict=True):
-            ids, answer, logprobs = reference.answer(content, 12)
-            assert (row.prompt_token_ids, row.token_ids) == (ids, answer)
-            assert row.logprobs == pytest.approx(logprobs, abs=1e-5)
-        check_scores(engine, rows, reference)
+        rows = check_rows(engine, reference)
         check_beams(engine, reference)
-        assert len({*map(tuple, (row.token_ids for row in rows))}) > 1
-        chunks = engine.stream(prompts(CONTENTS[1:2])[0], **GREEDY)
-        assert [token for chunk in chunks for token in chunk.token_ids] == rows[1].token_ids
+        assert streamed(engine) == rows[1].token_ids
         first, *others = engine.generate(prompts(CONTENTS[1:2]), n=3, temperature=1, seed=1)
         assert first.cached_tokens == 0
         assert [row.cached_tokens for row in others] == [len(rows[1].prompt_token_ids)] * 2
 
 
+def check(row: Any, reference: Reference, content: list[Any]) -> None:
+    ids, answer, logprobs = reference.answer(content, len(row.token_ids))
+    assert (row.prompt_token_ids, row.token_ids) == (ids, answer)
+    assert row.logprobs == pytest.approx(logprobs, abs=1e-5)
+
+
+def check_rows(engine: InferenceEngine, reference: Reference) -> Any:
+    rows = engine.generate(prompts(CONTENTS), **GREEDY)
+    for row, content in zip(rows, CONTENTS, strict=True):
+        check(row, reference, content)
+    check_scores(engine, rows, reference)
+    assert len({*map(tuple, (row.token_ids for row in rows))}) > 1
+    return rows
+
+
+def streamed(engine: InferenceEngine, then: Callable[[], object] = list, **more: Any) -> list[int]:
+    """The ids of the second prompt's answer. then: what is called after its first token."""
+    chunks = engine.stream([user(*CONTENTS[1])], **GREEDY | more)
+    first = next(chunks)
+    then()
+    return [*first.token_ids, *(token for chunk in chunks for token in chunk.token_ids)]
+
+
 def check_beams(engine: Any, reference: Reference) -> None:
-    asked = prompts([CONTENTS[1], CONTENTS[2], CONTENTS[3]])
-    rows = engine.generate(asked, n=2, num_beams=3, **GREEDY)
+    rows = engine.generate(prompts(CONTENTS[1:]), n=2, num_beams=3, **GREEDY)
     for place, content in enumerate(CONTENTS[1:]):
         inputs = reference.inputs(content)
         beams = reference.model.generate(
@@ -137,40 +149,36 @@ def engine() -> Iterator[InferenceEngine]:
 
 def test_each_form_of_an_image_is_the_same_one(engine, tmp_path):
     file = tmp_path / "a picture.png"
-    WIDE.save(file)
-    data = base64.b64encode(file.read_bytes()).decode()
-    transparent = WIDE.convert("RGBA")
+    file.write_bytes(png(WIDE))
+    data = base64.b64encode(png(WIDE)).decode()
     lying, exif = tmp_path / "lying.png", Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     WIDE.transpose(Image.Transpose.ROTATE_90).save(lying, exif=exif)
     forms = [
-        image(WIDE), image(file), image(str(file)), image(file.read_bytes()), image(transparent),
-        image(lying),
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+        image(WIDE), image(file), image(str(file)), image(png(WIDE)), image(lying),
+        image(WIDE.convert("RGBA")), image({"bytes": png(WIDE), "path": None}),
+        by_url(f"data:image/png;base64,{data}"),
         {"type": "image_url", "image_url": {"url": file.as_uri(), "detail": "high"}},
         {**image(file), "cache_control": {"type": "ephemeral"}, "text": None},
     ]  # fmt: skip
-    rows = engine.generate(prompts([[form, text("What?")] for form in forms]), **GREEDY)
+    rows = engine.generate(prompts([[form, "What?"] for form in forms]), **GREEDY)
     assert {tuple(row.token_ids) for row in rows} == {tuple(rows[0].token_ids)}
     assert {tuple(row.images) for row in rows} == {tuple(rows[0].images)}
-    [other] = engine.generate(prompts([[image(TALL), text("What?")]]), **GREEDY)
+    [other] = engine.generate(prompts([[image(TALL), "What?"]]), **GREEDY)
     assert other.images != rows[0].images and other.token_ids != rows[0].token_ids
     [plain] = engine.generate("What?", **GREEDY)
     assert plain.images is None
 
 
 def test_what_is_transparent_is_white(engine):
-    file = io.BytesIO()
-    Image.new("RGB", (56, 56), "red").save(file, "PNG", transparency=(255, 0, 0))
-    white = Image.new("RGB", (56, 56), "white")
-    rows = engine.generate(prompts([[image(file.getvalue())], [image(white)]]), **GREEDY)
+    red, white = (Image.new("RGB", (56, 56), color) for color in ("red", "white"))
+    red.info["transparency"] = (255, 0, 0)
+    rows = engine.generate(prompts([[image(png(red))], [image(white)]]), max_tokens=1)
     assert rows[0].images == rows[1].images
 
 
-def png(width: int, height: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("1", (width, height)).save(file, "PNG")
-    return file.getvalue()
+def blank(side: int) -> bytes:
+    return png(Image.new("1", (side, side)))
 
 
 # Its decoder starts a program.
@@ -181,18 +189,18 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage
     ("part", "says"),
     [
         (image(b"no image"), "prompt 0, message 0: content[0]: the image cannot be read"),
-        (image(png(8, 8)[:-30]), "the image cannot be read"),
+        (image(blank(8)[:-30]), "the image cannot be read"),
         (image("missing.png"), "there is no file missing.png"),
         (image("/dev/zero"), "there is no file /dev/zero"),
-        (image(png(8000, 8000)), "8000 x 8000 pixels"),
+        (image(blank(8000)), "8000 x 8000 pixels"),
         (image(7), "7 is no image"),
         (image(Image.new("RGB", (0, 5))), "the image has 0 x 5 pixels"),
         (image(Image.new("I;16", (8, 8))), "a number of more than 8 bits"),
-        ({"type": "image_url", "image_url": {"url": "file://host/a.png"}}, "of another machine"),
+        (by_url("file://host/a.png"), "of another machine"),
         (image(EPS), "it is none of PNG"),
         (image("https://me:secret@host/a.png?secret"), "'https://host/a.png' is on another"),
-        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,###"}}, "not in base64"),
-        ({"type": "image_url", "image_url": {"url": "photo.png"}}, "'photo.png' is no URL"),
+        (by_url("data:image/png;base64,###"), "not in base64"),
+        (by_url("photo.png"), "'photo.png' is no URL"),
         ({"type": "image", "image": WIDE, "size": 3}, "unknown key 'size'"),
         ({"type": "input_audio", "input_audio": {}}, "only text is supported"),
     ],
@@ -220,16 +228,12 @@ def site() -> Iterator[str]:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+        threading.Thread(target=server.serve_forever).start()
         yield f"http://user:secret@127.0.0.1:{server.server_port}"
         server.shutdown()
-        thread.join()
 
 
-PNG = io.BytesIO()
-WIDE.save(PNG, "PNG")
-BODIES = {"/a.png": PNG.getvalue(), "/text": b"text", "/large": bytes(2**25 + 1)}
+BODIES = {"/a.png": png(WIDE), "/text": b"text", "/large": bytes(2**25 + 1)}
 REDIRECTS = {"/there": "/a.png", "/round": "/round", "/file": "file:///etc/hostname"}
 
 
@@ -237,9 +241,8 @@ def test_images_of_other_machines_are_fetched_if_the_config_says_so(engine, site
     images = {"allow_remote": True, "max_per_prompt": 2, "max_pixels": WIDE.width * WIDE.height}
     readers = found.readers(load_config(engine.config, {"rollout": {"images": images}}))
 
-    def read(*sources: object) -> list[Image.Image]:
-        asked = [{"type": "image_url", "image_url": {"url": source}} for source in sources]
-        [prompt] = normalize(prompts([asked]), readers)
+    def read(*sources: str) -> list[Image.Image]:
+        [prompt] = normalize([[user(*map(by_url, sources))]], readers)
         return [part["image"] for part in image_parts(prompt.messages)]
 
     for url in (f"{site}/a.png?secret", f"{site}/there".upper().replace("THERE", "there")):
@@ -261,25 +264,15 @@ def test_images_of_other_machines_are_fetched_if_the_config_says_so(engine, site
         normalize(prompts([[image(picture(3, 121, 80))]]), readers)
 
 
-def test_keys_of_images_are_refused_where_nothing_reads_them():
-    openai = {"name": "openai", "images": {"max_pixels": 7, "allow_remote": True}}
-    with pytest.raises(ConfigError) as failure:
-        read_config({"rollout": openai}, {"base_url": "http://localhost:1/v1", "model_path": "a"})
-    for key in ("max_pixels", "allow_remote"):
-        assert f"rollout.images.{key}: must be" in str(failure.value)
-        assert "rollout.name is openai, which does not read it" in str(failure.value)
-
-
 def test_what_cannot_be_answered_says_so(engine):
     [asked] = prompts(CONTENTS[:1])
     for call, says in (
         (lambda: engine.score([asked], [[engine.tokenizer.convert_tokens_to_ids("<image>")]]),
          "refused a row with pixel_values"),
-        (lambda: engine.generate([[{"role": "system", "content": asked[0]["content"]}]]), "only"),
-        (lambda: engine.generate([[{"role": "user", "content": [image(WIDE), text("<image>")]}]]),
-         "its text contains '<image>'"),
-        (lambda: engine.generate(prompts([[image("missing.png")] * 65])), "65 images, more than"),
-        (lambda: engine.generate(prompts([[image(WIDE)] * 40])), "tokens with its images"),
+        (lambda: engine.generate([[{**user(image(WIDE)), "role": "system"}]]), "only"),
+        (lambda: engine.generate([[user(image(WIDE), "<image>")]]), "its text contains '<image>'"),
+        (lambda: engine.generate([[user(*[image("missing.png")] * 65)]]), "65 images, more than"),
+        (lambda: engine.generate([[user(*[image(WIDE)] * 40)]]), "tokens with its images"),
     ):  # fmt: skip
         with pytest.raises(InferenceError, match=says):
             call()
@@ -303,23 +296,11 @@ def test_rows_with_images_are_continued_as_if_nothing_had_ended_them(engine, tmp
     check_continued(engine, tmp_path)
 
 
-def len_of(words: str) -> int:
-    """The length of words.
-
-    Args:
-        words: any text.
-    """
-    return len(words)
-
-
 def test_running_rows_with_images_go_on_after_an_update(engine):
     """Their prompts are computed again with the answer so far, which has no inputs of its own."""
-    [before] = engine.generate(prompts(CONTENTS[:1]), **GREEDY)
-    chunks = engine.stream(prompts(CONTENTS[:1])[0], **GREEDY)
-    first = next(chunks)
-    engine.update_weights(dict(engine._backend.forward.model.state_dict()), running="keep")
-    after = [*first.token_ids, *(token for chunk in chunks for token in chunk.token_ids)]
-    assert after == before.token_ids
+    weights = dict(engine._backend.forward.model.state_dict())
+    before = streamed(engine)
+    assert streamed(engine, lambda: engine.update_weights(weights, running="keep")) == before
     assert engine.weight_version == 1
 
 
@@ -367,7 +348,6 @@ def with_other_pixels(*args: Any, processed: Any = prompt.processed, **kwargs: A
     return *others, {**inputs, "pixel_values": inputs["pixel_values"] / 2}
 
 
-def test_model_that_reads_text_only_says_so():
-    with InferenceEngine(model_path=str(tiny_model()), rollout=ROLLOUT) as engine:
-        with pytest.raises(ConfigError, match="model_path: .* (no processor|reads text only)"):
-            engine.generate(prompts(CONTENTS[:1]))
+def test_model_that_reads_text_only_says_so(tiny):
+    with pytest.raises(ConfigError, match="model_path: .* (no processor|reads text only)"):
+        tiny.generate(prompts(CONTENTS[:1]))

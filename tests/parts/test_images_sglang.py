@@ -27,15 +27,13 @@ from tests.parts.test_images import (
     CONTENTS,
     GREEDY,
     ROLLOUT,
-    TALL,
-    WIDE,
+    check,
     check_continued,
-    check_scores,
-    image,
+    check_rows,
     prompts,
-    text,
+    streamed,
 )
-from tests.support.vision import Reference, vision_model
+from tests.support.vision import TALL, WIDE, Reference, image, vision_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl]
 
@@ -44,12 +42,6 @@ OWN = {"name": "sglang", "response_length": 380}
 
 def engine_of(kind: str) -> InferenceEngine:
     return InferenceEngine(model_path=str(vision_model(kind)), rollout=ROLLOUT | OWN)
-
-
-def check(row: Any, reference: Reference, content: list[dict[str, Any]]) -> None:
-    ids, answer, logprobs = reference.answer(content, len(row.token_ids))
-    assert (row.prompt_token_ids, row.token_ids) == (ids, answer)
-    assert row.logprobs == pytest.approx(logprobs, abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +55,14 @@ def reference() -> Reference:
     return Reference(vision_model("qwen2_5_vl"))
 
 
+@pytest.fixture(scope="module")
+def on_hf() -> Iterator[InferenceEngine]:
+    with InferenceEngine(model_path=str(vision_model("qwen2_5_vl")), rollout=ROLLOUT) as engine:
+        yield engine
+
+
 def check_answers(engine: InferenceEngine, reference: Reference) -> None:
-    rows = engine.generate(prompts(CONTENTS), **GREEDY)
-    for row, content in zip(rows, CONTENTS, strict=True):
-        check(row, reference, content)
-    check_scores(engine, rows, reference)
-    assert len({*map(tuple, (row.token_ids for row in rows))}) > 1
+    rows = check_rows(engine, reference)
     [again] = engine.generate(prompts(CONTENTS[1:2]), **GREEDY)
     assert again.token_ids == rows[1].token_ids and again.images == rows[1].images
 
@@ -76,9 +70,7 @@ def check_answers(engine: InferenceEngine, reference: Reference) -> None:
 def test_answers_are_those_of_transformers(engine, reference):
     """In one batch with text, in the cache, and streamed."""
     check_answers(engine, reference)
-    chunks = engine.stream(prompts(CONTENTS[1:2])[0], **GREEDY)
-    ids = [token for chunk in chunks for token in chunk.token_ids]
-    assert ids == reference.answer(CONTENTS[1], 12)[1]
+    assert streamed(engine) == reference.answer(CONTENTS[1], 12)[1]
 
 
 @pytest.mark.slow
@@ -93,7 +85,7 @@ def test_answers_of_another_model_are_those_of_transformers(kind):
 def test_plain_image_is_another_one_standing_than_lying(engine, reference):
     """Both have the same pixels, in as many tokens."""
     for size in ((112, 56), (56, 112)):
-        content = [image(Image.new("RGB", size, "red")), text("What is it?")]
+        content = [image(Image.new("RGB", size, "red")), "What is it?"]
         [row] = engine.generate(prompts([content]), **GREEDY)
         check(row, reference, content)
 
@@ -101,15 +93,14 @@ def test_plain_image_is_another_one_standing_than_lying(engine, reference):
 def test_image_token_that_was_sampled_is_no_image(engine, reference):
     """The row is computed again, from its prompt's images and an answer with such tokens."""
     image_token = engine.tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    asked = prompts(CONTENTS[:1])
-    options = GREEDY | {"max_tokens": 24, "logit_bias": {image_token: 100}}
-    [before] = engine.generate(asked, **options)
-    assert image_token in before.token_ids
-    chunks = engine.stream(asked[0], **options)
-    first = next(chunks)
-    engine.update_weights(reference.model.state_dict(), running="keep", recompute=True)
-    after = [*first.token_ids, *(token for chunk in chunks for token in chunk.token_ids)]
-    assert after == before.token_ids
+    options: dict[str, Any] = {"max_tokens": 24, "logit_bias": {image_token: 100}}
+    before = streamed(engine, **options)
+    assert image_token in before
+
+    def update() -> None:
+        engine.update_weights(reference.model.state_dict(), running="keep", recompute=True)
+
+    assert streamed(engine, update, **options) == before
 
 
 def test_tokens_of_an_answer_are_no_images(engine, reference):
@@ -135,17 +126,18 @@ def test_tokens_of_an_answer_are_no_images(engine, reference):
     places = batch.batch["position_ids"][0, 1:, 512:518]
     assert places.tolist() == (later[0] + torch.arange(6)).expand(3, -1).tolist()
     with pytest.raises(PromptError, match=re.escape("its text contains '<|video_pad|>'")):
-        engine.generate(prompts([[image(WIDE), text("<|vision_start|><|video_pad|>")]]))
+        engine.generate(prompts([[image(WIDE), "<|vision_start|><|video_pad|>"]]))
 
 
 def test_rows_are_continued_as_if_nothing_had_ended_them(engine, tmp_path):
     check_continued(engine, tmp_path)
 
 
-def test_penalty_counts_the_tokens_of_the_prompt(engine):
-    [row] = engine.generate(prompts(CONTENTS[:1]), repetition_penalty=1.3, **GREEDY)
-    with InferenceEngine(model_path=str(vision_model("qwen2_5_vl")), rollout=ROLLOUT) as other:
-        [expected] = other.generate(prompts(CONTENTS[:1]), repetition_penalty=1.3, **GREEDY)
+def test_penalty_counts_the_tokens_of_the_prompt(engine, on_hf):
+    [row], [expected] = (
+        each.generate(prompts(CONTENTS[:1]), repetition_penalty=1.3, **GREEDY)
+        for each in (engine, on_hf)
+    )
     assert row.token_ids == expected.token_ids
     assert row.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
 
@@ -180,10 +172,9 @@ def test_images_of_tools_are_in_the_batch(engine, reference, monkeypatch):
             each.get("image_grid_thw", ()) for each in batch.non_tensor_batch["multi_modal_inputs"]
         ]
         assert [len(grid) for grid in grids] == images
-        opened = [each["messages"][0]["content"] for each in batch.non_tensor_batch["messages"]]
         kept = [rollout.messages[0]["content"] for rollout in as_rollouts(batch)]
-        assert kept[0][0]["image"] == f"sha256:{digest(WIDE)}" and kept[0][1:] == opened[0][1:]
-        assert kept[1] == opened[1]
+        assert kept[0][0]["image"] == f"sha256:{digest(WIDE)}"
+        assert kept[0][1:] == ASKED[0][0]["content"][1:] and kept[1] == ASKED[1][0]["content"]
         check_actor(batch, reference.model)
 
 
@@ -215,14 +206,10 @@ def test_batch_of_verls_dataset_is_answered(engine, reference, tmp_path, monkeyp
     from verl import DataProto
     from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
-    asked = "Compare <image> with <image>"
+    asked = {"Compare <image> with <image>": [WIDE, TALL], "Words.": []}
     rows = [
-        {
-            "prompt": [{"role": "user", "content": asked}],
-            "images": [WIDE, TALL],
-            "data_source": "own",
-        },
-        {"prompt": [{"role": "user", "content": "Words."}], "images": [], "data_source": "own"},
+        {"prompt": [{"role": "user", "content": text}], "images": images, "data_source": "own"}
+        for text, images in asked.items()
     ]
     file = tmp_path / "rows.parquet"
     table = datasets.Dataset.from_list(rows)
@@ -237,8 +224,7 @@ def test_batch_of_verls_dataset_is_answered(engine, reference, tmp_path, monkeyp
     batch = DataProto.from_single_dict(collate_fn([dataset[0], dataset[1]]))
     batch.meta_info = {"do_sample": False, "eos_token_id": engine.tokenizer.eos_token_id}
     answer = engine.rollout.generate_sequences(batch)
-    contents = [[text("Compare "), image(WIDE), text(" with "), image(TALL)], [text("Words.")]]
-    for row, content in enumerate(contents):
+    for row, content in enumerate((CONTENTS[1], ["Words."])):
         mask = answer.batch["response_mask"][row].bool()
         ids = answer.batch["responses"][row][mask].tolist()
         assert ids == reference.answer(content, len(ids))[1]
@@ -294,7 +280,7 @@ def test_pixels_of_a_call_that_has_ended_are_freed_at_once(engine):
         gc.enable()
 
 
-def test_check_compares_images_with_transformers(engine, monkeypatch):
+def test_check_compares_images_with_transformers(engine, on_hf, monkeypatch):
     from _inf.parts.images import sglang
 
     placed = sglang._positions
@@ -304,12 +290,11 @@ def test_check_compares_images_with_transformers(engine, monkeypatch):
         ids = positions["mrope_positions"].shape[1]
         return {**positions, "mrope_positions": torch.arange(ids).expand(3, -1)}
 
-    asked = {"batch": 4, "max_tokens": 4}
-    with InferenceEngine(model_path=str(vision_model("qwen2_5_vl")), rollout=ROLLOUT) as other:
-        report = inf.check(engine, against=other, **asked)
-        assert report.passed and report.metrics["images/positions_differ"] == 0, report.findings
-        monkeypatch.setattr(sglang, "_positions", as_if_text)
-        report = inf.check(engine, against=other, **asked)
+    asked = {"against": on_hf, "batch": 4, "max_tokens": 4}
+    report = inf.check(engine, **asked)
+    assert report.passed and report.metrics["images/positions_differ"] == 0, report.findings
+    monkeypatch.setattr(sglang, "_positions", as_if_text)
+    report = inf.check(engine, **asked)
     found = {finding.metric for finding in report.findings}
     assert {"images/positions_differ", "images/alone/logprobs_diff_max"} <= found
 

@@ -17,32 +17,12 @@ from _inf.request.sampling import with_sampling_params
 msgspec = pytest.importorskip("msgspec", reason="vLLM's SamplingParams is a msgspec.Struct")
 
 
-class InAClass:
-    temperature = 0.5
-
-
 class WithProperties:
-    def __init__(self) -> None:
-        self.max_tokens = 4
+    max_tokens = 4  # of the class
 
     @property
     def temperature(self) -> float:
         return 0.5
-
-
-class Slots:
-    __slots__ = ("temperature",)
-
-    def __init__(self) -> None:
-        self.temperature = 0.5
-
-
-class SubclassWithSlots(Slots):
-    __slots__ = ("max_tokens",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.max_tokens = 4
 
 
 @dataclasses.dataclass(slots=True)
@@ -113,14 +93,13 @@ def refused(given: object, **keywords: Any) -> str:
 
 
 def test_fields_with_an_equal_here_become_keywords_at_all_their_values() -> None:
-    assert taken(OfVllm(temperature=0.5, stop=["xyz"]), logprobs=2) == {
-        **{"n": 1, "temperature": 0.5, "top_k": -1, "max_tokens": 16, "stop": ["xyz"]},
-        "logprobs": 2,
-    }
-    assert taken(OfSGLang(4, stop_strs=["x"], stop_token_ids={5, 2})) == {
-        **{"max_tokens": 4, "temperature": 1.0, "stop": ["x"], "stop_token_ids": [2, 5]},
-        "include_stop_str_in_output": False,
-    }
+    assert taken(OfVllm(temperature=0.5, stop=["xyz"]), logprobs=2) == dict(
+        n=1, temperature=0.5, top_k=-1, max_tokens=16, stop=["xyz"], logprobs=2
+    )
+    assert taken(OfSGLang(4, stop_strs=["x"], stop_token_ids={5, 2})) == dict(
+        max_tokens=4, temperature=1.0, stop=["x"], stop_token_ids=[2, 5],
+        include_stop_str_in_output=False,
+    )  # fmt: skip
     assert taken(OfTransformers(max_new_tokens=4)) == {"do_sample": False, "max_tokens": 4}
     assert taken({"max_new_tokens": 4, "top_p": 0.5}) == {"max_tokens": 4, "top_p": 0.5}
 
@@ -129,7 +108,6 @@ def test_fields_with_an_equal_here_become_keywords_at_all_their_values() -> None
     "given",
     [
         WithProperties(),
-        SubclassWithSlots(),
         DataclassWithSlots(),
         Named(),
         Pydantic.model_validate({"max_tokens": 4}),
@@ -139,7 +117,6 @@ def test_fields_with_an_equal_here_become_keywords_at_all_their_values() -> None
 )
 def test_fields_are_read_wherever_a_class_keeps_them(given: object) -> None:
     assert taken(given) == {"temperature": 0.5, "max_tokens": 4}
-    assert taken(InAClass()) == {"temperature": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -176,10 +153,10 @@ def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
         " the grammar itself is the keyword: json_schema or regex; the others are"
         " generate(prompts, max_tokens=16, n=1, temperature=0.0, ...)."
     )
-    extra = Pydantic.model_validate({"temperature": 0.5, "scale": np.ones(2)})
-    assert refused(extra).startswith("sampling_params: scale has no equal here; the others are ")
-    arrays = {"temperature": np.ones(2), "scale": 1}
-    assert refused(arrays).startswith("sampling_params: scale has no equal here; the others are ")
+    arrays = {"temperature": np.ones(2), "scale": np.ones(2)}
+    for given in (arrays, Pydantic.model_validate({"scale": np.ones(2)})):
+        said = "sampling_params: scale has no equal here; the others are "
+        assert refused(given).startswith(said)
     said = "sampling_params: temprature is no keyword here; did you mean 'temperature'?."
     assert refused({"temprature": 0}) == said
     assert refused({"seed": 1}, seed=2) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,29 @@ TEMPLATE = """{% for message in messages %}<|im_start|>{{ message.role }}
 def picture(seed: int, height: int, width: int) -> Image.Image:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(pixels)
+
+
+WIDE, TALL = picture(1, 80, 120), picture(2, 112, 56)
+
+
+def png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def image(source: object) -> dict[str, Any]:
+    return {"type": "image", "image": source}
+
+
+def by_url(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def user(*content: Any) -> dict[str, Any]:
+    """A message of parts, of which those of text are strings."""
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+    return {"role": "user", "content": parts}
 
 
 def _with_tokens(folder: Path, *tokens: str) -> tuple[Any, list[int]]:
@@ -161,9 +185,7 @@ class Reference:
         self.model.generation_config.eos_token_id = None
         self.processor = transformers.AutoProcessor.from_pretrained(folder)
 
-    def answer(
-        self, content: list[dict[str, Any]], tokens: int
-    ) -> tuple[list[int], list[int], list[float]]:
+    def answer(self, content: list[Any], tokens: int) -> tuple[list[int], list[int], list[float]]:
         """The ids of a user's message, of its answer, and the answer's log probs."""
         inputs = self.inputs(content)
         found = self.model.generate(
@@ -175,23 +197,27 @@ class Reference:
         logprobs = torch.stack(found.logits)[:, 0].log_softmax(-1).gather(1, ids[:, None])
         return prompt, ids.tolist(), logprobs[:, 0].tolist()
 
-    def inputs(self, content: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    def inputs(self, content: list[Any]) -> dict[str, torch.Tensor]:
         """Those of a user's message."""
-        messages = [{"role": "user", "content": content}]
+        messages = [user(*content)]
         inputs = self.processor.apply_chat_template(
             messages, tokenize=True, add_generation_prompt=True, return_dict=True,
             return_tensors="pt",
         )  # fmt: skip
         return dict(inputs)
 
-    def logits(self, content: list[dict[str, Any]], answer: list[int]) -> torch.Tensor:
+    def logits(self, content: list[Any], answer: list[int]) -> torch.Tensor:
         """Of all tokens but the first, in one pass over a user's message and its answer."""
-        inputs = self.inputs(content)
-        size = inputs["input_ids"].shape
-        for name, value in inputs.items():
-            if value.shape == size:  # of tokens: the mask is 1, and a kind 0, text
-                after = answer if name == "input_ids" else [int(name == "attention_mask")]
-                more = torch.tensor(after, dtype=value.dtype).expand(1, len(answer))
-                inputs[name] = torch.cat([value, more], 1)
+        ids = [*self.inputs(content)["input_ids"][0].tolist(), *answer]
+        return self.one_pass(ids, [part["image"] for part in content if isinstance(part, dict)])
+
+    def one_pass(self, ids: list[int], images: list[Any]) -> torch.Tensor:
+        """The logits of each id but the first: ids x vocabulary."""
+        inputs = self.inputs([*map(image, images)])
+        inputs["input_ids"] = torch.tensor([ids])
+        inputs["attention_mask"] = torch.ones(1, len(ids), dtype=torch.long)
+        if "mm_token_type_ids" in inputs:
+            is_image = inputs["input_ids"] == self.processor.image_token_id
+            inputs["mm_token_type_ids"] = is_image.long()
         with torch.no_grad():
             return self.model(**inputs).logits[0, :-1]

@@ -3,7 +3,6 @@ generate.md on a server."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import importlib.util
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas
-import psutil
 import pytest
 from omegaconf import OmegaConf
 
@@ -43,12 +41,7 @@ from tests.support.vision import picture, vision_model
 def runs_here(block: str) -> bool:
     """Whether a program needs no verl, and nothing else that is not installed, where verl is not:
     with it all programs run."""
-    modules = []
-    for node in ast.walk(ast.parse(block)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            modules.append(node.module)
-        elif isinstance(node, ast.Import):
-            modules += [each.name for each in node.names]
+    modules = re.findall(r"^ *(?:from|import) (\w+)", block, re.M)
     needs_verl = re.search(r"_batch\(|_config_path|verl", block) is not None
     return has_verl() or (not needs_verl and all(map(importlib.util.find_spec, modules)))
 
@@ -60,7 +53,8 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(engine: object, *programs: str) -> dict[str, Any]:
-        monkeypatch.setattr(inf, "InferenceEngine", lambda **_: engine)
+        context = contextlib.nullcontext(engine)
+        monkeypatch.setattr(inf, "InferenceEngine", lambda **_: context)
         names: dict[str, Any] = {"__name__": "page"}
         for program in programs:
             exec(compile(program, "page", "exec"), names)
@@ -73,13 +67,12 @@ def test_python_of_the_page_on_serving_runs(tiny, run, capsys):
     programs = blocks("docs/serving.md", "python")
     if not has_verl():
         programs = [each.partition("    batch = engine.trainer_batch(")[0] for each in programs]
-    names = run(contextlib.nullcontext(tiny), *filter(runs_here, programs))
-    assert len(names["trace"].finish_reasons) == 2
+    names = run(tiny, *filter(runs_here, programs))
+    assert len(names["trace"].finish_reasons) == 2 and capsys.readouterr().out
     if has_verl():
         assert len(names["batch"]) == 4
         of_rows = names["of_rows"][:, 0].tolist()
         assert of_rows == pytest.approx([2**-0.5] * 2 + [-(2**-0.5)] * 2, abs=1e-4)
-    assert capsys.readouterr().out
 
 
 @pytest.mark.verl
@@ -91,8 +84,7 @@ def test_program_of_the_page_on_agents_makes_a_batch(tiny, run):
     first += "if 'france-0-0' in url: sys.exit()\n"
     last = "\nif 'sky-1-' in url: time.sleep(600)\n"
     Path("agent.py").write_text(first + agent + last)
-    program = program.replace("SECONDS = 600", "SECONDS = 12")
-    names = run(contextlib.nullcontext(tiny), program)
+    names = run(tiny, program.replace("SECONDS = 600", "SECONDS = 12"))
     columns = names["batch"].non_tensor_batch
     assert [*columns["uid"]] == ["france", "france", "sky", "sky"]
     assert len({*columns["rollout"]}) == 4 and [*columns["__num_turns__"]] == [2] * 4
@@ -101,14 +93,14 @@ def test_program_of_the_page_on_agents_makes_a_batch(tiny, run):
 
 @pytest.mark.verl
 def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(tiny, run):
-    names = run(contextlib.nullcontext(tiny), *blocks("docs/rollouts.md", "python"))
+    names = run(tiny, *blocks("docs/rollouts.md", "python"))
     before, after = names["batch"].batch, names["again"].batch
     assert all(before[name].equal(after[name]) for name in before.keys())
     assert len(names["one"]) == 1 and len(names["rollouts"]) == 4
 
 
 def test_python_of_the_page_on_records_makes_a_fault_that_the_check_finds(tiny, run):
-    run(contextlib.nullcontext(tiny), *blocks("docs/records.md", "python"))
+    run(tiny, *blocks("docs/records.md", "python"))
     report = check_records(read_records(Path("records.jsonl"), None), engine=tiny)
     [finding] = report.findings
     assert "logprobs is at 0.70 times old_log_probs's temperature" in finding.meaning
@@ -120,7 +112,7 @@ def test_python_of_the_page_on_images_runs(run, capsys):
     picture(1, 60, 90).save("photo.jpg")
     settings = {"name": "hf", "prompt_length": 800, "response_length": 64}
     with InferenceEngine(model_path=str(vision_model("llava")), rollout=settings) as engine:
-        names = run(contextlib.nullcontext(engine), *blocks("docs/images.md", "python"))
+        names = run(engine, *blocks("docs/images.md", "python"))
     assert str(names["row"].images) in capsys.readouterr().out
 
 
@@ -130,20 +122,27 @@ def test_python_of_the_page_on_evaluation_runs(tiny, run, monkeypatch, capsys):
     pandas.DataFrame([row]).to_parquet("test.parquet")
     reward = run(None, own_reward)["compute_score"]
     monkeypatch.setattr(inf, "evaluate", functools.partial(inf.evaluate, reward=reward))
-    names = run(contextlib.nullcontext(tiny), *filter(runs_here, (program, tracked)))
+    names = run(tiny, *filter(runs_here, (program, tracked)))
     assert "val-aux/own/length/mean@4" in names["report"].metrics
     assert capsys.readouterr().out.startswith("{")
 
 
 def engine_of(block: str) -> InferenceEngine:
     """The engine that a block makes."""
-    (call,) = [
-        node
-        for node in ast.walk(ast.parse(block))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "InferenceEngine"
-    ]
-    given = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
-    return InferenceEngine(**given)
+    [call] = re.findall(r"InferenceEngine\(.*?\)", block, re.S)
+    engine = eval(call, {"InferenceEngine": InferenceEngine})
+    assert isinstance(engine, InferenceEngine)
+    return engine
+
+
+def write_files(page: str) -> list[str]:
+    """Write the blocks that begin with a file's name into that file."""
+    found = []
+    for block in blocks(page, "(?:python|yaml)"):
+        if file := re.match(r"# (\w+\.(?:py|yaml))\n", block):
+            Path(file[1]).write_text(block)
+            found.append(block)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -157,15 +156,11 @@ def engine_of(block: str) -> InferenceEngine:
 def test_page_prints_what_its_comments_say(
     page, lines, without_verl, caller, run, tmp_path, monkeypatch, capsys
 ):
-    """Blocks that begin with a file's name are that file; one engine, the last, runs the others."""
+    """One engine, the last, runs all blocks that are no file."""
     monkeypatch.syspath_prepend(tmp_path)
-    programs = []
-    for block in blocks(f"docs/{page}.md", "(?:python|yaml)"):
-        if file := re.match(r"# ([a-z_]+\.(py|yaml))\n", block):
-            Path(file[1]).write_text(block)
-    for block in blocks(f"docs/{page}.md", "python"):
-        if not re.match(r"# [a-z_]+\.py\n", block) and runs_here(block):
-            programs.append(block)
+    files = write_files(f"docs/{page}.md")
+    programs = [*filter(runs_here, blocks(f"docs/{page}.md", "python"))]
+    programs = [block for block in programs if block not in files]
     Path("tests").symlink_to(ROOT / "tests")
     *_, last = (block for block in programs if "InferenceEngine(" in block)
     # That of environments is the session's, but for its backend.
@@ -257,20 +252,17 @@ def test_file_of_an_mcp_server_on_the_page_of_tools_runs_and_nothing_but_the_ans
     """A model of Transformers starts, answers and ends without a word: Transformers 5 has progress
     bars of weights, Triton 3.9 a report at an unusual exit. So does the server."""
     pytest.importorskip("mcp_types", reason="version 2 of the package mcp is not installed")
-    for block in [*blocks("docs/tools.md", "python"), *blocks("docs/tools.md", "yaml")]:
-        if file := re.match(r"# (mcp_[a-z]+\.(py|yaml))\n", block):
-            (tmp_path / file[1]).write_text(block)
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
-    (tmp_path / ".venv").symlink_to(sys.prefix)
     monkeypatch.chdir(tmp_path)
+    write_files("docs/tools.md")
+    Path("tests").symlink_to(ROOT / "tests")
+    Path(".venv").symlink_to(sys.prefix)
     [command] = blocks("docs/tools.md", "bash")
     words = ["--set", "rollout.name=hf", *shlex.split(command.replace("\\\n", ""))[1:]]
     with script(INF, tmp_path, arguments=words) as run:
-        assert until(lambda: any(map(is_server, run.meet())), START_SECONDS), run.err
+        assert until(
+            lambda: any("mcp_program.py" in command_line(each) for each in run.meet()),
+            START_SECONDS,
+        ), run.err
         assert run.exit_code(START_SECONDS) == 0
         assert (run.out, run.err) == ("The answer is 84.\n", "")
         assert until(lambda: not alive(run.family), GONE_SECONDS)
-
-
-def is_server(process: psutil.Process) -> bool:
-    return "mcp_program.py" in command_line(process)
