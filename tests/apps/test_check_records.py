@@ -194,12 +194,12 @@ def test_what_else_the_figures_allow_is_said():
         return [*a[:9], *PAD, *a[18:]], b
 
     for rows, says in (
-        (changed(sampled(), trained), f"{B} has weights that were trained on these very tokens"),
-        (changed(sampled(temperature=0.1), prompt_token_ids=None), "far below the other's"),
-        (changed(sampled(), gap, response_mask=None), "for tokens that were not sampled"),
+        (changed(sampled(), trained), "weights that were trained on these very tokens"),
+        (changed(sampled(temperature=0.1), prompt_token_ids=None), "a temperature far below"),
+        (changed(sampled(), gap, response_mask=None), "zeros for tokens that were not sampled"),
     ):
         [finding] = report_of(rows).findings
-        assert re.match(f"filter: .* or else .*{says}", finding.meaning)
+        assert finding.meaning.startswith("filter: ") and says in finding.meaning
 
 
 def test_few_tokens_tell_nothing():

@@ -290,7 +290,8 @@ def test_chat_with_images_shows_tools_and_counts_its_tokens(engine, http):
     ids, image_token = answer["prompt_token_ids"], engine.tokenizer.encode("<image>")[0]
     assert "look" in engine.tokenizer.decode(ids) and ids.count(image_token) == 16
     assert http.post("/tokenize", messages=body["messages"], tools=tools)["tokens"] == ids
-    counted = http.post(f"{MESSAGES}/count_tokens", **asked(MESSAGES, data_url(WIDE)))
+    talk = asked(MESSAGES, data_url(WIDE))["messages"]
+    counted = http.post(f"{MESSAGES}/count_tokens", messages=talk)
     [plain] = engine.generate([[user(image(WIDE), "What?")]], max_tokens=1)
     assert counted["input_tokens"] == plain.prompt_tokens < len(ids)
     scored = http.post(CHAT, **body, prompt_logprobs=1)["prompt_logprobs"]
@@ -300,6 +301,7 @@ def test_chat_with_images_shows_tools_and_counts_its_tokens(engine, http):
 LARGE = data_url(Image.new("1", (5000, 4000)))
 OF_SYSTEM = {**user(image(data_url(WIDE))), "role": "system"}
 AS_INPUT = {"type": "input_image", "image_url": data_url(WIDE)}
+EPS = "data:image/png;base64,JSFQUy1BZG9iZS0zLjAgRVBTRg=="
 BY_URL = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/a.png"}}
 
 
@@ -309,6 +311,7 @@ BY_URL = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/a.
         (CHAT, "file:///etc/hostname", "message 0: content[0]: 'file:///etc/hostname' is not read"),
         (CHAT, "http://127.0.0.1/a.png", "is not read: over HTTP an image is data"),
         (CHAT, "/etc/hostname", "message 0: content[0]: '/etc/hostname' is no URL"),
+        (CHAT, EPS, "it is none of PNG, JPEG"),  # whose decoder would start a program
         (CHAT, user(image("photo.png")), "'photo.png' is not read"),
         (CHAT, user(image({"path": "a.png"})), "is not read"),
         (CHAT, user(*[image(data_url(picture(0, 1, 1)))] * 65), "more than 64"),
