@@ -120,10 +120,9 @@ def facts(tool_engine, engine, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("program", "environment"), PROGRAMS)
-def test_client_gets_what_the_engine_answers(program, environment, pythons, facts, figures):
+def test_client_gets_what_the_engine_answers(program, environment, pythons, facts):
     """docs/serving.md names the client in this version."""
     python = pythons[environment]
     said = ran(python, CLIENTS / program, facts, folder=facts.parent, **OFFLINE)
     client = said.splitlines()[-1]
-    figures(client, "got what the engine answers")
     assert f"| {client} |" in (ROOT / "docs" / "serving.md").read_text()

@@ -1,4 +1,4 @@
-"""An engine killed, stopped and silenced at random moments, under everything that calls it at once.
+"""An engine killed and stopped at random moments, under everything that calls it at once.
 
 One engine in this process, on the model that calls tools; each harm ends with `restart()`.
 """
@@ -9,7 +9,6 @@ import asyncio
 import random
 import re
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +18,8 @@ import psutil
 import pytest
 
 from inf import ConfigError, EngineDeadError, InferenceEngine
-from tests.support.schedulers import in_flight, open_files_and_threads, slow_down
-from tests.support.scripts import SETTINGS, alive, command_line, descendants, script, until
+from tests.support.schedulers import in_flight, open_files_and_threads
+from tests.support.scripts import SETTINGS, alive, command_line, descendants, until
 from tests.support.tool_calling import TOOL_MODEL, answer, calculator, question
 
 pytestmark = pytest.mark.soak
@@ -87,9 +86,9 @@ MIX: list[Callable[[InferenceEngine], object]] = [
 ]
 
 
-def harmed(engine: InferenceEngine, harm: Callable[[], object], wait: float) -> tuple[float, int]:
+def harmed(engine: InferenceEngine, harm: Callable[[], object], wait: float) -> float:
     """Do `harm` to the engine `wait` seconds into a running mix. Every call must end in an
-    `EngineDeadError`. The seconds until the last one had, and how many were in flight."""
+    `EngineDeadError`. The seconds until the last one had."""
 
     def until_it_fails(call: Callable[[InferenceEngine], object]) -> tuple[float, float]:
         while True:
@@ -106,7 +105,7 @@ def harmed(engine: InferenceEngine, harm: Callable[[], object], wait: float) -> 
         done = time.monotonic()
         harm()
         in_time = [end for begun, end in (call.result(60) for call in calls) if begun < done]
-    return max(in_time) - done, len(in_time)
+    return max(in_time) - done
 
 
 def death(engine: InferenceEngine) -> str:
@@ -135,25 +134,19 @@ HARMS: dict[str, tuple[Harm, int, float, str]] = {
         lambda e: scheduler(e).suspend(),
         *(3, 10.0, r"hung: scheduler 0 \(pid {}\) was stopped by a signal"),
     ),
-    "silence": (
-        lambda e: slow_down(e, 600),
-        *(1, HANG + 10, r"hung: scheduler 0 \(pid {}\) was silent for"),
-    ),
 }
 
 
 @pytest.mark.parametrize("name", HARMS)
-def test_harm_ends_every_call_in_time_and_restart_answers_and_leaves_nothing(
-    mortal, others, figures, name
-):
+def test_harm_ends_every_call_in_time_and_restart_answers_and_leaves_nothing(mortal, others, name):
     harm, times, most, told = HARMS[name]
     chance = random.Random(SEED)
     random.seed(SEED)
-    slowest, in_flight_then, left, held = 0.0, 0, 0, []
+    slowest, left, held = 0.0, 0, []
     for _ in range(times):
         child = scheduler(mortal)
-        seconds, calls = harmed(mortal, lambda: harm(mortal), chance.uniform(0.0, 3.0))
-        slowest, in_flight_then = max(slowest, seconds), in_flight_then + calls
+        seconds = harmed(mortal, lambda: harm(mortal), chance.uniform(0.0, 3.0))
+        slowest = max(slowest, seconds)
         assert re.search(told.format(child.pid), death(mortal))
         assert not child.is_running()
         mortal.restart()
@@ -161,11 +154,6 @@ def test_harm_ends_every_call_in_time_and_restart_answers_and_leaves_nothing(
         own = {scheduler(mortal), psutil.Process(mortal.rollout.host.fork_server.pid())}
         left += len(processes() - others - own)
         held.append(open_files_and_threads())
-    figures(f"{name} of the scheduler under a mix of calls", times)
-    figures("calls in flight at it, all ended in EngineDeadError", in_flight_then)
-    figures("the slowest of them ended after, seconds", f"{slowest:.2f}")
-    figures(f"children left after {times} restarts", left)
-    figures("open files, threads: after the first, the last", (held[0], held[-1]))
     assert slowest < most and left == 0
     # What each restart leaves open would be as many more.
     assert all(
@@ -184,30 +172,3 @@ def test_model_folder_that_vanishes_is_missed_by_restart_only(mortal, others, fo
     hidden.rename(folder)
     mortal.restart()
     assert right(mortal)
-
-
-# ─── Ctrl-Z ───
-
-SUSPENDED = """
-import threading
-e = engine()
-say("ready")
-answers = []
-thread = threading.Thread(target=lambda: answers.append(e.generate("One", **LONG)))
-thread.start()
-say("at work")
-thread.join()
-say("tokens", len(answers[0].token_ids[0]))
-"""
-
-
-def test_whole_process_group_stopped_and_continued_is_no_hang(tmp_path):
-    with script(SUSPENDED, tmp_path) as run:
-        run.hear("ready")
-        run.hear("at work")
-        for _ in range(3):
-            time.sleep(0.5)
-            run.send_group(signal.SIGSTOP)
-            time.sleep(5)
-            run.send_group(signal.SIGCONT)
-        assert run.hear("tokens") == 3900

@@ -4,7 +4,6 @@ nothing kept that is over."""
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import itertools
 import json
@@ -13,7 +12,6 @@ import random
 import signal
 import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +20,9 @@ from typing import Any
 
 import psutil
 import pytest
-from anthropic import Anthropic
-from openai import OpenAI
 
 from _inf.backends.openai.http import httpx
 from inf import GenerationTimeout, InferenceEngine
-from tests.support.figures import Figures
 from tests.support.schedulers import in_flight, load
 from tests.support.scripts import SETTINGS, until
 from tests.support.tiny import tiny_model
@@ -41,8 +36,6 @@ IDLE_SECONDS, END_SECONDS = 30.0, 300.0
 CLIENTS, BETWEEN_EVENTS, GROWTH_BYTES = 64, 8.0, 100 * 2**20
 TOKENS = 24
 KINDS = ["plain", "plain", "stream", "stream", "abandoned"]
-SESSIONS, AT_ONCE, TURNS = 320, 32, 4
-FORMS = ("chat", "completions", "messages", "responses")
 SCHEMAS, PROPERTIES, SCHEMA_BYTES = 10_000, 30, 1.5 * 2**30
 Ids = list[int]
 
@@ -65,12 +58,9 @@ class Storm:
         while time.monotonic() < self.end:
             yield dice
 
-    def counted(self, figures: Figures) -> Counter[str]:
-        found = Counter(self.befell)
-        for what, count in sorted(found.items()):
-            figures(what, count)
+    def counted(self) -> Counter[str]:
         assert self.wrong == []
-        return found
+        return Counter(self.befell)
 
 
 # ─── Calls ───
@@ -100,7 +90,7 @@ def is_idle(engine: InferenceEngine) -> bool:
     return until(lambda: in_flight(engine) == 0 and load(engine) == (0, 0), IDLE_SECONDS)
 
 
-def test_answers_in_a_storm_are_those_given_alone(engine, figures):
+def test_answers_in_a_storm_are_those_given_alone(engine):
     """Of 32 threads and 64 tasks: forty calls, of 1 to 400 tokens with answers of 1 to 100."""
     dice, questions = random.Random(0), list[tuple[Any, Any, Ids]]()
     for _ in range(40):
@@ -155,7 +145,7 @@ def test_answers_in_a_storm_are_those_given_alone(engine, figures):
         calls = [threads.submit(thread, seed) for seed in range(THREADS)]
         for each in [*calls, threads.submit(asyncio.run, tasks())]:
             each.result(STORM_SECONDS + 60)
-    seen = storm.counted(figures)
+    seen = storm.counted()
     assert min(seen.values()) > 10 and len(seen) == 5
     assert is_idle(engine)
     for prompt, how, answer in questions:
@@ -174,7 +164,7 @@ def held(engine: InferenceEngine) -> dict[str, int]:
     return found | {"files": files, "requests": in_flight(engine)}
 
 
-def test_calls_one_after_another_leave_nothing_behind(engine, figures):
+def test_calls_one_after_another_leave_nothing_behind(engine):
     dice = random.Random(1)
 
     def ask(count: int) -> None:
@@ -188,10 +178,8 @@ def test_calls_one_after_another_leave_nothing_behind(engine, figures):
     after = held(engine)
     for name in ("caller", "scheduler"):
         share = after.pop(name) / before[name] - 1
-        figures(f"{REQUESTS} calls one after another: resident memory, {name}", f"{share:+.2%}")
         assert share < GROWTH
     growth = {name: count - before[name] for name, count in after.items()}
-    figures("descriptors, threads, files, requests: the growth of each", growth)
     assert max(growth.values()) <= 0
 
 
@@ -245,7 +233,7 @@ class Client:
         self.storm.note(what, before + choice["token_ids"], expected)
 
 
-def test_every_answer_is_right_for_its_weights_or_an_error(mortal, figures):
+def test_every_answer_is_right_for_its_weights_or_an_error(mortal):
     """Sixty-four clients, with updates of the weights and kills of the scheduler."""
     models = [loaded(tiny_model(seed=seed)) for seed in (0, 1)]
     asked = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
@@ -278,96 +266,14 @@ def test_every_answer_is_right_for_its_weights_or_an_error(mortal, figures):
             each.result(END_SECONDS)
         assert until(lambda: in_flight(mortal) == 0, 5)
     grown = psutil.Process().memory_info().rss - warm_bytes
-    figures("growth of the process, MB", round(grown / 1e6))
     mortal.restart()  # the folder's weights, version 0
-    befell = storm.counted(figures)
+    befell = storm.counted()
     assert befell["answered"] > 200 and befell["streams answered"] > 200
     assert befell["kills of the scheduler"] >= 2 and befell["updates of the weights"] >= 4
     assert grown < GROWTH_BYTES
 
 
-def pieces(root: str, model: str, form: str, history: list[Any], stream: bool) -> Iterator[Any]:
-    """Of an answer, texts or lists of ids. history: texts of the user and the model in turn, or
-    token ids."""
-    own = {"temperature": 1.0, **({"return_token_ids": True} if form == "completions" else {})}
-    how = {"model": model, "stream": stream, "extra_body": own}
-    roles = itertools.cycle(("user", "assistant"))
-    said = [{"role": role, "content": text} for role, text in zip(roles, history, strict=False)]
-    client = Anthropic if form == "messages" else OpenAI
-    url = root if form == "messages" else f"{root}/v1"
-    with client(base_url=url, api_key="none", timeout=300, max_retries=0) as http:
-        match form:
-            case "completions":
-                answer = http.completions.create(prompt=history, max_tokens=12, **how)
-            case "chat":
-                answer = http.chat.completions.create(messages=said, max_tokens=12, **how)
-            case "messages":
-                answer = http.messages.create(messages=said, max_tokens=12, **how)
-            case "responses":
-                answer = http.responses.create(input=said, max_output_tokens=12, **how)
-        for part in answer if stream else [answer]:
-            match form:
-                case "completions":
-                    yield from (choice.token_ids for choice in part.choices)
-                case "chat" if stream:
-                    yield from (choice.delta.content or "" for choice in part.choices)
-                case "chat":
-                    yield part.choices[0].message.content
-                case "messages" if stream:
-                    yield getattr(getattr(part, "delta", None), "text", "")
-                case "messages":
-                    yield from (block.text for block in part.content)
-                case "responses" if stream:
-                    yield part.delta if part.type == "response.output_text.delta" else ""
-                case "responses":
-                    yield part.output_text
-
-
-def session(root: str, model: str, seed: int) -> Counter[str]:
-    """One agent's conversation; what befell its requests."""
-    dice, befell = random.Random(seed), Counter[str]()
-    form, of_ids = FORMS[seed % len(FORMS)], FORMS[seed % len(FORMS)] == "completions"
-    root = f"{root}/sessions/{seed}-{uuid.uuid4().hex}"
-    history = [seed + 10] * 8 if of_ids else ["Begin."]
-    got = []
-    while len(got) < TURNS:
-        kind = dice.choice(KINDS[1:])
-        parts = pieces(root, model, form, history, kind != "plain")
-        if kind == "abandoned":
-            assert len([*itertools.islice(parts, 3)]) and parts.close() is None  # type: ignore
-            befell[kind] += 1
-            continue
-        answer = sum(parts, Ids()) if of_ids else "".join(parts)
-        befell[f"{form} {kind}"] += 1
-        got.append(answer)
-        history += [*answer, 5] if of_ids else [answer, f"Turn {len(got)}."]
-    traces = httpx.get(f"{root}/traces").json()["traces"]
-    httpx.delete(root).raise_for_status()
-    if of_ids:
-        assert history[:-1] in [trace["prompt_token_ids"] + trace["token_ids"] for trace in traces]
-        return befell
-    said = [message["content"] for trace in traces for message in trace["messages"]]
-    assert all(answer in said for answer in got), (got, said)
-    return befell
-
-
-def test_no_request_of_a_session_fails_and_no_answer_is_lost(tiny, figures):
-    """Thirty-two sessions at a time, over the four wire forms: each answer that a client got is in
-    its session's traces."""
-    befell = Counter[str]()
-    with tiny.serve() as server, ThreadPoolExecutor(AT_ONCE) as pool:
-        root = server.base_url.removesuffix("/v1")
-        play = functools.partial(session, root, tiny.config.model_name)
-        for found in pool.map(play, range(SESSIONS)):
-            befell += found
-        statuses = httpx.get(f"{root}/metrics").text
-        assert server.sessions() == []
-    assert 'status="5' not in statuses
-    for what, count in sorted(befell.items()):
-        figures(what, count)
-
-
-def test_ten_thousand_schemas_leave_the_memory_bounded(tiny, figures):
+def test_ten_thousand_schemas_leave_the_memory_bounded(tiny):
     def memory() -> int:
         """Of this process, which serves, and of the engine's."""
         me = psutil.Process()
@@ -388,5 +294,4 @@ def test_ten_thousand_schemas_leave_the_memory_bounded(tiny, figures):
             before = memory()
             assert all(clients.map(begins, range(SCHEMAS)))
             grown = memory() - before
-    figures(f"growth after {SCHEMAS} different schemas, MB", round(grown / 1e6))
     assert grown < SCHEMA_BYTES

@@ -3,28 +3,24 @@ SGLang's own, and a vLLM in an environment of its own."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, Qwen3Config
+from transformers import Qwen3Config
 
 from inf import ConfigError, InferenceEngine
 from tests.support.installed import installed, ran
-from tests.support.pages import ROOT
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import WITHIN, Transformers, assert_greedy, assert_same_rows
 from tests.support.refusals import refused
-from tests.support.running import begun, running, stand_still
 from tests.support.servers import serving
 from tests.support.tiny import VOCABULARY, save_tiny
-from tests.support.trained import adapter
 from tests.support.vllm_fields import vllm_fields
 
 pytestmark = pytest.mark.soak
@@ -155,16 +151,6 @@ def local(model):
         yield engine
 
 
-@contextlib.contextmanager
-def started(
-    python: str, model: Path, folder: Path, *options: str, parser: Any = None, **more: str
-) -> Iterator[InferenceEngine]:
-    """An engine on a vLLM of its own. parser: the engine's `reasoning_parser`."""
-    with vllm(python, model, folder, *options, **more) as address:
-        with connected(address, tokenizer_path=str(model), reasoning_parser=parser) as engine:
-            yield engine
-
-
 def near(ours: Any, theirs: Any) -> bool:
     """Whether two lists of log probs are the same but for the last bits."""
     return bool(ours == pytest.approx(theirs, rel=0, abs=WITHIN))
@@ -191,14 +177,13 @@ def assert_same(
 # ─── Both ───
 
 
-def test_rows_are_those_of_transformers(server, remote, local, figures):
+def test_rows_are_those_of_transformers(server, remote, local):
     of_vllm, far = server == "vllm", 0.0
     for params in (*OF_BOTH, *(OF_VLLM if of_vllm else ())):
         # Where ids end inside a character, vLLM looks for stop strings in the prompt's end too.
         prompts = TEXTS if "stop" in params else IDS
         scored = not of_vllm or not set(UNSCORED.split()) & set(params)
         far = max(far, assert_same((remote, local), prompts, scored=scored, **GREEDY | params))
-    figures(f"{server}: largest difference of a log prob", far)
 
 
 def sampled_row(remote: InferenceEngine, local: InferenceEngine, params: dict[str, Any]) -> Any:
@@ -224,19 +209,6 @@ def test_sampled_rows_have_log_probs_by_our_definition_or_none(server, remote, l
             remote.rollout_batch(IDS[:2], n=2, temperature=0.7, max_tokens=8)
 
 
-def test_chunks_of_a_stream_are_the_row(server, remote):
-    of_vllm = [{"logprobs": 2}, {"temperature": 1.0, "seed": 4, "stop": ["e"]}]
-    for more in ({}, *(of_vllm if server == "vllm" else ())):
-        params = {**GREEDY, **more}
-        [row] = remote.generate("Hi", **params)
-        chunks = list(remote.stream("Hi", **params))
-        assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
-        assert "".join(chunk.text for chunk in chunks) == row.completion
-        assert more or len(chunks) > 1
-        tops = [top for chunk in chunks for top in chunk.top_logprobs or []]
-        assert [list(top) for top in tops] == [list(top) for top in row.top_logprobs or []]
-
-
 def test_answers_follow_their_grammar_beside_free_rows(server, remote, local):
     sampled = {"temperature": 1.0, "max_tokens": 400}  # greedily it would write blanks for ever
     output = remote.generate(["a", "b", "c"], json_schema=[CITY, None, CITY], **sampled)
@@ -251,20 +223,6 @@ def test_answers_follow_their_grammar_beside_free_rows(server, remote, local):
     ours, theirs = (engine.generate("a", **date) for engine in (remote, local))
     assert ours.completions == theirs.completions
     assert (ours.logprobs == [None]) is (server == "vllm")
-
-
-def test_text_goes_in_and_out(server, address, local):
-    with connected(address) as engine:
-        params = {"temperature": 0, "max_tokens": 12}
-        prompts = ["Hi", {"text": "once"}]
-        ours, theirs = engine.generate(prompts, **params), local.generate(prompts, **params)
-        for mine, yours in zip(ours, theirs, strict=True):
-            # Of a character that is cut off vLLM gives nothing.
-            cut = "\N{REPLACEMENT CHARACTER}" if server == "vllm" else ""
-            assert mine.completion == yours.completion.rstrip(cut)
-            for name in ("finish_reason", "prompt_tokens", "completion_tokens"):
-                assert mine.metadata[name] == yours.metadata[name]
-        assert "".join(chunk.text for chunk in engine.stream("Hi", **params)) == ours.completions[0]
 
 
 # ─── SGLang's ───
@@ -306,48 +264,6 @@ def test_page_of_backends_has_each_field_of_its_sampling_params(python):
     assert vllm_fields().keys() == fields - {"output_text_buffer_length"}  # its own
 
 
-def test_rows_with_adapters_are_those_of_transformers(python, model, tmp_path, local, figures):
-    names = [None, "first", "second", "first"]
-    prompts = [max(IDS, key=str)] * len(names)
-    options = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "4")  # docs/adapters.md
-    allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    with started(python, model, tmp_path, *options, **allowed) as remote:
-        assert remote.adapters == []
-        # The third replaces an adapter in its folder; the prefix cache has what that computed.
-        for name, seed in (("first", 5), ("second", 6), ("first", 7)):
-            folder = adapter(model, tmp_path / name, seed=seed)
-            assert remote.load_adapter(name, folder) == local.load_adapter(name, folder)
-            known = [each if each in local.adapters else None for each in names]
-            far = assert_same((remote, local), prompts, adapter=known, **GREEDY)
-        figures("largest difference of a log prob with adapters", far)
-        assert sorted(remote.adapters) == ["first", "second"]
-        with refused(ConfigError, "the server did not load", key="adapters.third"):
-            remote.load_adapter("third", tmp_path / "nowhere")
-        remote.unload_adapter("first")
-        assert remote.adapters == ["second"]
-    for name in local.adapters:
-        local.unload_adapter(name)
-
-
-def test_budgets_and_log_probs_of_all_tokens_mean_the_same(
-    python, model, tmp_path, local, monkeypatch
-):
-    marks = {"start": "<", "end": ">>"}
-    strings = {f"reasoning_{name}_str": mark for name, mark in marks.items()}
-    options = ("--reasoning-config", json.dumps(strings), "--max-logprobs", "-1")
-    with started(python, model, tmp_path, *options, parser=marks) as remote:
-        monkeypatch.setattr(local, "model", remote.model)
-        start = remote.tokenizer("<")["input_ids"]
-        prompts = as_ids([[20, *start], [20, *start, 9, 9], [20], [21, *start]])
-        budgets = {"thinking_token_budget": [3, 1, 2, None], "ignore_eos": True}
-        ours, theirs = (each.generate(prompts, **budgets, **GREEDY) for each in (remote, local))
-        assert ours.token_ids == theirs.token_ids
-        assert [[*row.forced_at] for row in ours] == [[*row.forced_at] for row in theirs]
-        assert all(row.forced_at for row in ours[:2])
-        asked = {"logprobs": -1, "prompt_logprobs": -1, "max_tokens": 3}
-        assert_same((remote, local), IDS[:3], **GREEDY | asked)
-
-
 @VLLM_ONLY
 def test_scores_are_those_of_transformers(remote, local):
     answers = [ids[: 1 + 5 * row] for row, ids in enumerate(reversed(PROMPTS))]
@@ -362,66 +278,3 @@ def test_scores_are_those_of_transformers(remote, local):
     plain = remote.get_logprobs(IDS, answers)
     assert all(near(one, row.logprobs) for one, row in zip(plain, theirs, strict=True))
     assert remote.score([], []) == []
-
-
-def test_log_probs_after_filters_are_ours_where_there_are_none(python, model, local, tmp_path):
-    with started(python, model, tmp_path, "--logprobs-mode", "processed_logprobs") as engine:
-        assert sampled_row(engine, local, {"temperature": 0.7}).logprobs is not None
-        for filters in ({"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}):
-            assert sampled_row(engine, local, {"temperature": 1.0, **filters}).logprobs is None
-        for params in OF_VLLM[:5]:
-            assert_same((engine, local), IDS, **GREEDY | params)
-        assert near(engine.score("a", "b")[0].logprobs, local.score("a", "b")[0].logprobs)
-
-
-@VLLM_ONLY
-def test_seed_gives_the_same_row_alone_and_in_any_batch(remote):
-    params = {"temperature": 0.9, "max_tokens": 24, "ignore_eos": True}
-    together, again = (
-        remote.generate(IDS, seed=list(range(8)), **params).token_ids for _ in range(2)
-    )
-    alone = remote.generate(as_ids(PROMPTS[3:4]), seed=[3], **params)
-    assert again == together and alone.token_ids == together[3:4]
-    samples = remote.generate(IDS[:1], n=4, **params)
-    assert len(set(map(tuple, samples.token_ids))) == 4
-
-
-@VLLM_ONLY
-def test_server_is_paused_and_goes_on(remote):
-    assert "pause" in remote.supports and not remote.paused
-    prompts, long = IDS[:2], {"temperature": 0, "max_tokens": 850, "ignore_eos": True}
-    expected = remote.generate(prompts, **long).token_ids
-    rows = running(remote, prompts, 3, **long)
-    remote.pause("keep")
-    assert remote.paused and stand_still(rows, 0.5)
-    remote.resume()
-    assert [row.end().token_ids for row in rows] == expected
-    rows = running(remote, prompts, 3, **long)
-    remote.pause("abort")
-    for row, ids in zip(rows, expected, strict=True):
-        assert row.end(20).finish_reason == "abort"
-        assert row.token_ids == ids[: len(row.token_ids)]
-    remote.reset_prefix_cache()
-    later = begun(lambda: remote.generate(prompts, **long).token_ids)
-    assert not later.done()
-    remote.resume()
-    assert later.result(60) == expected
-
-
-def test_model_that_transformers_here_does_not_know_is_exact_through_vllm(python, model, tmp_path):
-    folder, prompts = tmp_path / "newer", tmp_path / "prompts.json"
-    prompts.write_text(json.dumps(PROMPTS))
-    script = ROOT / "tests" / "vllm" / "newer_model.py"
-    folder.mkdir()
-    ran(python, script, model, folder, prompts, PYTHONPATH="")
-    with pytest.raises(ValueError, match="ministral3"):
-        AutoConfig.from_pretrained(folder)
-    reference = json.loads((folder / "reference.json").read_text())
-    with started(python, folder, tmp_path) as engine:
-        rows = engine.generate(IDS, temperature=0, max_tokens=24)
-        assert rows.token_ids == [row["token_ids"] for row in reference]
-        assert all(near(a, b["logprobs"]) for a, b in zip(rows.logprobs, reference, strict=True))
-        scores = engine.score(IDS, rows.token_ids)
-        assert all(score.is_greedy for score in scores)
-        chat = engine.generate([{"role": "user", "content": "Hi"}], temperature=0, max_tokens=8)
-        assert engine.tokenizer.decode(chat[0].prompt_token_ids).startswith("<|im_start|>user")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -14,15 +13,6 @@ from tests.support.pages import ROOT, blocks
 from tests.support.tool_calling import TOOL_MODEL
 
 pytestmark = pytest.mark.soak
-
-PROGRAM = ROOT / "examples" / "environment.py"
-
-
-def of_the_example() -> str:
-    """Its class alone: the program imports this library."""
-    program = PROGRAM.read_text()
-    [game] = [each for each in ast.parse(program).body if isinstance(each, ast.ClassDef)]
-    return f"from typing import Any\n\n\n{ast.get_source_segment(program, game)}\n"
 
 
 def asked(text: str) -> list[dict[str, str]]:
@@ -51,21 +41,18 @@ SHOWN = [
 TASKS = [{"prompt": asked("What is"), "task": task} for task in ("12 * 7", "3 + 4")]
 NAMES = ["Sums", "AwaitedSums"]
 CHOSEN = [{**row, "environment": name} for row, name in zip(SHOWN, NAMES, strict=True)]
-GAMES = [{"prompt": asked("Hello."), "number": number} for number in (1, 3)]
 
 
 @pytest.mark.parametrize(
     ("source", "names", "rows", "rewards"),
     [
         (PAGE, ["Homework"], TASKS, [1.0, 1.0]),
-        (of_the_example(), ["Guessing"], GAMES, [0.0, 0.0]),  # this model knows no such game
-        (SUPPORT, ["Sums"], SHOWN, [1.0, 2.0]),
         (SUPPORT, NAMES, CHOSEN, [1.0, 2.0]),
     ],
-    ids=["page", "example", "one", "several"],
+    ids=["page", "several"],
 )
 def test_trl_gives_the_same_calls_messages_and_rewards(
-    source, names, rows, rewards, caller, tmp_path, figures
+    source, names, rows, rewards, caller, tmp_path
 ):
     file, out = tmp_path / "kinds.py", tmp_path / "out.json"
     file.write_text(source)
@@ -104,4 +91,3 @@ def test_trl_gives_the_same_calls_messages_and_rewards(
         own = [reward for reward, row in pairs if row.get("environment", name) == name]
         means = [log[f"rewards/{name}/mean"] for log in theirs["logs"]]
         assert means == [sum(own) / len(own)] * 2
-    figures(f"rows of {', '.join(names)} equal to those here", len(first) * 2)

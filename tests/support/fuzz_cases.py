@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pydantic
 import torch
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from tests.support.keyword_sets import VALUES as VALUES_OF_PROMPTS
 from tests.support.tiny import END_OF_TEXT, IM_END, IM_START, VOCABULARY
 
 Cases = st.SearchStrategy[Any]
-
 
 HUGE = 10**5000  # more digits than Python prints, and no float
 ITSELF = []
@@ -82,59 +82,57 @@ def mapping(right: dict[str, Cases], /, **optional: Cases) -> Cases:
     return st.fixed_dictionaries(right, optional={**optional, "x": ATOMS})
 
 
-# ─── Configs ───
+def some(of_names: dict[str, Cases]) -> Cases:
+    """Up to four of these keys."""
+    return st.lists(st.sampled_from([*of_names]), max_size=4, unique=True).flatmap(
+        lambda names: st.fixed_dictionaries({name: of_names[name] for name in names})
+    )
 
 
-def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Every key and its default, by dotted path."""
-    found = {}
-    for key, value in tree.items():
-        found[f"{path}{key}"] = value
-        if isinstance(value, dict):
-            found |= leaves(value, f"{path}{key}.")
-    return found
+def of_model(model: type[pydantic.BaseModel], wrong: Cases, **more: Cases) -> Cases:
+    """Some fields of a model: mostly of their types."""
+    fields = {}
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        is_model = isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+        right = of_model(kind, wrong) if is_model else st.from_type(kind)
+        fields[field.alias or name] = mostly(right | st.just(field.get_default()), wrong)
+    return some({**fields, **more})
 
 
-DEFAULTS = leaves(Config().to_dict())
-MISSPELT = "temprature rollout.temprature rollout.n.x Rollout rollout.multi_turn.enabled rollout."
-PATHS: Cases = mostly(sorted([*DEFAULTS, *FLAT]), st.sampled_from([*MISSPELT.split(), "a b"]))
+# ─── Configs and lines of files ───
 
-
-def default(path: str) -> Any:
-    return DEFAULTS.get(FLAT.get(path, path))
-
-
-KEYS: Cases = PATHS.flatmap(
-    lambda path: st.tuples(st.just(path), mostly([default(path), 1, 0.5, True, "auto"], ANYTHING))
-)
-CONFIGS: Cases = st.tuples(st.lists(KEYS, max_size=3), st.lists(KEYS, max_size=2))
+OTHER_KEYS = dict.fromkeys([*FLAT, "temprature", "rollout.n", "a b"], ATOMS)
+CONFIGS: Cases = st.tuples(*[of_model(Config, ANYTHING, **OTHER_KEYS)] * 2)
 SCALARS = [*WORDS, *"1 0.5 true .nan '1' *a *b @ 0o17".split(), "!!bool maybe", "!!timestamp x"]
 SCALARS += ["!!python/object:os.x {}", "&a 1", "{<<: *a}", "&b [*b]", "|\n  text", "? [a]", "- 1"]
-
-
-def yaml_line(path: str, scalar: str) -> str:
-    *above, last = path.split(".")
-    return f"{''.join(f'{key}: {{' for key in above)}{last}: {scalar}{'}' * len(above)}\n"
-
-
-YAMLS: Cases = st.lists(
-    st.builds(yaml_line, PATHS, st.sampled_from(SCALARS) | st.text(max_size=8)), max_size=4
-).map(lambda lines: "".join(lines).encode("utf-8", "replace"))
+YAML_LINES: Cases = st.builds(
+    "{}: {}\n".format,
+    st.sampled_from([*Config.model_fields, *FLAT, "rollout: {temperature"]),
+    st.sampled_from(SCALARS) | st.text(max_size=8),
+)
+YAMLS: Cases = st.lists(YAML_LINES, max_size=4).map(
+    lambda lines: "".join(lines).encode("utf-8", "replace")
+)
+TALK = [{"role": "user", "content": "hi"}]
+VALUE: Cases = one_of([1, True, "hi", None, TALK, {"type": "text"}, {}, 1e308, "POST"]) | JSON
+BODY: Cases = some(dict.fromkeys(["x", *ChatRequest.model_fields], VALUE))
+FORMS = [{"prompt": "hi"}, {"messages": TALK, "metadata": {"a": 1}}]
+FORMS.append({"custom_id": "a", "body": {"messages": TALK, "n": 1}})
+ROW_KEYS = "prompt messages body custom_id url metadata id completion".split()
+WRITTEN: Cases = mostly(FORMS, some(dict.fromkeys(ROW_KEYS, VALUE | BODY))).map(
+    lambda row: json.dumps(row).replace("1e+308", "1e400").encode()
+)
+FILE_LINES: Cases = WRITTEN | damaged(WRITTEN) | st.binary(max_size=30)
 
 # ─── Calls ───
 
-
-KWARGS: Cases = st.dictionaries(
-    st.sampled_from(["self", "messages", "chat_template", "documents", "x"]), ANYTHING, max_size=2
-)
-WRONG = KWARGS | st.lists(ATOMS) | ANYTHING
 RIGHT = {**VALUES_OF_PROMPTS, **OF_CALLS, "json_schema": [{"enum": ["a", 1]}]}
-KEYWORDS: Cases = st.lists(
-    st.sampled_from([*ROWS, "temprature", "max_new_tokens", "", "self_"]), max_size=4, unique=True
-).flatmap(
-    lambda names: st.fixed_dictionaries(
-        {name: mostly(RIGHT.get(name, [{}, False, 1]), WRONG) for name in names}
-    )
+KEYWORDS: Cases = some(
+    {
+        name: mostly(RIGHT.get(name, [{}, False, 1]), ANYTHING)
+        for name in [*ROWS, "temprature", "max_new_tokens", "", "self_"]
+    }
 )
 TEXTS: Cases = (
     st.text(min_size=1, max_size=40)
@@ -164,33 +162,18 @@ PROMPTS: Cases = st.one_of(
     mapping({"text": mostly(TEXTS, ANYTHING)}),
     ANYTHING,
 )
-
-# ─── Lines of a batch, tools, templates ───
-
-TALK = [{"role": "user", "content": "hi"}]
-VALUE: Cases = one_of([1, True, "hi", None, TALK, {"type": "text"}, {}, 1e308, "POST"]) | JSON
-BODIES: Cases = st.dictionaries(
-    st.sampled_from(["x", *ChatRequest.model_fields]), VALUE, max_size=4
-)
-ROW_KEYS = st.sampled_from("prompt messages body custom_id url metadata id completion".split())
-ROWS_OF_FILES: Cases = st.dictionaries(ROW_KEYS, VALUE | BODIES, max_size=4)
-FORMS = [{"prompt": "hi"}, {"messages": TALK, "metadata": {"a": 1}}]
-FORMS.append({"custom_id": "a", "body": {"messages": TALK, "n": 1}})
-WRITTEN: Cases = mostly(FORMS, ROWS_OF_FILES).map(
-    lambda row: json.dumps(row).replace("1e+308", "1e400").encode()
-)
-FILE_LINES: Cases = WRITTEN | damaged(WRITTEN) | st.binary(max_size=30)
-PARAMETERS = mapping({"type": st.just("object")}, properties=ANYTHING)
 SCHEMAS: Cases = mapping(
     {"name": mostly(["f", "g", "a.b"], ANYTHING)},
     description=mostly(["Does."], ANYTHING),
-    parameters=mostly([{"type": "object"}], PARAMETERS),
+    parameters=mostly(
+        [{"type": "object"}], mapping({"type": st.just("object")}, properties=ANYTHING)
+    ),
     strict=ATOMS,
 )
 WRAPPED: Cases = mapping({"function": mostly(SCHEMAS, ANYTHING)}, type=mostly(["function"], ATOMS))
 TOOL_LISTS: Cases = mostly(st.lists(SCHEMAS | WRAPPED | ANYTHING, max_size=3), ANYTHING)
 
-# ─── Grammars, and what a model says ───
+# ─── Grammars ───
 
 BY_WORD = {
     "type": ["object", "array", "string", "integer", "number", "null", "boolean"],
@@ -200,9 +183,7 @@ BY_WORD = {
 }
 BOUNDS = [0, -5, 1, 3, 0.5, 12, 400, 97, 9973, 1e-9, 20_000, 1e308, 2**62, 2**63, 10**30]
 NODES: Cases = st.deferred(
-    lambda: st.lists(st.sampled_from(["type", *SCHEMA_KEYWORDS, "x"]), max_size=4).flatmap(
-        lambda words: st.fixed_dictionaries({word: value_of(word) for word in words})
-    )
+    lambda: some({word: value_of(word) for word in ["type", *SCHEMA_KEYWORDS, "x"]})
 )
 
 
@@ -214,7 +195,7 @@ def value_of(word: str) -> Cases:
         return NODES | st.booleans()
     if word in ("anyOf", "oneOf", "allOf", "prefixItems"):
         return st.lists(NODES, max_size=2)
-    return mostly(BY_WORD.get(word, BOUNDS), st.lists(JSON, max_size=3) | JSON)
+    return mostly(BY_WORD.get(word, BOUNDS), JSON)
 
 
 def nested(opening: str, middle: str, closing: str) -> list[str]:
