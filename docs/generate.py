@@ -2,7 +2,8 @@
 
 In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced by the part
 of that name: `config keys`, `config defaults`, `features of the backends`, `what needs verl`,
-`keywords of requests` (or `vllm`, `sglang`: their `sampling_params`),
+`keywords of requests` (or `vllm`, `sglang`: their `sampling_params`), `other keywords` (without an
+example in the page),
 `formats of families`, `templates table` (or `causes`, `example`), or `api NAME`, the signature and
 the docstring of a name and of its own public members, with the keywords after `generate`.
 """
@@ -62,6 +63,8 @@ def generated(page: str) -> str:
                 text = table_of_verl()
             case ["keywords", "of", form]:
                 text = keywords_of(form)
+            case ["other", "keywords"]:
+                text = other_keywords(page)
             case ["formats", *_]:
                 from tests.support.tool_call_forms import family_table
 
@@ -266,6 +269,17 @@ def keywords_of(form: str) -> str:
     in_requests = [name for name, row in KEYWORDS.items() if row.kind and row.in_body]
     names = {"requests": in_requests, "vllm": VLLM, "sglang": SGLANG}[form]
     return textwrap.fill(", ".join(f"`{name}`" for name in names) + ".", 120)
+
+
+def other_keywords(page: str) -> str:
+    """A table of the keywords of which the page has no example."""
+    shown = {*re.findall(r"^\| `(\w+)=", page, re.MULTILINE)}
+    rows = [
+        f"| `{name}` | {row.first_sentence} |"
+        for name, row in KEYWORDS.items()
+        if name not in shown
+    ]
+    return "\n".join(["| keyword | |", "|---|---|", *rows]) if rows else ""
 
 
 def table_of_verl() -> str:

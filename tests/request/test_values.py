@@ -33,8 +33,12 @@ SIZES = {"max_pattern_size": 2, "min_count": 2}
 PENALTIES = ([-2, 0, 2], [-2.0000001, 2.0000001])
 IDS = [[VOCABULARY], [-1], [2**63], [HUGE], [True], [5.0], ["5"], [np.bool_(True)], 5, "5", {5}]
 LOOPS = [5, {"_target": "a"}, b"a"]
-# Of each keyword: values that it takes up to its limits, and values that it refuses.
-LIMITS = {
+# Of each keyword: values that it takes up to its limits, and values that it refuses; of a keyword
+# without a row here, a value of its type.
+TAKEN = {"bool": [True, False], "float": [0.5], "int": [1], "str": ["a"]}
+TYPES = {name: row.typed or getattr(row.kind, "__name__", "") for name, row in KEYWORDS.items()}
+LIMITS = {name: (TAKEN.get(kind, []), []) for name, kind in TYPES.items()}
+LIMITS |= {
     "temperature": ([0, 1e-6, 100.0], [-1e-9, math.inf]),
     "top_p": ([1e-9, 1], [0, -0.0, 1.0000001]),
     "top_k": ([-1, 1, 2**31 - 1], [0, -2, 2**31]),  # SGLang dies of one beyond int32
@@ -85,19 +89,13 @@ LIMITS = {
     "on_error": (["raise", "row"], ["rows", ""]),
     "timeout": ([1e-9, threading.TIMEOUT_MAX], [0, 2 * threading.TIMEOUT_MAX]),
 }
-FLAGS = [*"do_sample ignore_eos continue_final_message skip_special_tokens progress".split()]
-FLAGS += [*"include_stop_str_in_output return_routed_experts".split()]
-LIMITS |= dict.fromkeys(FLAGS, ([True, False], []))
-NUMBERS = [*"temperature top_p min_p presence_penalty frequency_penalty timeout".split()]
-NUMBERS += ["repetition_penalty"]
-COUNTS = [*"top_k max_tokens min_tokens seed n num_beams logprobs thinking_token_budget".split()]
-COUNTS += ["max_tokens_per_turn"]
+NUMBERS = [name for name, kind in TYPES.items() if kind == "float"]
+COUNTS = [name for name, kind in TYPES.items() if kind == "int"]
 NOT_FLAGS = [0, "true", [[True]], np.array([True, False])]
 NOT_NUMBERS = [True, np.bool_(True), "0.5", [[1]], 1j, Decimal(1), math.nan, np.float32("nan")]
 NOT_NUMBERS += [np.array(1), torch.ones(2), object()]
 NOT_COUNTS = [*NOT_NUMBERS, 1.0, np.float64(3), Fraction(3)]
-WRONG = {**dict.fromkeys(NUMBERS, NOT_NUMBERS), **dict.fromkeys(COUNTS, NOT_COUNTS)}
-WRONG |= dict.fromkeys([*FLAGS, "sampling_mask"], NOT_FLAGS)
+WRONG = {"float": NOT_NUMBERS, "int": NOT_COUNTS, "bool": NOT_FLAGS}
 
 
 @pytest.mark.parametrize("name", sorted(KEYWORDS.keys() - {"tools"}))  # test_tools.py has these
@@ -106,7 +104,7 @@ def test_keyword_takes_values_up_to_its_limits_and_refuses_all_others_by_name(na
     for value in taken:
         sampled(**{name: value})
     huge = [-HUGE, 10**400, Fraction(10**400)]
-    for value in [*refused, *huge, *WRONG.get(name, [object(), iter([5]), b"5", math.nan])]:
+    for value in [*refused, *huge, *WRONG.get(TYPES[name], [object(), iter([5]), b"5", math.nan])]:
         key = str(fault(**{name: value}).key)
         assert re.split(r"[.\[]", key)[0] == name, value
     for value in ([1], [0.5, 0.5], (True, True)) if name in PER_CALL else ():
@@ -137,7 +135,7 @@ def test_value_of_any_kind_becomes_a_plain_one(names, values, type_):
             assert sent(name, value) == value and type(sent(name, value)) is type_, name
 
 
-@pytest.mark.parametrize("name", PER_PROMPT)
+@pytest.mark.parametrize("name", [name for name in PER_PROMPT if LIMITS[name][0]])
 def test_list_gives_each_prompt_its_value_and_none_the_configs(name):
     taken, refused = LIMITS[name]
     if PER_PROMPT[name].is_list:
