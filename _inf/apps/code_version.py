@@ -37,11 +37,10 @@ from _inf.errors import strip_punctuation
 from _inf.runtime.extras import installed
 
 DIGITS = 12
-UNSURE = "?"  # after the digest of a function whose values are not all known
-OURS = ("inf", "_inf")
 OUR_FOLDER = Path(_inf.__file__).resolve().parent
 INSTALLED = ("site-packages", "dist-packages")  # names of their folders, in any environment
 STANDARD = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+NOT_OWN = (*STANDARD, OUR_FOLDER, OUR_FOLDER.parent / "inf.py")
 CODE = (
     *("co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_cellvars"),
     *("co_flags", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
@@ -51,9 +50,9 @@ NOT_BEHAVIOUR = ("__dict__", "__weakref__", "__dataclass_fields__", "_abc_impl")
 
 @dataclasses.dataclass(frozen=True)
 class CodeVersion:
-    """name: how reports name the code. digest: of all that could be read. unknown: why some values
-    could not, so that equal digests do not say that the code is the same. files: of the user's own
-    that were read for it."""
+    """name: how reports name the code. digest: of all that it uses. unknown: why some values could
+    not be read; the digest is then another one each time. files: of the user's own that were read
+    for it."""
 
     name: str
     digest: str
@@ -62,11 +61,11 @@ class CodeVersion:
 
     def __str__(self) -> str:
         """How a row names what scored it."""
-        return f"{self.name} {self.digest}{UNSURE if self.unknown else ''}"
+        return f"{self.name} {self.digest}"
 
     def scored(self, scored_by: str | None) -> bool:
         """Whether a row was scored by this very function, so that its reward can stay."""
-        return not self.unknown and digest_of(scored_by) == self.digest
+        return digest_of(scored_by) == self.digest
 
     def with_files(self, digests: Iterable[str]) -> CodeVersion:
         """The version of the code and of files that only its process knew, by their digests."""
@@ -102,7 +101,7 @@ def version_of(
     for module in imports:
         modules.add(module)
     for script in scripts:
-        modules.add_script(script.resolve(), script.name)
+        modules.add_script(script.resolve())
     name, described, unknown = str(code), code, tuple[str, ...]()
     if code is None:
         name = "verl.utils.reward_score.default_compute_score"
@@ -110,24 +109,22 @@ def version_of(
     elif isinstance(code, str):
         file, _, described = code.rpartition(":")
         if file:
-            modules.add_script(Path(file).resolve(), "__main__")
+            modules.add_script(Path(file).resolve())
     else:
         name = getattr(code, "__qualname__", type(code).__qualname__)
     try:
         values = _digest(described, modules)
     except Exception as failure:  # of any class: objects pickle themselves
-        values, unknown = "", (strip_punctuation(failure),)
-    whole = hashlib.sha256(f"{values} {sorted(modules.digests.items())}".encode())
-    return CodeVersion(name, whole.hexdigest()[:DIGITS], unknown, frozenset(modules.files))
+        values, unknown = secrets.token_hex(), (strip_punctuation(failure),)
+    whole = hashlib.sha256(f"{values} {sorted(modules.digests.values())}".encode())
+    return CodeVersion(name, whole.hexdigest()[:DIGITS], unknown, frozenset(modules.digests))
 
 
 def depends_on(versions: Iterable[CodeVersion]) -> dict[str, str]:
-    """The versions as entries of what a run's answers depend on. One that could not be read whole
-    holds for this run alone."""
+    """The versions as entries of what a run's answers depend on."""
     entries = {}
     for version in versions:
-        alone = f"; of this run alone: {secrets.token_hex(4)}"
-        unknown = f" ({', '.join(version.unknown)}{alone})" if version.unknown else ""
+        unknown = f" of this run alone ({', '.join(version.unknown)})" if version.unknown else ""
         entries[version.name] = f"version {version.digest}{unknown}"
     return entries
 
@@ -139,12 +136,11 @@ class _OwnModules:
     def __init__(self, folder: Path | None = None) -> None:
         found = [*sys.path, *([str(folder)] if folder else [])]
         self._path = [path for path in found if _is_own_path(path)]
-        self.digests: dict[str, str] = {}
-        self.files: set[str] = set()
+        self.digests: dict[str, str] = {}  # by the files' whole paths
 
-    def add_script(self, file: Path, name: str) -> None:
+    def add_script(self, file: Path) -> None:
         self._path.append(str(file.parent))
-        self._add_file(file, name, "")
+        self._add_file(file, "")
 
     def add(self, name: str) -> None:
         """Add a module, or the module of what a dotted name names, if it is the user's own."""
@@ -155,13 +151,13 @@ class _OwnModules:
             if spec is None and not package:  # found by a hook, or loaded by its path
                 with contextlib.suppress(ValueError):  # of a name that no module has
                     spec = importlib.util.find_spec(module)
-            if module in ("__main__", *OURS) or spec is None:
+            if module == "__main__" or spec is None:
                 return
             path = list(spec.submodule_search_locations or ())
-            if spec.has_location and spec.origin and module not in self.digests:
+            if spec.has_location and spec.origin:
                 if not _is_own_path(spec.origin):
                     return
-                self._add_file(Path(spec.origin), module, module if path else package)
+                self._add_file(Path(spec.origin), module if path else package)
 
     def add_imports(self, code: types.CodeType, package: str = "") -> None:
         """Add what the code imports, and the functions inside of it."""
@@ -176,9 +172,10 @@ class _OwnModules:
             if isinstance(inner, types.CodeType):
                 self.add_imports(inner, package)
 
-    def _add_file(self, file: Path, name: str, package: str) -> None:
-        self.digests[name] = file_digest(file)
-        self.files.add(str(file.resolve()))
+    def _add_file(self, file: Path, package: str) -> None:
+        if (whole := str(file.resolve())) in self.digests:
+            return
+        self.digests[whole] = file_digest(file)
         # Its import says what is wrong.
         with contextlib.suppress(OSError, SyntaxError, ValueError):
             self.add_imports(compile(file.read_bytes(), str(file), "exec"), package)
@@ -197,15 +194,13 @@ def file_digest(file: Path) -> str:
 
 def is_own_file(path: str) -> bool:
     """Whether a file is the user's own: not a part of Python, of an installed package or of inf."""
-    whole = Path(path).resolve()
-    ours = whole.is_relative_to(OUR_FOLDER) or whole == OUR_FOLDER.parent / "inf.py"
-    return not ours and whole.is_file() and _is_own_path(path)
+    return Path(path).is_file() and _is_own_path(path)
 
 
 def _is_own_path(path: str) -> bool:
     whole = Path(path).resolve()
     installed = any(part in INSTALLED for part in whole.parts)
-    return not installed and not any(map(whole.is_relative_to, STANDARD))
+    return not installed and not any(map(whole.is_relative_to, NOT_OWN))
 
 
 def _digest(value: object, modules: _OwnModules) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any
 
 from _inf.errors import ConfigError
+from _inf.types import JSON
 
 
 def json_lines(path: str | os.PathLike[str], *, cut: bool = False) -> list[tuple[int, Any]]:
@@ -24,7 +26,15 @@ def json_lines(path: str | os.PathLike[str], *, cut: bool = False) -> list[tuple
         texts.pop()
     if not texts:
         raise ConfigError(f"{path}: it has no rows.")
-    return [(number, _value(text, f"{path}, line {number}")) for number, text in texts]
+    return [(number, json_line(text, f"{path}, line {number}")) for number, text in texts]
+
+
+def first_row(path: str | os.PathLike[str]) -> JSON:
+    """Return the object of the first line; an empty one if there is none."""
+    with contextlib.suppress(OSError, RecursionError, ValueError), open(path, "rb") as file:
+        row = json.loads(next(filter(bytes.strip, file), b""))
+        return row if isinstance(row, dict) else {}
+    return {}
 
 
 def json_text(value: Any, **how: Any) -> str:
@@ -36,10 +46,11 @@ def json_text(value: Any, **how: Any) -> str:
         return json.dumps(finite, **how)
 
 
-def _value(text: bytes, where: str) -> Any:
+def json_line(text: bytes, where: str) -> Any:
+    """Return a line's value. Raises `ConfigError` if it is not JSON."""
     try:
         return json.loads(text)
-    except ValueError as failure:  # also bytes that are not UTF-8
+    except (RecursionError, ValueError) as failure:  # also bytes that are not UTF-8
         cut = "" if text.endswith(b"\n") else " (the file ends inside it)"
         raise ConfigError(
             f"{where}: it is not JSON{cut}: {failure}; if a run was stopped while it wrote the "

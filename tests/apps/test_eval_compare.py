@@ -113,7 +113,6 @@ def test_runs_scored_by_different_rewards_are_compared_with_that_said():
         (["a.py:f 12"], ["/moved/a.py:f 12"], ""),
         (["a.py:f 12"], ["a.py:f 34"], "Not scored by the same reward function"),
         (["agent loop game 1", "f 12"], ["agent loop game 2", "f 12"], "Not scored by the same"),
-        (["judge 12?"], ["judge 12?"], "Maybe not scored by"),  # it uses what is not compared
     ):
         found = compared(by(*first), by(*second))
         assert said in found.table() and ("scored by" in found.table()) is bool(said)

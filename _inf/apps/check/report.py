@@ -40,6 +40,15 @@ def two_columns(title: str, rows: Mapping[str, str]) -> Table:
     return table
 
 
+def shown_metrics(metrics: Mapping[str, float], allowed: Mapping[str, float]) -> dict[str, str]:
+    """Return the numbers as text, with their bounds."""
+    shown = {}
+    for name, value in metrics.items():
+        most = allowed.get(name.rpartition("/")[2])
+        shown[name] = f"{value:.3g}" if most is None else f"{value:.3g} (allowed: {most:g})"
+    return shown
+
+
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
     """The result of a check. passed: whether there are no findings.
@@ -80,7 +89,7 @@ class CheckReport:
         for number, finding in enumerate(self.findings, 1):
             past = f"({finding.metric} is {finding.value:.3g}, allowed: {finding.allowed:g})"
             rows[f"finding {number}"] = f"{finding.meaning} {past}"
-        rows |= {name: self._shown(name, value) for name, value in self.metrics.items()}
+        rows |= shown_metrics(self.metrics, self.allowed)
         rows |= {
             "largest difference": f"row {worst.row}, token {worst.position} of the sequence, "
             f"{worst.token!r}: rollout {worst.rollout:.4g}, reference {worst.reference:.4g}",
@@ -91,10 +100,6 @@ class CheckReport:
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
         }
         return two_columns("Rollout compared with its reference", rows)
-
-    def _shown(self, name: str, value: float) -> str:
-        most = self.allowed.get(name.rpartition("/")[2])
-        return f"{value:.3g}" if most is None else f"{value:.3g} (allowed: {most:g})"
 
     def plot(self) -> Figure:
         """Draw both probabilities of each token, and the differences by position and by size."""

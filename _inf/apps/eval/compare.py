@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from _inf.apps.code_version import UNSURE, digest_of
+from _inf.apps.code_version import digest_of
 from _inf.apps.configured_code import LOOP
 from _inf.apps.eval.compared_rows import Answers, Steps, read_steps
 from _inf.apps.eval.dataset import UNKNOWN_SOURCE
@@ -103,8 +103,7 @@ class Comparison:
         scored all answers of both."""
         a, b = ({digest_of(name) for name in names} for names in self.scored_by)
         functions = {digest_of(name) for name in self.scored_by[0] if not name.startswith(LOOP)}
-        sure = not any(digest.endswith(UNSURE) for digest in a)
-        return a == b and len(functions) <= 1 and sure
+        return a == b and len(functions) <= 1
 
     def json(self) -> str:
         return json_text(dataclasses.asdict(self), indent=1)
@@ -133,9 +132,8 @@ class Comparison:
         if self.same_reward:
             return []
         a, b = map(", ".join, self.scored_by)
-        sure = "Maybe not" if a == b else "Not"
         return [
-            f"{sure} scored by the same reward function, so B - A may come from that:",
+            "Not scored by the same reward function, so B - A may come from that:",
             f"  A was scored by {a}",
             f"  B was scored by {b}",
             "  To score both again, repeat each run's command with the same --reward.",

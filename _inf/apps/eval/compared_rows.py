@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import TypeAlias
 
 from _inf.apps.eval.metrics import AnswerRow
-from _inf.apps.json_lines import json_lines
+from _inf.apps.json_lines import first_row, json_lines
 from _inf.apps.runs.run import load_run
 from _inf.errors import ConfigError, shown
 
@@ -53,13 +52,7 @@ def read_steps(
 
 def _is_of_eval(path: Path) -> bool:
     """Whether the file's first row has the number of a row of the data."""
-    with path.open("rb") as file:
-        first = next((line for line in file if line.strip()), b"")
-    try:
-        row = json.loads(first)
-    except ValueError:
-        return False
-    return isinstance(row, dict) and "number" in row
+    return "number" in first_row(path)
 
 
 def _of_eval(path: Path) -> Answers:

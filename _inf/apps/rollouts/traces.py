@@ -6,10 +6,8 @@ none: a trace's first line is the whole trace, and each later one its id and wha
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import json
 import math
 import mmap
 import os
@@ -19,7 +17,7 @@ from typing import Any
 
 import pydantic
 
-from _inf.apps.json_lines import json_lines, json_text
+from _inf.apps.json_lines import first_row, json_lines, json_text
 from _inf.apps.rollouts.rollout import Rollout, first_fault, rollouts_to_data_proto
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.response.decode import decoded_text
@@ -140,10 +138,7 @@ def check_trace_file(path: str | os.PathLike[str]) -> None:
 
 def is_trace_file(path: str | os.PathLike[str]) -> bool:
     """Whether the first line of a file of JSON lines is a trace."""
-    with contextlib.suppress(OSError, RecursionError, ValueError), open(path, "rb") as file:
-        row = json.loads(file.readline())
-        return isinstance(row, dict) and {"id", "prompt_token_ids", "token_ids"} <= row.keys()
-    return False
+    return {"id", "prompt_token_ids", "token_ids"} <= first_row(path).keys()
 
 
 @functools.cache

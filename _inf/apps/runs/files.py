@@ -56,13 +56,9 @@ def _files(path: Path, notes: list[str]) -> list[Path]:
 def _nothing(path: Path) -> str:
     if packed := [*path.glob("*.jsonl.gz")]:
         return f"{path}: {packed[0].name} is not read as it is; unpack it first, with gunzip."
-    below = sorted(
-        str(each.parent) for kind in ("jsonl", "parquet", "pt") for each in path.glob(f"*/*.{kind}")
-    )
-    instead = f"; did you mean {below[0]}?" if below else "."
     return (
         f"{path}: it has no files of samples (.jsonl, .parquet, .pt), nor folders with them as "
-        f"trainers make them (docs/your_run.md){instead}"
+        "trainers make them (docs/your_run.md)."
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from _inf.apps.json_lines import json_line
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.apps.rollouts.row_files import check_name, rollouts_of_line, whole_file, with_reward
 from _inf.apps.rollouts.sources import with_texts
@@ -172,10 +173,7 @@ class _Scores:
 
 def parsed(line: bytes, where: str) -> Mapping[str, object]:
     """Return a line's object."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as failure:
-        raise ConfigError(f"{where}: it is not JSON: {failure}; remove the line.") from None
+    row = json_line(line, where)
     if not isinstance(row, dict):
         raise ConfigError(f"{where}: a row is a JSON object, not {line[:40]!r}.")
     return row

@@ -20,7 +20,6 @@ from _inf.errors import ConfigError
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-WHOLE = "sequence_log_ratio_quantile_"
 QUANTILES, OF_SEQUENCES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99), (0.05, 0.5, 0.95)
 # A drift: the last quarter of the steps has so many times the difference of the first, and it is
 # at least so large (nats).

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from _inf.apps.check.findings import Finding
 from _inf.apps.check.records.sides import Side
-from _inf.apps.check.report import two_columns
+from _inf.apps.check.report import shown_metrics, two_columns
 from _inf.apps.json_lines import json_text
 
 if TYPE_CHECKING:
@@ -53,23 +53,13 @@ class RecordsReport:
             rows[f"{name}: {side.name}"] = _said(side)
         for name, text in self.by_model.items():
             rows[f"{name}, by the model"] = text
-        rows |= self._figures()
+        rows |= shown_metrics(self.metrics, self.allowed)
         rows |= {
             "compared": f"{self.tokens} sampled tokens of {self.rows} records of {self.path}",
             "notes": "; ".join(self.notes) or "none",
         }
         table = two_columns("Log probs of two sides", rows)
         return Group(table, *([self._steps()] if self.by_step else []))
-
-    def _figures(self) -> dict[str, str]:
-        """The metrics and their bounds, with all quantiles of one name in one line."""
-        shown: dict[str, str] = {}
-        for name, value in self.metrics.items():
-            group, quantile, share = name.partition("_quantile_")
-            text = f"{float(share):.0%}: {value:.4g}" if quantile else f"{value:.4g}"
-            text += f" (at most {self.allowed[name]:g})" if name in self.allowed else ""
-            shown[group] = f"{shown[group]}, {text}" if group in shown and quantile else text
-        return shown
 
     def _steps(self) -> Table:
         from rich.table import Table
