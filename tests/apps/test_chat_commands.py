@@ -75,29 +75,23 @@ def chat(monkeypatch, command):
     return run
 
 
-@pytest.mark.parametrize("model", ["null", "another"])
-def test_chat_has_room_for_a_conversation_with_any_model_in_a_file_or_an_option(
-    model, chat, monkeypatch, tmp_path
-):
-    monkeypatch.chdir(tmp_path)
-    Path("file.yaml").write_text(f"model_path: {model}\n")
-    Path("long.yaml").write_text(f"model_path: {model}\nrollout: {{prompt_length: 9}}\n")
+def test_chat_has_room_for_a_conversation_unless_its_config_says_how_much(chat, monkeypatch):
+    """What else sets the lengths of a command: `tests/config/test_config.py`."""
+    Path("long.yaml").write_text("rollout: {prompt_length: 9}\n")
     started = []
 
     def start(config: Any) -> Any:
-        started.append(config)
+        started.append(config.rollout)
         return contextlib.nullcontext(Stub())
 
     monkeypatch.setattr(inf, "InferenceEngine", start)
-    option = ["--set", "model_path=null"] if model == "null" else ["-m", model]
-    for arguments in (option, ["-c", "file.yaml"]):
-        assert chat("a\n", *arguments)[0] == 0
-    assert chat("a\n", *option, "--set", "rollout.max_model_len=3000")[0] == 0
-    assert chat("a\n", "-c", "long.yaml")[0] == 0
-    lengths = [(one.rollout.prompt_length, one.rollout.response_length) for one in started]
-    usual = (2048 if model == "null" else 512, 512)
-    assert lengths == [(3072, 1024), (3072, 1024), usual, (9, 1024)]
-    assert "prompt_length" not in started[0].rollout.model_fields_set  # it fits a short model
+    for option in ("-m", "-c"):
+        assert chat("a\n", option, "long.yaml")[0] == 0
+    assert [(one.prompt_length, one.response_length) for one in started] == [
+        (3072, 1024),
+        (9, 1024),
+    ]
+    assert "prompt_length" not in started[0].model_fields_set  # it fits a short model
 
 
 def test_pipe_gives_the_answers_with_the_turns_before_in_mind(chat, asked):

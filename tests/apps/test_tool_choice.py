@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from _inf.apps.openai_requests import NamedTool
 from _inf.apps.tool_choice import call_schema
 from _inf.errors import ConfigError
 from _inf.parts.grammars.schemas import json_schema_text
@@ -85,5 +86,9 @@ def test_forced_call_replaces_the_format_of_an_answer_without_one():
     given = {"json_schema": {"type": "object"}}
     plain = call_schema("required", tools, {}, several=False)
     assert call_schema("required", tools, given, several=False) == plain
+    both = shown_tools([{"name": "g"}, {"name": "f", "parameters": OTHER}])
+    named = NamedTool.model_validate({"type": "function", "function": {"name": "f"}})
+    two = {tool.name: tool for tool in both}
+    assert call_schema(named, two, {}, several=False) == plain
     with pytest.raises(ConfigError, match="tool_choice: .* one grammar only; remove regex"):
         call_schema("required", tools, {"regex": "a"}, several=False)

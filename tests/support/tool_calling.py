@@ -10,7 +10,6 @@
     + ALOUD                        text before the call
     + RETRY                        after an error it calls once more, rightly
     + ENDLESS                      calls again after whatever the tool said
-    grade("84")                    calls calc_gsm8k_reward(answer="84"), then GRADED
     GUESS                          "#### 5", no call; at the next user message "#### 7"
     any other first message        GREETED, no call
     any other later message        its last answer once more
@@ -45,7 +44,6 @@ DOUBT = "Are you sure?"
 THINKING = "Let me see."
 FAILED = "The tool failed."
 NO_NUMBER = "That is no number."
-GRADED = "It is graded."
 CANNOT_SAY = "I cannot say."
 
 
@@ -67,7 +65,6 @@ def schema(name: str, *parameters: str) -> dict[str, Any]:
 
 
 CALCULATOR = schema("calculator", "expression")
-GRADER = schema("calc_gsm8k_reward", "answer")
 
 
 def calculator(result: Any) -> Callable[..., Any]:
@@ -89,10 +86,6 @@ def calculator(result: Any) -> Callable[..., Any]:
 def question(*expressions: str) -> str:
     """Return a question with one or two expressions; only a single one may have a suffix."""
     return f"What is {' and '.join(expressions)}?"
-
-
-def grade(number: str) -> str:
-    return f"Grade {number}."
 
 
 def call(expression: str, fault: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -24,11 +25,11 @@ from _inf.apps.serve.server import InferenceServer, _listen
 from _inf.backends.openai.http import httpx
 from inf import EngineDeadError
 from tests.support.schedulers import in_flight
-from tests.support.scripts import INF, START_SECONDS, script, until
+from tests.support.scripts import START_SECONDS, until
 from tests.support.serve_clients import COMPLETION, Http
-from tests.support.tiny import tiny_model
 
-LONG = {"prompt": "Go on", "temperature": 0, "max_tokens": 120, "ignore_eos": True, "n": 4}
+GREEDY = {"temperature": 0, "max_tokens": 120, "ignore_eos": True}
+LONG = {"prompt": "Go on", "n": 4, **GREEDY}
 ABORT_SECONDS = 6.0  # a request that is left alone takes longer
 
 
@@ -132,42 +133,48 @@ def test_engine_with_updated_weights_or_shut_down_is_not_restarted():
 
 # ─── The end ───
 
-CONFIG = """
-model_path: {model}
-rollout: {{dtype: float32, prompt_length: 512, response_length: 128, max_model_len: 4096}}
-"""
 
+def test_sigterm_finishes_what_is_under_way_and_exits_0(mortal, command, monkeypatch):
+    """The command in this process, on an engine that runs."""
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(mortal))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url, asked = f"http://127.0.0.1:{port}", {**GREEDY, "max_tokens": 1500}
+    begun, streamed = threading.Barrier(4), {"prompt": "Go on", "stream": True, **asked}
 
-@pytest.mark.engine
-@pytest.mark.slow
-def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path):
-    (tmp_path / "config.yaml").write_text(CONFIG.format(model=tiny_model()))
-    arguments = ["serve", "--port", "0", "-c", str(tmp_path / "config.yaml")]
-    with script(INF, tmp_path, arguments=arguments) as run:
-        assert until(lambda: "is served at " in run.err, START_SECONDS)
-        url = run.err.rpartition("is served at ")[2].split()[0]
-        http = httpx.Client(base_url=url, timeout=60)
-        longer = {**LONG, "n": 1, "max_tokens": 1500}
-        expected = http.post("/completions", json=longer).json()["choices"][0]["text"]
+    def listens() -> bool:
+        with contextlib.suppress(httpx.ConnectError):
+            return bool(httpx.get(f"{url}/health").is_success)
+        return False
 
-        def read(begun: threading.Event) -> str:
-            text = ""
-            with http.stream("POST", "/completions", json={**longer, "stream": True}) as response:
-                for line in filter(None, response.iter_lines()):
-                    begun.set()
-                    if line != "data: [DONE]":
-                        text += json.loads(line.removeprefix("data: "))["choices"][0]["text"]
-            return text
+    def read() -> str:
+        with httpx.stream("POST", f"{url}{COMPLETION}", json=streamed) as answer:
+            lines = filter(None, answer.iter_lines())
+            parts = [next(lines)]
+            begun.wait(60)
+            parts += lines
+        choices = [json.loads(part.removeprefix("data: "))["choices"] for part in parts[:-1]]
+        return "".join(choice["text"] for [choice] in choices)
 
-        begun = [threading.Event() for _ in range(3)]
-        with ThreadPoolExecutor(3) as threads:
-            answers = [threads.submit(read, event) for event in begun]
-            assert all(event.wait(60) for event in begun)
-            assert not all(each.done() for each in answers)
-            run.send(signal.SIGTERM)
-            assert [each.result(60) for each in answers] == [expected] * 3
-        assert run.exit_code(60) == 0
-        assert "Traceback" not in run.err
+    def ask_and_end() -> list[str]:
+        try:
+            assert until(listens, 30)
+            answers = [threads.submit(read) for _ in range(3)]
+            begun.wait(60)
+            assert not any(each.done() for each in answers)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return [each.result(60) for each in answers]
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            asking = threads.submit(ask_and_end)
+            assert command("serve", "--port", port)[0] == 0
+            said = asking.result()
+        assert said == mortal.generate([{"text": "Go on"}] * 3, **asked).completions
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_requests_beyond_the_limit_are_aborted_at_the_end(mortal, monkeypatch):

@@ -12,7 +12,6 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tests.support.serve_clients import (
     CHAT,
     COMPLETION,
-    choices_of,
     joined_chat,
     user,
     whole_chat,
@@ -106,26 +105,6 @@ def test_stream_joins_to_the_whole_response(params, tiny_client, model):
     assert {chunk.usage for chunk in chunks} == {None} and last.choices == []
     counts = ("prompt_tokens", "completion_tokens", "total_tokens")
     assert [getattr(last.usage, c) for c in counts] == [getattr(answer.usage, c) for c in counts]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("choice", "names"),
-    [({"type": "function", "function": {"name": "g"}}, {"g"}), ("required", {"f", "g"})],
-)
-def test_tool_choice_makes_any_model_call(choice, names, stream, tiny_client, model):
-    asked = {"model": model, "messages": ASK, "temperature": 1.0, "seed": 5, "n": 8}
-    parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
-    functions = [{"name": name, "parameters": parameters} for name in "fg"]
-    asked["tools"] = [{"type": "function", "function": function} for function in functions]
-    asked |= {"tool_choice": choice, "max_tokens": 60}
-    asked["response_format"] = OF_COLOR  # of an answer without a call
-    choices = choices_of(tiny_client.chat.completions.create(**asked, stream=stream))
-    assert {name for each in choices for name, _ in each.calls} == names
-    for each in choices:
-        [(_, arguments)] = each.calls
-        assert json.loads(arguments)["x"] in (1, 2)
-        assert (each.text, each.finish_reason) == ("", "tool_calls")
 
 
 # ─── Completions ───

@@ -84,7 +84,7 @@ def test_streamed_text_is_that_of_the_whole_answer(format, marks):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_streamed_answer_without_a_call_is_whole(format):
-    for text in (*PLAIN, *(f"{before} {after}" for before in BEFORE for after in PLAIN)):
+    for text in (*PLAIN, *map(" ".join, zip(BEFORE, PLAIN, strict=True))):
         contents, choice = streamed(text, format, marks=True, pieces=1)
         assert "".join(contents) == choice.message["content"] == text
 

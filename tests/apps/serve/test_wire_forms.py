@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 from lm_eval.utils import RemoteTokenizer, check_remote_tokenizer_support
 
+from _inf.apps.serve.completion_bodies import CompletionBody
 from tests.support.serve_clients import CHAT, COMPLETION, Http, user
 
 ASK = [user("Write one line about a robot.")]
@@ -48,15 +48,6 @@ def test_log_probs_name_tokens_by_their_ids(http):
     assert said["tokens"] == names
     for name, own, top in zip(names, said["token_logprobs"], said["top_logprobs"], strict=True):
         assert top[name] == own and 2 <= len(top) <= 3
-
-
-def test_log_probs_of_named_ids_are_listed_in_their_place(http, tiny):
-    asked = {"return_tokens_as_token_ids": True, "logprob_token_ids": [9, 300], **SAMPLED}
-    [row] = tiny.generate([ASK], logprob_token_ids=[9, 300], max_tokens=8, **SAMPLED)
-    choice = chosen(http, CHAT, logprobs=True, top_logprobs=1, **asked)
-    for entry, top in zip(choice["logprobs"]["content"], row.top_logprobs or [], strict=True):
-        listed = {each["token_id"]: each["logprob"] for each in entry["top_logprobs"]}
-        assert listed == pytest.approx({token: top[token] for token in (9, 300)}, abs=1e-4)
 
 
 def test_prompts_likeliest_tokens_have_ranks(http, tiny):
@@ -208,17 +199,16 @@ def test_prompt_is_the_template_s_and_so_are_the_ids_of_tokenize(http, tiny):
         http.post(path, 400, **body)
 
 
-def test_structured_outputs_are_enforced(http):
-    for grammar, matches in (
-        ({"regex": "[ab]{3}c"}, r"[ab]{3}c"),
-        ({"choice": ["red (or) wine.", "a|b"]}, r"red \(or\) wine\.|a\|b"),
-        ({"json": {"enum": [1, 2]}}, "1|2"),
-        ({"json": '{"enum": [1, 2]}'}, "1|2"),
+def test_structured_outputs_are_keywords_of_grammars():
+    """That they are enforced: `test_token_routes.py`."""
+    for given, keywords in (
+        ({"regex": "[ab]{3}c"}, {"regex": "[ab]{3}c"}),
+        ({"choice": ["red (or) wine.", "a|b"]}, {"regex": r"red\ \(or\)\ wine\.|a\|b"}),
+        ({"json": {"enum": [1, 2]}}, {"json_schema": {"enum": [1, 2]}}),
+        ({"json": '{"enum": [1, 2]}'}, {"json_schema": '{"enum": [1, 2]}'}),
     ):
-        body = {"max_tokens": 40, "structured_outputs": grammar, **SAMPLED}
-        found = [choice["text"] for choice in post(http, COMPLETION, n=4, **body)["choices"]]
-        found.append(chosen(http, CHAT, **body)["message"]["content"])
-        assert all(re.fullmatch(matches, text) for text in found), found
+        body = CompletionBody(prompt="a", structured_outputs=given)
+        assert body.keywords() == keywords
 
 
 def test_reasoning_effort_reaches_a_template_that_reads_it(http, tiny, monkeypatch):

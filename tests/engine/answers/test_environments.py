@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from _inf.config import load_config
-from _inf.runtime.extras import has_verl
 from inf import (
     ConfigError,
     EngineDeadError,
@@ -33,13 +32,15 @@ PRODUCT, BOTH = question("12 * 7"), question("12 * 7", "3 + 4")
 
 
 def test_methods_are_the_tools_and_the_reward_is_the_environments(caller):
-    output = caller.generate([PRODUCT, BOTH, GREETING], environment_factory=kinds.Sums)
+    """As `docs/environments.md` shows, in a trainer's batch too (`commands/test_pages.py`)."""
+    columns = [{"shows": " 12 * 7?"}, {}, {}]
+    output = caller.generate(
+        ["What is", BOTH, GREETING], environment_factory=kinds.Sums, environment_kwargs=columns
+    )
     assert output.completions == [answer("84"), answer("84", "7"), GREETED]
     assert [row.metadata["reward_scores"]["environment"] for row in output] == [1.0, 2.0, 0.0]
     assert [row.metadata["tool_rewards"] for row in output] == [{}] * 3
-    [call] = output.metadata[0]["tool_calls"]
-    assert (call["name"], call["result"], call["error"]) == ("calculator", "84", None)
-    # The same ids as with the method alone.
+    # The same ids as with the method alone, and the whole question in the prompt.
     plain = caller.generate([PRODUCT], tools=[kinds.Sums().calculator])
     assert output[0].response[:2] == plain[0].response[:2]
     assert output[0].prompt_token_ids == plain[0].prompt_token_ids
@@ -155,22 +156,6 @@ def test_what_reset_returns_cannot_end_the_turn_that_it_is_put_into(caller, cont
         assert row.error is None and "hi" in caller.tokenizer.decode(ids)
 
 
-def test_what_reset_shows_ends_the_prompt(caller):
-    columns = [{"shows": " 12 * 7?"}, {"shows": " 12 + 7?", "index": 4}]
-    call = {"environment_factory": kinds.Sums, "environment_kwargs": columns}
-    output = caller.generate(["What is"] * 2, **call)
-    assert output.completions == [answer("84"), answer("19")]
-    same = caller.generate([PRODUCT], tools=[kinds.Sums().calculator])
-    assert output[0].prompt_token_ids == same[0].prompt_token_ids
-    if not has_verl():
-        return
-    batch = caller.rollout_batch(["What is"] * 2, **call)
-    for row, prompt in zip(output, batch.batch["prompts"], strict=True):
-        ids = row.prompt_token_ids
-        assert prompt[-len(ids) :].tolist() == ids
-    assert [each["environment"] for each in batch.non_tensor_batch["reward_scores"]] == [1.0, 1.0]
-
-
 def test_calls_of_a_turn_run_one_after_the_other(caller):
     [row] = caller.generate(BOTH, environment_factory=kinds.AsyncSums)
     assert len(row.metadata["tool_calls"]) == 2
@@ -238,7 +223,6 @@ def test_call_that_cannot_have_its_environment_is_refused(caller, monkeypatch):
     name, columns = "environment_factory", "environment_kwargs"
     routed = {name: {"sums": kinds.Sums}}
     for call, says, key in (
-        ({name: 3}, "cannot be called", name),
         ({name: {"a": 3}}, "cannot be called", f"{name}.a"),
         ({name: kinds.WithoutReset}, "WithoutReset has no method reset", name),
         ({name: kinds.CannotBeMade}, "cannot be made: OSError: no display", name),

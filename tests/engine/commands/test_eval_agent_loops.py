@@ -16,11 +16,10 @@ import pytest
 import yaml
 
 import inf
-from inf import ConfigError, InferenceEngine
+from inf import ConfigError
 from tests.support import agent_loops_for_eval as loops
+from tests.support.engines import started
 from tests.support.json_lines import read, write
-from tests.support.scripts import TINY
-from tests.support.tiny import tiny_model
 from tests.support.verl_rows import verl_rows
 
 pytestmark = pytest.mark.verl
@@ -163,56 +162,51 @@ def files(tmp_path_factory):
         {"name": "renders", "_target_": "loops_of_a_file.RendersAgain"},
     ]
     (folder / "loops.yaml").write_text(yaml.safe_dump(entries))
-    config = {
-        "model_path": str(tiny_model()),
-        "rollout": {**TINY, "agent": {"agent_loop_config_path": str(folder / "loops.yaml")}},
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    config["rollout"]["agent"]["default_agent_loop"] = "renders"  # type: ignore[index]
-    (folder / "default.yaml").write_text(yaml.safe_dump(config))
     return folder
 
 
 @pytest.fixture(scope="module")
-def listing(files):
-    with InferenceEngine(files / "config.yaml") as engine:
+def agent(files):
+    return {"agent_loop_config_path": str(files / "loops.yaml"), "default_agent_loop": "renders"}
+
+
+@pytest.fixture(scope="module")
+def listing(agent):
+    """An engine with these loops, one of them by default."""
+    with started(name="hf", agent=agent) as engine:
         yield engine
 
 
 @pytest.fixture
-def evaluated(listing, files, command, folder, monkeypatch):
-    """`inf eval rows.jsonl` with the listed loop, and what is given."""
-
+def on_listing(listing, agent, command, folder, monkeypatch):
+    """The command on this engine, with its keys of loops."""
     monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(listing))
-    config = ["-c", files / "config.yaml", "--reward", "reward.py", *OPTIONS]
-    return lambda *more: command("eval", "rows.jsonl", *config, *more)
+    keys = [("--set", f"rollout.agent.{name}={value}") for name, value in agent.items()]
+    return lambda *words: command(*words, *OPTIONS, *sum(keys, ()))
 
 
-def test_file_of_another_version_of_its_loop_is_refused_by_name(evaluated, listing, files):
-    chosen = ("--agent-loop", "listed")
-    assert evaluated(*chosen, "--limit", 1)[0] == 0
+def test_file_of_another_version_of_its_loop_is_refused_by_name(on_listing, listing, files):
+    chosen = ("eval", "rows.jsonl", "--reward", "reward.py", "--agent-loop", "listed")
+    assert on_listing(*chosen, "--limit", 1)[0] == 0
     asked = listing.stats()["requests"]
-    code, _, err = evaluated(*chosen)
+    code, _, err = on_listing(*chosen)
     assert code == 0 and "resumed 1 of 3 answers" in err
     assert listing.stats()["requests"] == asked + 2
     module, entries = files / "loops_of_a_file.py", files / "loops.yaml"
     texts = {path: path.read_text() for path in (module, entries)}
     module.write_text(f"{texts[module]}\n# a comment\n")
-    assert evaluated(*chosen)[0] == 0
+    assert on_listing(*chosen)[0] == 0
     changes = {
         module: texts[module].replace("num_turns=4", "num_turns=6"),
         entries: texts[entries].replace("name: listed", "name: listed\n  ask: Go on."),
     }
     for path, text in changes.items():
         path.write_text(text)
-        code, _, err = evaluated(*chosen)
+        code, _, err = on_listing(*chosen)
         assert code == 2 and "eval.jsonl was started with agent loop listed='version " in err
         assert "start again with --restart" in err
         path.write_text(texts[path])
-    assert evaluated(*chosen)[0] == 0
-    code, _, err = evaluated()
-    assert code == 2 and "and this run has agent loop listed=None" in err
-    assert evaluated(*chosen, "--restart")[0] == 0
+    assert on_listing(*chosen, "--restart")[0] == 0
 
 
 # ─── What is refused, before anything is asked ───
@@ -221,48 +215,39 @@ def test_file_of_another_version_of_its_loop_is_refused_by_name(evaluated, listi
 def test_what_no_loop_can_answer_is_refused(tiny):
     asked, kwargs = tiny.stats()["requests"], {"agent_kwargs": {"ability": "x"}}
     for params, agent_name, says in (
-        (
-            {"agent_loop": "twoturns"},
-            None,
-            "agent_loop: no agent loop has the name 'twoturns'; did",
-        ),
         ({}, "nobody", "row 0: agent_name: no agent loop has the name 'nobody'"),
-        (kwargs, None, "agent_kwargs: no agent loop runs; set agent_loop"),
         (kwargs, "two_turns", "agent_kwargs.ability: row 0 has a column of that name"),
         ({"regex": "a"}, "two_turns", "row 0: agent_name: regex: cannot be used with agent_loop"),
     ):
-        more = {"agent_name": agent_name} if agent_name else {}
         with pytest.raises(ConfigError, match=says):
-            inf.evaluate(tiny, rows(2, **more), reward=half(), **params)
+            inf.evaluate(tiny, rows(2, agent_name=agent_name), reward=half(), **params)
     assert tiny.stats()["requests"] == asked
 
 
 # ─── A file of prompts ───
 
 
-def test_batch_writes_the_default_loops_rows_in_each_form(files, folder, command, monkeypatch):
-    with InferenceEngine(files / "default.yaml") as engine:
-        monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(engine))
-        asked = [{"role": "user", "content": "Count."}]
-        lines = [
-            {"prompt": "Count."},
-            {"messages": asked},
-            {"custom_id": "a", "body": {"messages": asked}},
-        ]
-        write(folder / "in.jsonl", lines)
-        config = ["-c", files / "default.yaml", *OPTIONS, "--temperature", 0]
-        code, _, err = command("batch", "in.jsonl", "out.jsonl", *config)
-        first, second, third = read(folder / "out.jsonl")
-        assert code == 0
-        [choice] = third["response"]["body"]["choices"]
-        for said in (first, second["metadata"], choice):
-            assert (said["agent_loop"], said["num_turns"]) == ("renders", 4)
-            assert said["unsampled_ids"] == first["unsampled_ids"] > 0
-            assert (said["extra_fields"], said["reward_scores"]) == ({}, {})
-        assert f"3 answers of agent loops have {3 * first['unsampled_ids']} ids" in err
-        code, _, err = command("batch", "in.jsonl", "rolls.jsonl", "--rollouts", *config)
-        assert code == 0
-        rolls = inf.load_rollouts("rolls.jsonl")
-        assert [each.agent_loop for each in rolls] == ["renders"] * 3
-        assert rolls[0].extra["prompt"] == asked and rolls[0].messages is None
-        assert "agent loop renders" in json.loads(Path("out.meta.json").read_text())
+def test_batch_writes_the_default_loops_rows_in_each_form(on_listing, folder):
+    asked = [{"role": "user", "content": "Count."}]
+    lines = [
+        {"prompt": "Count."},
+        {"messages": asked},
+        {"custom_id": "a", "body": {"messages": asked}},
+    ]
+    write(folder / "in.jsonl", lines)
+    batch = ("batch", "in.jsonl", "--temperature", 0)
+    code, _, err = on_listing(*batch, "out.jsonl")
+    first, second, third = read(folder / "out.jsonl")
+    assert code == 0
+    [choice] = third["response"]["body"]["choices"]
+    for said in (first, second["metadata"], choice):
+        assert (said["agent_loop"], said["num_turns"]) == ("renders", 4)
+        assert said["unsampled_ids"] == first["unsampled_ids"] > 0
+        assert (said["extra_fields"], said["reward_scores"]) == ({}, {})
+    assert f"3 answers of agent loops have {3 * first['unsampled_ids']} ids" in err
+    code, _, err = on_listing(*batch, "rolls.jsonl", "--rollouts")
+    assert code == 0
+    rolls = inf.load_rollouts("rolls.jsonl")
+    assert [each.agent_loop for each in rolls] == ["renders"] * 3
+    assert rolls[0].extra["prompt"] == asked and rolls[0].messages is None
+    assert "agent loop renders" in json.loads(Path("out.meta.json").read_text())

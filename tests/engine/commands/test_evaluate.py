@@ -82,7 +82,6 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(tiny):
 @pytest.mark.soak  # two engines of their own
 @pytest.mark.verl
 def test_killed_run_is_resumed_without_a_lost_row(tmp_path):
-    """That a resumed run with verl's tools scores as verl does: `test_tool_loop.py`."""
     prompts = 10
     pandas.DataFrame(verl_rows(prompts)).to_parquet(tmp_path / "test.parquet")
     few = {**TINY, "max_num_seqs": 2}  # so that there is a middle
