@@ -245,7 +245,7 @@ def test_run_on_a_disk_that_fills_up_goes_on_to_the_same_file(lines, share):
 
 
 def test_disk_that_is_full_before_the_first_row_leaves_a_file_that_resumes():
-    write(SOURCE, [*[prompt("a")]])
+    write(SOURCE, [prompt("a")])
     full = OSError(errno.ENOSPC, "No space left on device")
     said = "out.meta.json.*No space left on device.*the same command"
     with mock.patch("os.fsync", side_effect=full), pytest.raises(InferenceError, match=said):
@@ -257,7 +257,7 @@ def test_disk_that_is_full_before_the_first_row_leaves_a_file_that_resumes():
 
 
 def test_file_that_is_no_runs_is_left_alone_and_a_damaged_row_is_named():
-    write(SOURCE, [*[prompt("a"), prompt("b")]])
+    write(SOURCE, [prompt("a"), prompt("b")])
     OUT.write_text("my notes, without an end")
     with pytest.raises(ConfigError, match=r"out\.meta\.json is missing"):
         run(Echo())

@@ -43,28 +43,34 @@ CHANGES = {
     "code": ("reward = lambda **rest: {}", "1", "2"),
     "global in an inner function": (
         "X = {}\ndef reward(**rest): return [x for x in (1, 2) if (lambda: x in X)()]",
-        *("{1}", "{2}"),
+        "{1}",
+        "{2}",
     ),
     "function that it calls": (
         "def rule(s): return s == {}\ndef reward(s, **rest): return rule(s)",
-        *("'a'", "'b'"),
+        "'a'",
+        "'b'",
     ),
     "constant of a set": ("reward = lambda s, **rest: s in {}", "{'a', 'b'}", "{'a', 'c'}"),
     "method": (
         "class Judge:\n    def __call__(self, **rest): return {}\nreward = Judge()",
-        *("1", "2"),
+        "1",
+        "2",
     ),
     "attribute of an instance": (
         "class Judge:\n    def __init__(self): self.k = {}\nreward = Judge()",
-        *("1", "2"),
+        "1",
+        "2",
     ),
     "pattern": (
         "import re\nX = re.compile({})\nreward = lambda s, **rest: X.match(s)",
-        *("'a'", "'b'"),
+        "'a'",
+        "'b'",
     ),
     "function behind a decorator": (
         "import functools\n@functools.cache\ndef reward(s): return {}",
-        *("1", "2"),
+        "1",
+        "2",
     ),
     "value of a closure": ("reward = (lambda x: lambda **rest: x)({})", "[1, 'a']", "[1, 'b']"),
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import inf
-from tests.support.json_lines import read, write
+from tests.support.json_lines import write
 from tests.support.scripted_server import MODEL, Reply, ScriptedServer, call, chat, echo, scripted
 from tests.support.tool_calling import calculator
 
@@ -41,27 +41,6 @@ def test_prompt_is_answered_and_what_a_server_cannot_do_is_exit_code_2_or_1(serv
     server.close()
     code, _, err = command("ask", "hi", *at(server))
     assert code == 1 and "inf: No server answers at" in err
-
-
-def test_bad_lines_of_a_batch_have_errors(server, command):
-    openai = {"messages": [{"role": "user", "content": "c"}]}
-    lines = [
-        {"prompt": "a"},
-        {"messages": [{"role": "user", "content": "b"}]},
-        {"custom_id": "d", "body": {**openai, "logprobs": True}},
-    ]
-    write(Path("in.jsonl"), lines)
-
-    def busy(path: str, body: Any) -> Reply:
-        failing = body and body["messages"][0]["content"] == "b"
-        return Reply({"error": {"message": "No b."}}, status=400) if failing else echo(path, body)
-
-    server.script = busy
-    assert command("batch", "in.jsonl", "out.jsonl", *at(server))[0] == 1
-    rows = read(Path("out.jsonl"))
-    assert rows[0]["completion"] == "A"
-    assert "No b" in rows[1]["error"]["message"]
-    assert rows[2]["error"]["message"].startswith("body.logprobs: the server works with text")
 
 
 def test_reward_gets_all_text_after_the_prompt(server):

@@ -1,4 +1,5 @@
-"""Tools on a served model that really calls them: the caller runs them, as with OpenAI."""
+"""Tools on a served model that really calls them: the caller runs them, as with OpenAI. That
+streams join to the whole response: `test_streamed_calls.py`, `test_reasoning.py`."""
 
 from __future__ import annotations
 
@@ -15,12 +16,9 @@ from _inf.errors import ConfigError
 from _inf.parts.grammars.schemas import json_schema_text
 from _inf.response.streaming import StreamChunk
 from inf import InferenceEngine
-from tests.support.serve_clients import choices_of, client, joined_chat, user, whole_chat
+from tests.support.serve_clients import choices_of, client, user
 from tests.support.tool_calling import (
-    ALOUD,
-    BROKEN_JSON,
     CALCULATOR,
-    THINKING,
     UNKNOWN_TOOL,
     call,
     question,
@@ -51,22 +49,6 @@ def choice_of(caller: InferenceEngine, call: RenderedCall, said: str) -> Choice:
     choice, ids = Choice(call, 0), caller.tokenizer(said)["input_ids"]
     choice.add(StreamChunk(said, ids, "stop", [0.0] * len(ids), None, {"matched_stop": None}))
     return choice
-
-
-@pytest.mark.parametrize(
-    ("text", "content", "calls"),
-    [
-        (question("12 * 7") + ALOUD, THINKING, 1),
-        (question("12 * 7") + BROKEN_JSON, call("12 * 7", BROKEN_JSON), 0),
-    ],
-)
-def test_stream_with_tools_joins_to_the_whole_response(text, content, calls, openai):
-    more = {"extra_body": {"return_token_ids": True}, "logprobs": True}
-    whole = whole_chat(ask(openai, text, **more))
-    assert joined_chat(ask(openai, text, stream=True, **more)) == whole
-    [choice], _ = whole
-    assert (choice.text, len(choice.calls)) == (content, calls)
-    assert choice.finish_reason == ("tool_calls" if calls else "stop")
 
 
 def test_tool_choice_none_shows_the_tools_and_finds_no_calls(openai):
