@@ -5,7 +5,7 @@ are checked there. Fields that OpenAI does not have are vLLM's (main at 002032e,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -240,6 +240,12 @@ def as_function(
     given = {"name": name, "description": description or None, "strict": strict}
     function = {key: value for key, value in given.items() if value is not None}
     return {"type": "function", "function": {**function, "parameters": parameters}}
+
+
+def chat_content(parts: Sequence[JSON], between: str) -> str | list[JSON]:
+    """The content of a message in a chat that has these parts: one text if all of them are."""
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    return between.join(texts) if len(texts) == len(parts) else [*parts]
 
 
 def template_kwargs(template: str, **wanted: object) -> JSON:

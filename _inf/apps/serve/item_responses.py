@@ -9,6 +9,7 @@ from _inf.apps.serve.bodies import TranslatedChat
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.item_bodies import ENCRYPTED, LEFT_OUT, ItemsBody, ItemsChat
 from _inf.apps.serve.items import INPUT, UNENCRYPTED
+from _inf.apps.serve.message_blocks import call_input
 from _inf.apps.serve.responses import event_text
 from _inf.apps.serve.translated_responses import Kind, TranslatedResponses
 from _inf.parts.reasoning import reasoning_tokens
@@ -180,8 +181,5 @@ def _part(kind: Kind, text: str) -> JSON:
 
 def _input(arguments: str) -> str:
     """The text that a custom tool is called with."""
-    try:
-        given = json.loads(arguments)[INPUT]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        given = None
+    given = call_input(arguments).get(INPUT)
     return given if isinstance(given, str) else arguments

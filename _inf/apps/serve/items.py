@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from _inf.apps.openai_requests import RequestBody
-from _inf.apps.serve.bodies import AsParts
+from _inf.apps.serve.bodies import AsParts, chat_content
 from _inf.errors import ConfigError, shown
 from _inf.parts.images.clients import DATA, ONLY_DATA
 from _inf.types import JSON
@@ -78,7 +78,7 @@ class ReasoningItem(_Item):
     def thought(self) -> str:
         kept = self.encrypted_content
         if self.content or kept is None:
-            return _text(self.content or self.summary)
+            return "".join(part.text for part in self.content or self.summary)
         if not kept.startswith(UNENCRYPTED):
             reason = "it is not from this server; leave the item out"
             raise ConfigError.of("encrypted_content", reason)
@@ -144,14 +144,8 @@ def chat_messages(instructions: str | None, items: Sequence[Item]) -> list[JSON]
     return messages
 
 
-def _text(parts: Sequence[Part], between: str = "") -> str:
-    return between.join(part.text for part in parts)
-
-
 def _said(parts: Sequence[Part | ImagePart], between: str) -> str | list[JSON]:
-    """The content of a message in a chat."""
-    texts = [part for part in parts if isinstance(part, Part)]
-    return _text(texts, between) if len(texts) == len(parts) else [part.part for part in parts]
+    return chat_content([part.part for part in parts], between)
 
 
 def _message(item: Item) -> JSON:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from _inf.apps.openai_requests import RequestBody
-from _inf.apps.serve.bodies import AsParts
+from _inf.apps.serve.bodies import AsParts, chat_content
 from _inf.types import JSON
 
 # The one key of a call's `input` if its arguments are no JSON object: their text.
@@ -123,8 +123,7 @@ def chat_messages(message: User | Assistant | System) -> Iterator[JSON]:
 
 
 def _said(blocks: Sequence[TextBlock | ImageBlock]) -> str | list[JSON]:
-    texts = [block for block in blocks if isinstance(block, TextBlock)]
-    return joined(texts) if len(texts) == len(blocks) else [block.part for block in blocks]
+    return chat_content([block.part for block in blocks], BETWEEN_BLOCKS)
 
 
 def _result(block: ToolResultBlock) -> str | list[JSON]:
