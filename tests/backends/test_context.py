@@ -1,17 +1,13 @@
-"""The context of a model with scaled rotary factors, beside SGLang's and Transformers' own."""
+"""The context of a model with scaled rotary factors."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 import transformers
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from _inf.backends.model_info import ORIGINAL, context_length, fixed_factors_length
-from _inf.backends.verl import environment
 from tests.support.architectures import CONTEXT, LLAMA3, LONGROPE, YARN
 
 pytestmark = pytest.mark.verl
@@ -63,32 +59,3 @@ def test_factors_that_change_with_the_longest_row_are_named():
         "longrope": 256,
         "longrope with a factor": 256,
     }
-
-
-@pytest.fixture(scope="module")
-def sglang_rope():
-    environment.prepare("auto")
-    from sglang.srt.layers import rotary_embedding
-
-    with pytest.MonkeyPatch.context() as patch:
-        arguments = SimpleNamespace(rl_on_policy_target=None)
-        patch.setattr(rotary_embedding, "get_global_server_args", lambda: arguments)
-        yield rotary_embedding.get_rope
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(
-    "rope", ["linear", "llama3", *(r for r in ROPES if r.startswith("yarn, "))]
-)
-def test_sglangs_factors_are_those_of_transformers_up_to_the_context(rope, sglang_rope):
-    about = scaled(rope)
-    scaling = about.rope_scaling
-    if rope == "yarn, original left out":
-        with pytest.raises(KeyError):  # `check_support` refuses it
-            sglang_rope(16, 16, CONTEXT, 10_000, True, scaling, torch.float32)
-        return
-    frequencies, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](about, "cpu")
-    angles = torch.arange(ROPES[rope][2])[:, None] * frequencies
-    expected = torch.cat([angles.cos() * factor, angles.sin() * factor], dim=-1)
-    own = sglang_rope(16, 16, CONTEXT, 10_000, True, scaling, torch.float32).cos_sin_cache
-    torch.testing.assert_close(own, expected, atol=1e-6, rtol=0)  # neither shorter nor longer

@@ -108,7 +108,6 @@ EXPERTS, OVERLAP = "enable_return_routed_experts", "disable_overlap_schedule"
         ),
         ({"free_cache_engine": True, **ON_A_CPU}, {"enable_memory_saver": False}),
         ({"tensor_model_parallel_size": 2, "expert_parallel_size": 2}, {"ep_size": 2}),
-        ({"sglang": {"page_size": 16}}, {"attention_backend": None}),
         ({"sglang": {"attention_backend": "triton"}}, {"attention_backend": "triton"}),
         (
             {"sglang": {"attention_backend": None}, **ON_A_CPU},
@@ -116,7 +115,6 @@ EXPERTS, OVERLAP = "enable_return_routed_experts", "disable_overlap_schedule"
         ),
         ({"sglang": {"enable_torch_compile": True}}, {"enable_torch_compile": True}),
         (ON_A_CPU, TORCHS | {OVERLAP: True}),
-        ({"sglang": {OVERLAP: None}}, {OVERLAP: False}),
         ({"sglang": {OVERLAP: True}}, {OVERLAP: True}),
         ({"sglang": {OVERLAP: False}, **ON_A_CPU}, {OVERLAP: False}),
         ({"sglang": {EXPERTS: True}}, {OVERLAP: True}),

@@ -125,19 +125,6 @@ def test_row_of_nan_gets_a_token_and_a_log_prob_of_nan_and_no_other_row_does(gpu
     assert output.next_token_logprobs.isnan().tolist() == [False, True, False]
 
 
-def test_log_probs_are_those_of_the_softmax_and_the_least_number_where_it_is_zero():
-    _, info = info_of([request([1, 2, row]) for row in range(2)])
-    logits = torch.linspace(0, -60.0, WIDTH).repeat(2, 1)
-    logits[0, 1::2] = -torch.inf  # as a grammar does
-    least_number = torch.finfo(torch.float32).min  # SGLang's in the place of minus infinity
-    expected = logits.log_softmax(-1).clamp(min=least_number)
-    _, output = sampled(info, logits.clone(), tops=WIDTH)
-    for row in range(2):
-        ids = torch.tensor(output.next_token_top_logprobs_idx[row])
-        values = torch.tensor(output.next_token_top_logprobs_val[row])
-        torch.testing.assert_close(values[ids.argsort()], expected[row])
-
-
 def test_draw_on_a_gpu_is_as_often_as_the_probabilities_say():
     probs = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(100_000, -1)
     torch.manual_seed(3)

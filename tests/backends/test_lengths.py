@@ -23,10 +23,7 @@ def lengths(config: Config, longest: int | None) -> tuple[int, int, int]:
     [
         (None, {}, 1000, (800, 200, 1000)),
         (None, {}, None, (2048, 512, 2560)),
-        (None, {"rollout": {"response_length": 100}}, 1000, (900, 100, 1000)),
-        ({"rollout": {"dtype": "float32"}}, {}, 1000, (800, 200, 1000)),
         ({"model_path": "another"}, {}, 1000, (500, 500, 1000)),
-        (None, {"model_path": "another"}, 1000, (500, 500, 1000)),
         (None, {"rollout": {"max_model_len": 1100}}, None, (512, 512, 1100)),
         ({"rollout": {"prompt_length": 700}}, {}, 1000, (700, 300, 1000)),
         # As they were set, so that the start refuses them.
@@ -36,7 +33,6 @@ def lengths(config: Config, longest: int | None) -> tuple[int, int, int]:
             1000,
             (2048, 512, 2560),
         ),
-        ({"rollout": {"prompt_length": 1000}}, {}, 1000, (1000, 512, 1512)),
         (None, {"rollout": {"max_model_len": 3000}}, 1000, (2048, 512, 3000)),
     ],
 )

@@ -69,20 +69,25 @@ def test_norm_is_sglangs_and_of_another_kind_takes_sglangs_path(model_code, comp
         assert model_code.normalize(compiled_kernels, marker, other, *given) == marker()
 
 
-def test_rotation_is_sglangs_and_of_another_kind_takes_sglangs_path(model_code, compiled_kernels):
+@pytest.mark.parametrize("rotated", [WIDTH, WIDTH // 2])
+def test_rotation_is_sglangs_and_of_another_kind_takes_sglangs_path(
+    model_code, compiled_kernels, rotated
+):
     from sglang.srt.layers.rotary_embedding import RotaryEmbedding, _apply_rotary_emb
 
     def rotary(**settings: Any) -> Any:
-        usual = {"is_neox_style": True, "rotary_dim": WIDTH, "head_size": WIDTH}
-        own = {"cos_sin_cache": torch.randn(POSITIONS, WIDTH)}
+        usual = {"is_neox_style": True, "rotary_dim": rotated, "head_size": WIDTH}
+        own = {"cos_sin_cache": torch.randn(POSITIONS, rotated)}
         own["_apply_rotary_emb_wrapped"] = _apply_rotary_emb
         return SimpleNamespace(**{**own, **usual, **settings})
 
-    query, key, _ = torch.randn(2, 3 * HEADS * WIDTH).chunk(3, dim=-1)  # as a product gives them
+    product = torch.randn(2, 3 * HEADS * WIDTH)
+    query, key, rest = product.chunk(3, dim=-1)
     positions, layer = torch.tensor([1, 2]), rotary()
-    theirs = RotaryEmbedding.forward_native(layer, positions, query, key)
-    ours = model_code.rotate(compiled_kernels, refuse, layer, positions, query.clone(), key.clone())
+    before, theirs = rest.clone(), RotaryEmbedding.forward_native(layer, positions, query, key)
+    ours = model_code.rotate(compiled_kernels, refuse, layer, positions, query, key)
     torch.testing.assert_close(ours, theirs)
+    assert torch.equal(rest, before)
     for other, given, named in (
         (rotary(is_neox_style=False), (positions, query, key), {}),
         (layer, (positions, query.bfloat16(), key.bfloat16()), {}),

@@ -38,7 +38,6 @@ def tensors_of(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
 
 # By what is wrong: the arguments of load_adapter after the name, and what is said of it.
 BROKEN = {
-    "nowhere": (lambda: ("/nowhere", None), "/nowhere is not a PEFT folder"),
     "no path": (lambda: ("a\0b", None), r"'a\\x00b' is not a folder: ValueError"),
     "no config": (lambda: (tensors_of(), None), "give the adapter's peft_config"),
     "dora": (lambda: (tensors_of(), PLAIN | {"use_dora": True}), "use_dora: True.*adapter_path"),
@@ -58,7 +57,6 @@ BROKEN = {
         lambda: (tensors_of(), PLAIN | {"target_modules": ["wq"]}),
         "Target modules .* not found",
     ),
-    "rank": (lambda: (tensors_of(), PLAIN | {"r": 8}), r"shape \(4, 64\), and .*\(8, 64\)"),
     "other model": (
         lambda: (tensors_of(A=torch.zeros(4, 32)), PLAIN),
         r"q_proj.lora_A.weight has the shape \(4, 32\), and an adapter with this config on this",

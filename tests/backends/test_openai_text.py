@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from typing import Any
@@ -39,9 +38,7 @@ def test_messages_go_out_and_text_comes_back(server, tmp_path):
     with connected(server) as engine:
         assert repr(engine) == f"<InferenceEngine: {MODEL} (openai, {server.base_url})>"
         output = engine.generate(["hi", history], max_tokens=[4, 5], temperature=0.5, stop="END")
-        totals = engine.stats()
-        assert engine.tokenizer is None and totals["completion_tokens"] == 6
-        assert totals["calls"] == 1 and totals["busy_seconds"] > 0
+        assert engine.tokenizer is None and engine.stats()["completion_tokens"] == 6
         with refused(ConfigError, "^tokenizer_path: it must be set"):
             engine.escape_special_tokens("hi")
         engine.restart()
@@ -103,11 +100,6 @@ def test_chunks_of_a_stream_are_the_answer(server):
         assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
         assert all(chunk.token_ids == [] for chunk in chunks)
         assert engine.stats()["completion_tokens"] == 3
-
-        async def texts() -> str:
-            return "".join([chunk.text async for chunk in engine.astream("hello")])
-
-        assert asyncio.run(texts()) == "HELLO"
         server.script = lambda path, body: Reply(events=events)
         *_, last = engine.stream("Rome?", tools=[schema])
     assert last.finish_reason == "tool_calls"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,30 +69,6 @@ def test_packed_product_is_the_plain_one(packed_linear, kernels, dtype, with_bia
     if kernels and dtype == torch.float32 and rows <= packed_linear.FEW_ROWS:  # in C
         own = [packed_linear.packed_linear(kernels, plain, None, module, r[None], bias) for r in x]
         assert torch.equal(output, torch.cat([*own, output[:0]]))
-
-
-def test_plain_copy_is_freed_while_packed_and_comes_back_bit_by_bit_for_an_update(
-    packed_linear, kernels
-):
-    module, x, new = layer(out=33, wide=77), torch.randn(2, 3, 80)[:, :, 1:-2], torch.randn(33, 77)
-    before, shape = module.weight.clone(), module.weight.shape
-    product = packed_linear.packed_linear(kernels, plain, None, module, x)
-    torch.testing.assert_close(product, linear(x, before))
-    assert module.weight.shape == shape and module.weight.untyped_storage().nbytes() == 4
-    assert module.weight.isnan().all()  # whoever reads it must notice
-    packed = weakref.ref(module.weight.packed)
-
-    def update(runner: Any, weight: torch.Tensor) -> str:
-        assert torch.equal(module.weight, before) and module.weight.is_contiguous()
-        assert packed() is None and not is_packed(module)
-        module.weight.data.copy_(weight)
-        return "done"
-
-    with torch.inference_mode(False):
-        runner = SimpleNamespace(model=module)
-        assert packed_linear.with_plain_weights(update, runner, new) == "done"
-    product = packed_linear.packed_linear(kernels, plain, None, module, x)
-    torch.testing.assert_close(product, linear(x, new))
 
 
 def test_head_keeps_the_plain_copy_that_the_embedding_reads_and_in_another_dtype_is_sglangs(

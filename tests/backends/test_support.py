@@ -100,11 +100,8 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
 USED = {"use_sliding_window": True, "max_window_layers": 2}
 # Model, its own keys, the most tokens, why.
 LIMITED = [
-    *((kind, {"sliding_window": 300}, 300, WINDOW) for kind in ("Mistral", "Mixtral")),
-    ("Starcoder2", {"sliding_window": 300}, 300, WINDOW),
-    ("Phi3", {"sliding_window": 300, "pad_token_id": 0}, 300, WINDOW),
-    *((kind, {"sliding_window": 300, **USED}, 300, WINDOW) for kind in ("Qwen2", "Qwen3")),
-    ("Qwen2Moe", {"sliding_window": 300, **USED}, 300, WINDOW),
+    ("Mistral", {"sliding_window": 300}, 300, WINDOW),
+    ("Qwen2", {"sliding_window": 300, **USED}, 300, WINDOW),
     ("Phi3", SMALL | ORIGINAL_512, 512, "the length up to which longrope uses its short factors"),
     ("Llama", OF_700 | {"rope_scaling": DYNAMIC}, 700, "the model's own context: beyond it dyn"),
     ("Llama", OF_700 | {"rope_scaling": LLAMA3}, 700, "the model's context"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,9 @@ def written(folder: Path, text: str) -> Path:
 # ── What the shipped files say ───────────────────────────────────────────────────────────────────
 
 
-def test_embedded_default_is_a_greedy_float32_model() -> None:
-    config = load_config(None, {})
-    assert config.model_path is None and config.device == "auto"
-    assert config.rollout.dtype == "float32" and not config.rollout.do_sample
-    assert (config.rollout.prompt_length, config.rollout.response_length) == (2048, 512)
-    assert config.rollout.max_num_seqs == 64 and config.rollout.enforce_eager
-
-
 @pytest.mark.parametrize("model", [None, "another"])
 @pytest.mark.parametrize("said", [{}, {"n": 4}, {"name": "hf"}, {"temperature": 0.9}], ids=str)
-def test_defaults_depend_on_the_model_and_not_on_the_form_of_the_config(
-    model: str | None, said: dict[str, Any], tmp_path: Path
-) -> None:
+def test_defaults_depend_on_the_model_and_not_on_the_form_of_the_config(model, said, tmp_path):
     whole = {"model_path": model, "rollout": said}
     read = [
         read_config(None, whole),
@@ -66,7 +55,7 @@ def test_defaults_depend_on_the_model_and_not_on_the_form_of_the_config(
         assert not config.rollout.model_fields_set & {"prompt_length", "response_length"}
 
 
-def test_commands_lengths_stay_though_the_config_is_given_on() -> None:
+def test_commands_lengths_stay_though_the_config_is_given_on():
     of_a_command = read_config(None, {}, {"prompt_length": 4096})
     assert read_config(of_a_command, {"model_path": "another"}).rollout.prompt_length == 4096
     short = read_config(of_a_command, {"rollout": {"max_model_len": 2600}})
@@ -74,20 +63,8 @@ def test_commands_lengths_stay_though_the_config_is_given_on() -> None:
 
 
 @pytest.mark.parametrize("rollout", [[], False, 0, ""])
-def test_rollout_that_is_no_section_is_refused(rollout: object) -> None:
+def test_rollout_that_is_no_section_is_refused(rollout):
     assert faults({"rollout": rollout}) == [f"rollout: {rollout!r} is not an object"]
-
-
-def test_embedded_prompts_become_shorter_where_a_config_needs_the_room() -> None:
-    said = {"max_model_len": 3000, "response_length": 2000}
-    assert load_config({"rollout": said}, {}).rollout.widths == (512, 2000)
-
-
-def test_a_length_that_a_config_sets_stays_though_the_config_is_given_on() -> None:
-    of_file = load_config({"rollout": {"prompt_length": 7}}, {})
-    for config in (of_file, load_config(of_file, {})):
-        assert config.rollout.prompt_length == 7
-        assert "prompt_length" in config.rollout.model_fields_set
 
 
 @pytest.mark.parametrize(
@@ -95,16 +72,13 @@ def test_a_length_that_a_config_sets_stays_though_the_config_is_given_on() -> No
     [
         ({"temperature": 0.9}, True),
         ({"top_k": 5}, True),
-        ({"do_sample": True}, True),
         ({"temperature": 0}, False),
         ({"top_p": 1, "top_k": -1}, False),
         ({"do_sample": False, "temperature": 1.0}, False),
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_embedded_default_samples_where_what_is_laid_over_it_asks(
-    said: dict[str, Any], samples: bool
-) -> None:
+def test_embedded_default_samples_where_what_is_laid_over_it_asks(said, samples):
     assert load_config(None, {"rollout": said}).rollout.do_sample is samples
     assert load_config(None, said).rollout.do_sample is samples  # the older, flat form
     assert load_config({"rollout": said}, {}).rollout.do_sample is samples
@@ -112,18 +86,11 @@ def test_embedded_default_samples_where_what_is_laid_over_it_asks(
     assert load_config(None, another).rollout.do_sample is said.get("do_sample", True)
 
 
-def test_greedy_beside_what_it_would_ignore_is_refused_by_name() -> None:
+def test_greedy_beside_what_it_would_ignore_is_refused_by_name():
     for name, value in (("temperature", 0.9), ("top_p", 0.9), ("top_k", 5)):
         says = f"rollout.do_sample: false means greedy, but {name} is {value}; remove one of them"
         assert faults(None, rollout={name: value, "do_sample": False}) == [says]
         assert faults(at(f"rollout.{name}", value), rollout={"do_sample": False}) == [says]
-
-
-def test_gpu_default_loads() -> None:
-    config = load_config(ROOT / "config.yaml", {})
-    assert config.model_path == "Qwen/Qwen3-0.6B" and config.rollout.load_format == "auto"
-    assert config.rollout.engine_kwargs["sglang"] == {"attention_backend": None}
-    assert not config.rollout.free_cache_engine and not config.rollout.enforce_eager
 
 
 # ── Sources ──────────────────────────────────────────────────────────────────────────────────────
@@ -134,46 +101,40 @@ def test_gpu_default_loads() -> None:
     [
         ("", "c.yaml: empty"),
         ("- a\n- b\n", "c.yaml: expected keys and values at the top"),
-        ("device: cpu\n\tx: 1\n", "c.yaml, line 2: not valid YAML"),
         ("device: cpu\ndevice: cpu\n", "c.yaml, line 2: not valid YAML: found duplicate key"),
         ("model_path: !!bool maybe\n", "c.yaml: not valid YAML: KeyError: 'maybe'"),
         ("rollout: &r {multi_turn: *r}\n", "c.yaml"),  # OmegaConf or we, by its version
         ("5: x\n", "config: a key must be text, not 5"),
         ("rollout: {n: [{'': '${oc.env:INF_NO_SUCH}'}]}\n", "config: a key is empty"),
         ("model_path: ${nope}\n", "model_path: cannot be resolved: Interpolation key 'nope'"),
-        ("rollout: {n: '${oc.env:INF_NO_SUCH}'}\n", "rollout.n: cannot be resolved: KeyError"),
         ("rollout: {layer_name_map: ['???']}\n", "rollout.layer_name_map[0]: is "),
         ("model_path: ${\n", "model_path: not valid YAML: GrammarParseError: no viable"),
         ("rollout: {dtype: no}\n", "rollout.dtype: must be 'auto', "),
         ("rollout: {n: 1e3}\n", "rollout.n: 1000.0 is not an int"),
-        ("rollout: {temperature: .inf}\n", "rollout.temperature: inf is not a finite number"),
     ],
 )
-def test_odd_yaml_is_right_or_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_odd_yaml_is_right_or_refused(tmp_path, text, says):
     (line,) = faults(written(tmp_path, text))
     assert line.removeprefix(f"{tmp_path}/").startswith(says)
 
 
-def test_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_one_sentence(tmp_path):
     missing, binary = tmp_path / "no.yaml", tmp_path / "b.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
     assert faults(missing)[0].startswith(f"{missing}: no such config file")
     for path in (str(tmp_path), binary, binary / "x", "x\0y"):
         assert faults(path)[0].startswith(f"{path}: not a config file that can be read (")
     assert 'use model_path="Qwen/Qwen3" (in the shell: --set' in faults("Qwen/Qwen3")[0]
-    assert "model_path" not in faults(missing)[0]
     assert faults(["a"]) == ["config: expected a path, a mapping or None, got ['a']"]
 
 
 @pytest.mark.parametrize("value", ["0x_", "[" * 5000, "9" * 5000, 10**5000], ids=list("abcd"))
-def test_value_that_cannot_be_read_or_printed_is_refused_by_its_key(value: Any) -> None:
+def test_value_that_cannot_be_read_or_printed_is_refused_by_its_key(value):
     (line,) = faults(at("rollout.n", value))
     assert line.startswith("rollout.n: ")
 
 
-def test_file_beside_the_config_is_found_and_others_stay_as_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_beside_the_config_is_found_and_others_stay_as_given(tmp_path, monkeypatch):
     folder, here = tmp_path / "conf", tmp_path / "here"
     (folder / "model").mkdir(parents=True)
     here.mkdir()
@@ -188,7 +149,7 @@ def test_file_beside_the_config_is_found_and_others_stay_as_given(
     assert load_config(written(folder, f"model_path: {long}\n"), {}).model_path == long
 
 
-def test_source_is_read_as_people_mean_it(tmp_path: Path) -> None:
+def test_source_is_read_as_people_mean_it(tmp_path):
     rollout = OmegaConf.create({"_target_": "a.B", "n": 2, "cudagraph_capture_sizes": [1, 2]})
     config = load_config({"model_path": Path("/m"), "rollout": rollout}, {})
     assert config.model_path == "/m" and config.rollout.n == 2
@@ -213,7 +174,7 @@ def test_source_is_read_as_people_mean_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.verl
-def test_verls_own_files_are_refused_with_what_makes_them_runnable() -> None:
+def test_verls_own_files_are_refused_with_what_makes_them_runnable():
     own = OmegaConf.load(upstream("verl/trainer/config/rollout/rollout.yaml"))
     (name,) = faults({"rollout": own})
     assert name.startswith("rollout.name: is '???'")
@@ -227,7 +188,7 @@ def test_verls_own_files_are_refused_with_what_makes_them_runnable() -> None:
 # ── Merging and flat keys ────────────────────────────────────────────────────────────────────────
 
 
-def test_overrides_merge_deeply_and_lists_replace() -> None:
+def test_overrides_merge_deeply_and_lists_replace():
     below = {"sglang": {"page_size": 1, "attention_backend": "triton"}}
     source = {"rollout": {"engine_kwargs": below, "cudagraph_capture_sizes": [1, 2, 4], "n": 3}}
     above = {"engine_kwargs": {"sglang": {"page_size": 2}}, "cudagraph_capture_sizes": [8]}
@@ -241,15 +202,12 @@ def test_overrides_merge_deeply_and_lists_replace() -> None:
 @pytest.mark.parametrize(
     ("flat", "read"),
     [
-        ("max_prompt_length", lambda r: r.prompt_length),
         ("max_new_tokens", lambda r: r.response_length),
         ("attention_backend", lambda r: r.engine_kwargs["sglang"]["attention_backend"]),
         ("temperature", lambda r: r.temperature),
     ],
 )
-def test_flat_key_works_with_one_warning_that_names_its_place(
-    flat: str, read: Callable[[RolloutConfig], Any]
-) -> None:
+def test_flat_key_works_with_one_warning_that_names_its_place(flat, read):
     value = "fa3" if flat == "attention_backend" else 7
     with pytest.warns(DeprecationWarning, match=f"config key '{flat}' is now 'rollout.") as warned:
         assert read(load_config({flat: value}, {}).rollout) == value
@@ -257,7 +215,7 @@ def test_flat_key_works_with_one_warning_that_names_its_place(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_flat_key_beside_another_value_names_both_and_an_override_wins() -> None:
+def test_flat_key_beside_another_value_names_both_and_an_override_wins():
     nested, flat = {"rollout": {"temperature": 1.0}}, {"temperature": 0.5}
     (line,) = faults(flat | nested)
     assert line.startswith("temperature: 0.5 contradicts 1.0 at rollout.temperature")
@@ -269,7 +227,7 @@ def test_flat_key_beside_another_value_names_both_and_an_override_wins() -> None
 # ── The value itself, and --set ──────────────────────────────────────────────────────────────────
 
 
-def test_config_is_frozen_and_reads_its_own_dict_back() -> None:
+def test_config_is_frozen_and_reads_its_own_dict_back():
     config = load_config(ROOT / "config.yaml", {})
     with pytest.raises(ValueError, match="frozen"):
         config.rollout.n = 2
@@ -284,10 +242,9 @@ def test_config_is_frozen_and_reads_its_own_dict_back() -> None:
         ("truncate_prompt=", {"truncate_prompt": None}),
         ("a = [1, {b: c}]", {"a": [1, {"b": "c"}]}),
         ("model_path=/a=b", {"model_path": "/a=b"}),
-        ("a='1'", {"a": "1"}),
     ],
 )
-def test_assignment_is_a_path_and_a_yaml_value(text: str, tree: dict[str, Any]) -> None:
+def test_assignment_is_a_path_and_a_yaml_value(text, tree):
     assert parse_assignments([text]) == tree
     texts = ["rollout.n=2", text, "rollout.n=3"]  # they merge, and the last wins
     assert parse_assignments(texts)["rollout"]["n"] == 3
@@ -295,7 +252,7 @@ def test_assignment_is_a_path_and_a_yaml_value(text: str, tree: dict[str, Any]) 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("text", ["a", "=1", "a..b=1", "a=[", "a=!!bool x", "a=&x [*x]"])
-def test_assignment_or_value_that_is_none_is_refused(text: str) -> None:
+def test_assignment_or_value_that_is_none_is_refused(text):
     with pytest.raises(ConfigError):
         parse_assignments([text])
     with pytest.raises(ConfigError, match="^rollout\\.n: "):

@@ -42,7 +42,7 @@ NULL_TOO = {"hang_timeout"}  # its default is another value
 
 
 @pytest.mark.verl
-def test_defaults_are_verls_but_for_the_named_ones() -> None:
+def test_defaults_are_verls_but_for_the_named_ones():
     different = set()
     for section, name in (("", "RolloutConfig"), ("multi_turn.", "MultiTurnConfig")):
         for key, text in dataclass_fields(VERL_ROLLOUT, name).items():
@@ -63,12 +63,11 @@ def test_defaults_are_verls_but_for_the_named_ones() -> None:
         ("rollout.max_new_tokens", "it belongs at rollout.response_length"),
         ("tempratur", "did you mean 'rollout.temperature'?"),
         ("torch_dtype", "here it is rollout.dtype"),
-        ("rollout.torch_dtype", "here it is rollout.dtype"),
         ("rollout.stop_strings", "here it is generate()'s keyword stop"),
         ("rollout.xyzzy", ""),
     ],
 )
-def test_unknown_key_names_the_nearest_right_one(path: str, says: str) -> None:
+def test_unknown_key_names_the_nearest_right_one(path, says):
     assert faults(at(path, {"x": 1})) == [f"{path}: unknown key; {says}".removesuffix("; ")]
 
 
@@ -87,7 +86,7 @@ def wrong_values(default: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", ALL_KEYS)
-def test_key_takes_its_default_and_refuses_wrong_types_by_its_path(path: str) -> None:
+def test_key_takes_its_default_and_refuses_wrong_types_by_its_path(path):
     own = read_config(at(path, ALL_KEYS[path]), {"model_path": "another"})
     assert own == read_config(None, {"model_path": "another"})
     for value in wrong_values(ALL_KEYS[path]):
@@ -116,9 +115,7 @@ def test_key_takes_its_default_and_refuses_wrong_types_by_its_path(path: str) ->
         ("cudagraph_capture_sizes", [[0], [True]], [[], [1, 2]]),
     ],
 )
-def test_impossible_values_are_refused_up_to_the_limit(
-    key: str, bad: list[Any], good: list[Any]
-) -> None:
+def test_impossible_values_are_refused_up_to_the_limit(key, bad, good):
     for value in bad:
         assert faults(at(f"rollout.{key}", value))[0].startswith(f"rollout.{key}"), value
     for value in good:
@@ -126,7 +123,7 @@ def test_impossible_values_are_refused_up_to_the_limit(
 
 
 @pytest.mark.verl
-def test_keys_that_depend_on_one_another() -> None:
+def test_keys_that_depend_on_one_another():
     sizes = {"tensor_model_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4}
     assert read_config({"rollout": sizes}, {}).rollout.expert_parallel_size == 4
     assert faults({"rollout": {**sizes, "expert_parallel_size": 2}})[0].endswith("= 4, not 2")
@@ -141,7 +138,7 @@ def test_keys_that_depend_on_one_another() -> None:
     assert read_config({"rollout": {"agent": None, "profiler": off, "prometheus": off}}, {})
 
 
-def test_all_faults_are_listed_in_one_error(tmp_path: Path) -> None:
+def test_all_faults_are_listed_in_one_error(tmp_path):
     text = """
     rollout:
       response_length: 0
@@ -171,8 +168,8 @@ def test_all_faults_are_listed_in_one_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ONE_VALUE)
 def test_key_without_effect_loads_at_its_neutral_values_and_is_refused_with_the_reason(
-    key: str,
-) -> None:
+    key,
+):
     (neutral, reason), path = ONE_VALUE[key], f"rollout.{key}"
     for value in neutral if isinstance(neutral, tuple) else (neutral,):
         assert read_config(at(path, value), {}) == read_config({}, {})
@@ -183,7 +180,7 @@ def test_key_without_effect_loads_at_its_neutral_values_and_is_refused_with_the_
 
 @pytest.mark.verl
 @pytest.mark.parametrize("key", ["tool_config_path", "interaction_config_path"])
-def test_file_of_a_multi_turn_that_is_off_is_refused(key: str) -> None:
+def test_file_of_a_multi_turn_that_is_off_is_refused(key):
     (line,) = faults(at(f"rollout.multi_turn.{key}", "x.yaml"))
     assert "multi_turn.enable is false" in line
     read_config({"rollout": {"multi_turn": {"enable": True, key: "x.yaml"}}}, {})
@@ -198,13 +195,13 @@ OWNERS |= dict.fromkeys(("port", "nccl_port"), "the engine sets it itself; remov
 
 @pytest.mark.verl
 @pytest.mark.parametrize("key", sorted(OWNERS))
-def test_argument_that_a_key_or_the_engine_owns_is_refused(key: str) -> None:
+def test_argument_that_a_key_or_the_engine_owns_is_refused(key):
     path = f"rollout.engine_kwargs.sglang.{key}"
     assert faults(at(path, 1)) == [f"{path}: {OWNERS[key]}"]
 
 
 @pytest.mark.verl
-def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:
+def test_argument_that_sglang_lacks_is_named_with_the_nearest():
     known = dataclass_fields(SERVER_ARGS, "ServerArgs").keys()
     good = {"page_size": 1, "attention_backend": "triton"}
     check_engine_kwargs(read_config(at("rollout.engine_kwargs.sglang", good), {}), known)
@@ -218,11 +215,11 @@ def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:
     ]
 
 
-def test_only_sglang_has_arguments() -> None:
+def test_only_sglang_has_arguments():
     assert read_config(at("rollout.engine_kwargs", {"vllm": {}, "sglang": None}), {})
     assert "must be 'sglang', not 'sglan'" in faults(at("rollout.engine_kwargs.sglan", {}))[0]
 
 
-def test_both_files_of_the_project_serve_transformers_too() -> None:
+def test_both_files_of_the_project_serve_transformers_too():
     for file in (str(Path(__file__).parents[2] / "config.yaml"), None):
         assert read_config(file, {"rollout": {"name": "hf"}})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from _inf.backends.registry import read_config
@@ -16,14 +14,14 @@ SERVER = {
 }
 
 
-def test_server_needs_an_address_and_a_models_name() -> None:
+def test_server_needs_an_address_and_a_models_name():
     found = faults({"rollout": {"name": "openai"}})
     assert [fault.partition(":")[0] for fault in found] == ["base_url", "model_path"]
     assert "the server's address" in found[0]
 
 
 @pytest.mark.parametrize("source", [None, SERVER])
-def test_embedded_models_keys_are_not_for_a_server(source: Any) -> None:
+def test_embedded_models_keys_are_not_for_a_server(source):
     config = read_config(source, SERVER)
     assert config.rollout.dtype == "auto" and not config.rollout.enforce_eager
     assert config.rollout.prompt_length == 512 and config.rollout.do_sample
@@ -49,14 +47,14 @@ OF_AN_ENGINE |= {"rollout.images.max_pixels": 7, "rollout.images.allow_remote": 
         ({**SERVER, **TOKENS}, OF_AN_ENGINE),
     ],
 )
-def test_key_that_a_backend_does_not_read_is_refused_by_name(source: Any, keys: Any) -> None:
+def test_key_that_a_backend_does_not_read_is_refused_by_name(source, keys):
     says = f"rollout.name is {source['rollout']['name']}, which does not read"
     for key, value in keys.items():
         (fault,) = faults(source, **at(key, value))
         assert fault.startswith(f"{key}: ") and says in fault
 
 
-def test_key_about_tokens_needs_the_tokenizer() -> None:
+def test_key_about_tokens_needs_the_tokenizer():
     keys = {"truncate_prompt": "left", "trust_remote_code": True, "rollout.top_k": 5}
     keys |= {"rollout.ignore_eos": True, "rollout.prompt_length": 99, "rollout.max_model_len": 2000}
     for key, value in keys.items():
@@ -78,8 +76,6 @@ NO_VARIABLE = "must be the name of an environment variable"
         *(("api_key_env", f"{key}secret", NO_VARIABLE) for key in ("sk-012", "with ")),
     ],
 )
-def test_address_and_variable_are_checked_and_no_secret_is_repeated(
-    key: str, value: str, says: str
-) -> None:
+def test_address_and_variable_are_checked_and_no_secret_is_repeated(key, value, says):
     (fault,) = faults({**SERVER, key: value})
     assert fault.startswith(f"{key}: ") and says in fault and "secret" not in fault

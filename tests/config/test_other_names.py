@@ -32,7 +32,7 @@ ASKED = {
 }
 
 
-def test_names_that_the_table_leads_to_are_there_and_those_it_has_are_not() -> None:
+def test_names_that_the_table_leads_to_are_there_and_those_it_has_are_not():
     paths = {*CONFIG_KEYS, "rollout.engine_kwargs.sglang.attention_backend"}
     assert {*KEYWORDS.values()} <= {*keywords.KEYWORDS}
     assert {*KEYS.values()} <= paths
@@ -44,13 +44,13 @@ def test_names_that_the_table_leads_to_are_there_and_those_it_has_are_not() -> N
 
 
 @pytest.mark.parametrize(("name", "instead"), ASKED.items())
-def test_keyword_of_another_library_is_refused_with_its_name_here(name: str, instead: str) -> None:
+def test_keyword_of_another_library_is_refused_with_its_name_here(name, instead):
     with pytest.raises(ConfigError) as caught:
         check_params({name: 1}, Config().rollout)
     assert str(caught.value) == f"{name}: unknown keyword; {instead}"
 
 
-def test_config_sessions_and_bodies_say_the_same() -> None:
+def test_config_sessions_and_bodies_say_the_same():
     (line,) = faults(at("torch_dtype", "auto"))
     assert line == "torch_dtype: unknown key; here it is rollout.dtype"
     with pytest.raises(ConfigError, match="^sampling.max_new_tokens: .*; here it is max_tokens"):
@@ -68,9 +68,7 @@ def test_config_sessions_and_bodies_say_the_same() -> None:
         ("--prompt-length", "here it is --set rollout.prompt_length=VALUE"),
     ],
 )
-def test_option_of_another_library_is_refused_with_its_name_here(
-    option: str, instead: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_option_of_another_library_is_refused_with_its_name_here(option, instead, capsys):
     assert main(["Hello", option, "5"]) == 2
     assert instead in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
@@ -83,9 +81,7 @@ def test_option_of_another_library_is_refused_with_its_name_here(
         (OUTPUT, "completion", "did you mean 'completions'?"),
     ],
 )
-def test_attribute_of_another_librarys_output_is_refused_with_its_name_here(
-    holder: object, name: str, instead: str
-) -> None:
+def test_attribute_of_another_librarys_output_is_refused_with_its_name_here(holder, name, instead):
     with pytest.raises(AttributeError) as caught:
         getattr(holder, name)
     assert str(caught.value) == f"{type(holder).__name__} has no {name!r}; {instead}"
@@ -93,7 +89,7 @@ def test_attribute_of_another_librarys_output_is_refused_with_its_name_here(
 
 
 @pytest.mark.parametrize("call", ["generate", "stream", "astream", "rollout_batch"])
-def test_parameters_in_second_place_are_refused_with_the_call_to_write(call: str) -> None:
+def test_parameters_in_second_place_are_refused_with_the_call_to_write(call):
     method = getattr(InferenceEngine, call)
     given = {"temperature": 0, "max_new_tokens": 5, "use_beam_search": True}
     with pytest.raises(ConfigError) as caught:

@@ -384,7 +384,7 @@ def test_tokenizer_of_a_hub_model_is_downloaded_without_its_weights(folder, endp
 
 
 def test_hub_model_is_downloaded_once_and_only_what_is_needed(folder, endpoint):
-    surplus = {"pytorch_model.bin", "modeling_x.py", "model.onnx", "consolidated.safetensors"}
+    surplus = {"pytorch_model.bin", "model.onnx", "consolidated.safetensors"}
     for name in surplus:
         shutil.copy(folder / "model.safetensors", folder / name)
     with hub(folder, endpoint):

@@ -114,28 +114,23 @@ OWN_PROPERTIES = [
 ]
 REFUSED = [
     # What llguidance would pass over, or round.
-    ({"type": "integer", "minimun": 0}, "json_schema.minimun"),
     ({"anyOf": [A, {"items": {"nullable": True}}]}, "json_schema.anyOf[1].items.nullable"),
     ({"properties": {"a": {"$id": "urn:a"}}}, "json_schema.properties.a.$id"),
-    ({"type": "object", "minProperties": 2}, "json_schema.minProperties"),
     ({"const": 10**16}, "json_schema"),
     # What it does not enforce, or reports itself.
     ({"$defs": {"a": {"not": {}}}, "$ref": "#/$defs/a"}, "json_schema.$defs.a.not"),
     ({"oneOf": OWN_PROPERTIES}, "json_schema"),
     ({"type": "string", "pattern": "a++"}, "json_schema.pattern"),
-    ({"type": "string", "pattern": '[^"]+'}, "json_schema.pattern"),
     ({"items": {"type": "string", "pattern": r"[^\\]"}}, "json_schema.items.pattern"),
     *([(NEGATIVE, "json_schema.items")] if OLD else []),
     ({"items": {"type": "string", "pattern": "^a{5}$", "maxLength": 3}}, "json_schema.items"),
     ({"patternProperties": {"[[a]": {}}}, "json_schema.patternProperties.[[a]"),
     ({"properties": {"a": A}, "patternProperties": {"b": A}}, "json_schema.patternProperties"),
     # Nothing matches these.
-    (False, "json_schema"),
     ({"$ref": "#"}, "json_schema"),
     # No schemas.
     ({"properties": {"a": {"minLength": -1}}}, "json_schema.properties.a.minLength"),
     ({"const": {1, 2}}, "json_schema"),
-    ("{", "json_schema"),
     ('{"const": "\\ud800"}', "json_schema"),
     ('{"type": "integer", "minimum": 1e400}', "json_schema"),
     (b"{}", "json_schema"),
@@ -229,7 +224,7 @@ def test_random_walks_through_a_regex_match_it(regex):
 
 REFUSED_REGEXES = [
     (r"a(?=b)b", "look-ahead"), (r"(a)\1", "backreference"), (r"a^b", "lookarounds"),
-    (r"(?a)\w", "flag"), ("(", "position 0"), ("[a", "position 0"), ("", "empty"),
+    (r"(?a)\w", "flag"), ("(", "position 0"), ("", "empty"),
     (r"[^\s\S]", "nothing"), ("a{1,20000}", "repeats"), (r"\p{L}", "bad escape"),
     ("a++b", "possessive"), ("[[a]", "inside a class"), ("(?x)a b", "flag x"),
     ("\ud800", "surrogate"), (3, "string"),

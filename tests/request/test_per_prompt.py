@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from _inf.request.sampling import Sampling
 from _inf.request.seeds import prompt_seed, sample_seed, turn_seed
-from tests.support.sampling import DEFAULT, asked, fault, refusal, sampled
+from tests.support.sampling import asked, fault, sampled
 
 
-def test_lists_and_single_values_combine_prompt_by_prompt():
-    sampling = sampled(_prompts=3, temperature=[0, 0.5, None], max_tokens=[3, None, 5], top_k=9)
-    assert [params.temperature for params in sampling.params] == [0, 0.5, 1]
-    assert [params.max_tokens for params in sampling.params] == [3, DEFAULT.response_length, 5]
-    assert {params.top_k for params in sampling.params} == {9}
+def test_keywords_are_held_against_each_other_prompt_by_prompt():
     wrong = fault(_prompts=3, do_sample=[False, True, False], temperature=[0, 0.5, 0.5])
     assert (wrong.key, wrong.index) == ("do_sample", 2)
     assert fault(_prompts=2, min_tokens=[8, 9], max_tokens=8).index == 1
     schema = {"type": "integer"}
     first, second = sampled(_prompts=2, json_schema=[schema, None], regex=[None, "a+"]).params
     assert [*asked(first)] == ["json_schema"] and [*asked(second)] == ["regex"]
-
-
-def test_empty_batch_hides_no_wrong_value():
-    assert sampled(_prompts=0).params == sampled(_prompts=0, temperature=[]).params == []
-    assert refusal(_prompts=0, top_p=9).startswith("top_p: ")
-    assert refusal(_prompts=0, temperature=[0.5]).startswith("temperature: a list of 1 values for ")
 
 
 def seeds(sampling: Sampling) -> list[int | None]:

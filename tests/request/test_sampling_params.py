@@ -92,7 +92,7 @@ def refused(given: object, **keywords: Any) -> str:
     return str(caught.value)
 
 
-def test_fields_with_an_equal_here_become_keywords_at_all_their_values() -> None:
+def test_fields_with_an_equal_here_become_keywords_at_all_their_values():
     assert taken(OfVllm(temperature=0.5, stop=["xyz"]), logprobs=2) == dict(
         n=1, temperature=0.5, top_k=-1, max_tokens=16, stop=["xyz"], logprobs=2
     )
@@ -115,18 +115,18 @@ def test_fields_with_an_equal_here_become_keywords_at_all_their_values() -> None
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_fields_are_read_wherever_a_class_keeps_them(given: object) -> None:
+def test_fields_are_read_wherever_a_class_keeps_them(given):
     assert taken(given) == {"temperature": 0.5, "max_tokens": 4}
 
 
 @pytest.mark.parametrize(
     ("top_k", "here"), [(0, -1), (np.int64(0), -1), ([0, 5], [-1, 5]), (False, False)]
 )
-def test_top_k_of_zero_is_vllms_all(top_k: object, here: object) -> None:
+def test_top_k_of_zero_is_vllms_all(top_k, here):
     assert taken({"top_k": top_k}) == {"top_k": here}
 
 
-def test_two_names_of_one_keyword_must_agree() -> None:
+def test_two_names_of_one_keyword_must_agree():
     assert taken({"max_tokens": 5, "max_new_tokens": 5}) == {"max_tokens": 5}
     assert refused({"max_tokens": 5, "max_new_tokens": 7}) == (
         "max_tokens: sampling_params has it as max_tokens and as max_new_tokens; leave one of them"
@@ -135,7 +135,7 @@ def test_two_names_of_one_keyword_must_agree() -> None:
     assert taken({"max_tokens": None, "max_new_tokens": 5}) == {"max_tokens": 5}
 
 
-def test_values_that_say_nothing_are_told_from_those_that_do() -> None:
+def test_values_that_say_nothing_are_told_from_those_that_do():
     nothing = {"temperature": None, "truncate_prompt_tokens": None, "extra_args": {}}
     assert taken(OmegaConf.create({"_target_": "verl.SamplingConfig", **nothing})) == {}
     empty = {"tools": [], "json_schema": {}, "allowed_token_ids": []}
@@ -146,7 +146,7 @@ def test_values_that_say_nothing_are_told_from_those_that_do() -> None:
     assert refused(OmegaConf.create({"n": "${x}"})).startswith("n: cannot be resolved")
 
 
-def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
+def test_field_without_an_equal_is_refused_with_the_call_to_write():
     said = refused(OfVllm(detokenize=False, structured_outputs="x", temperature=0.0))
     assert said == (
         "sampling_params: detokenize has no equal here; structured_outputs is no keyword here; here"
@@ -167,11 +167,11 @@ def test_field_without_an_equal_is_refused_with_the_call_to_write() -> None:
 @pytest.mark.parametrize(
     "given", ["another prompt", [{"temperature": 0}], 5, object(), {1}, OfVllm]
 )
-def test_anything_else_in_second_place_is_refused(given: object) -> None:
+def test_anything_else_in_second_place_is_refused(given):
     assert refused(given).startswith("generate(): ") and "as one list" in refused(given)
 
 
-def test_object_of_a_class_without_defaults_is_refused_with_the_reason() -> None:
+def test_object_of_a_class_without_defaults_is_refused_with_the_reason():
     said = refused(WithoutDefaults(0.5))
     assert "WithoutDefaults() without arguments fails" in said and said.endswith(
         "give a dict of the fields that you set."

@@ -137,8 +137,6 @@ def test_template_that_cannot_show_tools_or_their_results_is_refused(tokenizer):
 
 def test_template_that_ignores_tools_gets_them_in_the_system_message(tokenizer):
     template = made(tokenizer, None, schemas=[SCHEMA], instructions="You may call add.")
-    asked = tokenizer.decode(template.prompt([USER], 0))
-    assert asked.startswith(f"{IM_START}system\nYou may call add.{IM_END}")
     system = {"role": "system", "content": "Be brief."}
     asked = tokenizer.decode(template.prompt([system, USER], 0))
     assert asked.startswith(f"{IM_START}system\nBe brief.\n\nYou may call add.{IM_END}")

@@ -80,13 +80,9 @@ def chat(*turns: tuple[str, str]) -> str:
 @pytest.mark.parametrize(
     "prompts",
     [
-        "hi",
         np.array(["hi"], dtype=object),
-        pd.Series(["hi"], index=[7]),
-        [USER],
+        pd.Series([[USER]], index=[7]),
         [(USER,)],
-        [np.array([USER])],
-        pd.Series([[USER]]),
         Dataset.from_dict({"prompt": [[USER]]})["prompt"],
         [{"role": Role.USER, "content": np.str_("hi")}],
         [message(content=({"type": "text", "text": "h"}, {"type": "text", "text": "i"}))],
@@ -143,8 +139,7 @@ def test_histories_of_other_clients_are_taken():
         ((called,),) = normalize([{"role": "assistant", "tool_calls": [CALL], **fields}])
         assert {**called, "tool_calls": []} == {**said, "tool_calls": []}
     kept = {"cache_control": {"type": "ephemeral"}}
-    for marked in ({**USER, **kept}, {"role": "user", "content": [{**TEXT, **kept}]}):
-        assert normalize([marked]) == [[USER]]
+    assert normalize([{"role": "user", "content": [{**TEXT, **kept}], **kept}]) == [[USER]]
 
 
 def test_special_tokens_of_the_tokenizer_are_added_to_text_and_not_to_messages():
@@ -173,7 +168,7 @@ def test_lists_are_batches_or_one_conversation_and_keep_their_order(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("text", "read"), [("", {}), (" \n", {}), ('{"a": 1}', {"a": 1}), *[("[" * 100_000,) * 2]]
+    ("text", "read"), [(" \n", {}), ('{"a": 1}', {"a": 1}), *[("[" * 100_000,) * 2]]
 )
 def test_arguments_of_a_call_are_read_where_that_is_possible(text, read):
     call = {"function": {"name": "f", "arguments": text}}
@@ -186,39 +181,28 @@ def test_arguments_of_a_call_are_read_where_that_is_possible(text, read):
 
 # One prompt each, and what its refusal says after "prompt N".
 BAD = [
-    (None, " is None"),
     (torch.ones(1, device="meta"), " is of type Tensor"),
     ("", " is an empty string"),
-    (USER, " is one message; put it into a list: [message]."),
     (SimpleNamespace(**USER), " is one message; put it into a list: [message]."),
     ({3: 1, None: 2, "a": 3}, " is a mapping with the keys [3, None, 'a']"),
-    ({"prompt_token_ids": [5], "n": 1}, " is a mapping with the keys ['n', 'prompt_token_ids']"),
     ({"prompt_token_ids": []}, ": prompt_token_ids is empty"),
     ({"prompt_token_ids": "5"}, ": prompt_token_ids is of type str"),
     ({"prompt_token_ids": [5, True]}, ": prompt_token_ids[1] is of type bool"),
-    ({"prompt_token_ids": np.array([5.0])}, ": prompt_token_ids[0] is of type float"),
     ({"prompt_token_ids": [5, -1]}, ": prompt_token_ids[1] is -1, outside"),
     ({"prompt_token_ids": [VOCABULARY]}, f": prompt_token_ids[0] is {VOCABULARY}, outside"),
     ({"prompt_token_ids": [5, HUGE]}, ": prompt_token_ids[1] is"),
     ([], " is a conversation without messages"),
     ([[USER]], ", message 0 is of type list"),
-    ([USER, {"prompt_token_ids": [5]}], ", message 1: unknown key 'prompt_token_ids'"),
     ([USER, {"role": "user"}], ", message 1 has no 'content'"),
     ([message(role="usr")], ", message 0: unknown role 'usr'; did you mean 'user'?"),
     ([message(content=None)], ", message 0: content is None"),
-    ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is supported"),
     ([message(content=[TEXT, {"type": "text"}])], ", message 0: content[1]: text is None"),
     ([message(content=[{**TEXT, "txt": 1}])], ", message 0: content[0]: unknown key 'txt'"),
     ([message(content=[TEXT, IMAGE])], ", message 0: content[1] is a part of type 'image_url'"),
-    ([message(reasoning=5)], ", message 0: reasoning is of type int"),
     ([message(reasoning="a", reasoning_content="b")], ", message 0: reasoning_content and reas"),
     ([message(tool_calls=[5])], ", message 0, tool_calls[0]: 5 is not {"),
     ([message(contents="hi")], ", message 0: unknown key 'contents'; did you mean 'content'?"),
     ({"text": ""}, ": the text is empty"),
-    (
-        {"text": "\ud800"},
-        ": the model's tokenizer refused the text: ValueError: it contains a lone",
-    ),
     ("a\udc00", ": the model's chat template or tokenizer refused it: ValueError: it contains a l"),
 ]
 
@@ -255,7 +239,6 @@ def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(prompts, token
     ("template", "says"),
     [
         ("{{ raise_exception('only ' + messages[0]['content']) }}", "TemplateError: only no"),
-        ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("", "renders it to nothing"),
         (
@@ -301,7 +284,6 @@ def test_response_that_is_none_and_token_that_the_model_lacks_are_refused(tokeni
     assert said.startswith("prompt 1") and str(VOCABULARY) in said
     assert refusal([{"text": "a<|new|>"}], larger).startswith("prompt 0: the text's token[1] is")
     for response, says in (
-        (0, "response 1 is of type int"),
         ([5, "a"], "response 1[1] is of type str"),
         ([VOCABULARY], "response 1[0] is 384, outside"),
         ("a<|new|>", "response 1: the text's token[1] is 384, outside"),

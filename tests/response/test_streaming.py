@@ -45,18 +45,6 @@ def texts(chunks: Sequence[StreamChunk | None]) -> list[str | None]:
 # ── What is held back ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_plain_text_comes_token_by_token_at_once(kind):
-    if kind == "byte level":
-        ids = tokenizer_of(kind).encode("The capital of France is Paris.")
-    else:
-        ids = named(kind, "▁the", "▁b", "a", "▁", "▁a", ".")
-    chunks = streamed(kind, ids)
-    assert [chunk and chunk.token_ids for chunk in chunks] == [[token] for token in ids]
-    assert "".join(map(str, texts(chunks))) == tokenizer_of(kind).decode(ids)
-    assert all(texts(chunks))
-
-
 def test_tokens_of_half_a_character_wait_for_its_end():
     ids = tokenizer_of("byte level").encode("a🙂b")
     middle = len(ids) - 2

@@ -13,7 +13,6 @@ from _inf.parts.budget.budget import opened
 from _inf.parts.typed import GenerateParams
 from _inf.request.sampling import Sampling, resolve
 from _inf.response.decode import answer_text, decode, decoded_text
-from _inf.response.streaming import TextStream
 from _inf.response.thoughts import Thoughts, ThoughtStream
 from _inf.turns import Transcript
 from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ThoughtMarks
@@ -34,7 +33,6 @@ def split(text: str, *, inside: bool = False) -> tuple[str, str, bool]:
         ("Paris.", False, "", "Paris."),
         ("<think>\nFrance?\n</think>\n\nParis. ", False, "France?", "Paris. "),
         ("France?\n</think>\n\nParis.", True, "France?", "Paris."),
-        ("<think>France? It", False, "France? It", ""),  # unfinished
         ("France? </thi", True, "France? </thi", ""),
         ("A <think> tag.", False, "", "A <think> tag."),  # not at the beginning
         ("<think>a</think>b<think>c</think>", False, "a", "b<think>c</think>"),
@@ -83,10 +81,8 @@ def sampling(tokenizer: Any) -> Sampling:
         ("<|im_start|>assistant\n", False, False),
         ("<|im_start|>assistant\n<think>\n", False, True),
         ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False, False),
-        ("<|im_start|>user\n<think><|im_end|>\n<|im_start|>assistant\n", False, False),
         ("<|im_start|>assistant\n<think>\nOkay, so first", False, True),  # to be continued
         (f"<|im_start|>assistant\n{'It is. ' * 20}", True, True),
-        (f"<|im_start|>assistant\nIs it? </think>\n{'It is. ' * 20}", True, False),
     ],
 )
 def test_prompt_opens_a_thought(tokenizer, prompt, unopened, inside):
@@ -122,12 +118,6 @@ def test_marks_that_are_special_tokens_are_found(tokenizer):
     thoughts, output = Thoughts(marks, tokenizer), row(tokenizer, "<|im_start|>So<|pad|>Paris")
     text = answer_text(output, tokenizer, skip_special_tokens=True, shown=thoughts.shown)
     assert thoughts.split(text, inside=False) == ("So", "Paris", False)
-    stream, said = TextStream(tokenizer, (), shown=thoughts.shown), ""
-    for end in range(1, len(output.token_ids) + 1):
-        last = "stop" if end == len(output.token_ids) else None
-        chunk = stream.feed(RequestOutput(output.token_ids[:end], finish_reason=last))
-        said += chunk.text if chunk else ""
-    assert said == text
     assert thoughts.tokens(output.token_ids, "So") == 4
 
 

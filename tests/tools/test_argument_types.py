@@ -50,9 +50,7 @@ def test_argument_is_what_was_written(format):
         ({"oneOf": [{"type": "integer"}, TEXT]}, "2024", "2024"),  # text comes first
         ({"title": "X", "allOf": [{"$ref": "#/$defs/text"}, {"description": "any"}]}, "5", "5"),
         ({"$ref": "#/$defs/a~1b"}, "5", "5"),
-        ({"enum": [1, "two"]}, "1", 1),
         ({"anyOf": [{"type": "boolean"}, NULL]}, "True", True),  # as Qwen3.5's template writes it
-        ({"type": "string", "minLength": 9}, "5", "5"),  # wrong, and still a text
         ({"type": "string"}, "[" * 60 + "]" * 60, "[" * 60 + "]" * 60),
         ({"type": "number"}, "NaN", "NaN"),
         ({"description": "Anything."}, '{"a": 1}', {"a": 1}),
