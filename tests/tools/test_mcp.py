@@ -138,6 +138,14 @@ def test_a_program_gets_no_variables_but_those_of_its_entry(shared):
     assert {*variables} - python <= {*DEFAULT_INHERITED_ENV_VARS, "PYTHONPATH", "GIVEN"}
 
 
+def test_names_that_are_unknown_or_taken_are_refused(load):
+    for entries, says in (
+        ([raw(include=["sayy"])], "include[0]: the server has no tool 'sayy'; did you mean 'say'"),
+        ([raw(include=["say"]), {"name": "say"}], "tools[1]: the name 'say' is taken by"),
+    ):
+        assert says in refusal(load, *entries)
+
+
 def test_a_call_over_its_time_is_stopped_at_the_server(load, calls):
     tools = load(stdio(calls, timeout=3, include=["hang", "calculator"]))
     assert [*tools] == ["calculator", "hang"] and tools["hang"].timeout == 3
