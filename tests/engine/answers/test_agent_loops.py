@@ -106,6 +106,7 @@ def test_rollout_batch_has_the_loops_rows(tiny):
     columns = batch.non_tensor_batch
     assert batch.batch["responses"].tolist() == [row["response_ids"] for row in output.metadata]
     assert columns["reward_scores"].tolist() == [{"reward_score": 0.5}] * 8
+    assert "messages" not in columns
     assert columns["extra_fields"][0]["columns"] == {"index": 1}
 
 

@@ -366,6 +366,7 @@ def test_batch_and_file_tell_the_tools_text_from_what_was_sampled(caller, tmp_pa
     mask, logprobs = tensors["response_mask"], tensors["rollout_log_probs"]
     assert (logprobs[mask == 0] == 0).all()
     assert logprobs[0][mask[0] == 1].tolist() == pytest.approx(output.logprobs[0], abs=1e-3)
+    assert columns["__num_turns__"].tolist() == [2, 1]
     seen = tensors["attention_mask"][:, 1024:].sum(1)
     assert seen[0] > mask[0].sum() and seen[1] == mask[1].sum()  # the tool's turn is not sampled
 
@@ -374,7 +375,8 @@ def test_batch_and_file_tell_the_tools_text_from_what_was_sampled(caller, tmp_pa
     texts = zip(first.response_texts, first.response_mask, strict=True)
     said = "".join(text for text, bit in texts if not bit)
     assert "84" in said and answer("84") not in said and answer("84") in str(first.completion)
-    assert first.messages == output[0].messages
+    [call] = first.tool_calls
+    assert first.timings == {"tools": call["seconds"]} and first.messages == output[0].messages
     widths = {"prompt_length": 1024, "response_length": 512}
     made = inf.rollouts_to_data_proto([dataclasses.replace(r, **widths) for r in (first, second)])
     for name in ("prompts", "responses", "response_mask"):
