@@ -8,6 +8,7 @@ one.
 from __future__ import annotations
 
 import contextlib
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -46,10 +47,15 @@ class Ranks:
     def from_first_rank(self, call: str, value: object, failure: BaseException | None) -> Any:
         """Send the first rank's value or failure to every rank of several. call: what this rank is
         doing."""
-        sent: list[Any] = [(call, value, _for_others(failure)) if self.first else None]
+        theirs: str | None = call
+        error = None
+        sent: list[bytes | None] = [None]
+        if self.first:
+            sent[0], failure = _message(call, value, failure)
         with _meeting(failure):
             dist.broadcast_object_list(sent, src=self._ranks[0], group=self._group)
-        theirs, value, error = sent[0] or (None, None, None)
+        if not self.first:
+            theirs, value, error = pickle.loads(sent[0]) if sent[0] else (None, None, None)
         if failure is not None:
             raise failure
         if theirs != call:
@@ -100,6 +106,21 @@ def _meeting(failure: BaseException | None) -> Iterator[None]:
 
 
 ALONE = Ranks()
+
+
+def _message(
+    call: str, value: object, failure: BaseException | None
+) -> tuple[bytes, BaseException | None]:
+    """Pickle what the first rank sends, before another rank waits for it; also return its failure,
+    which is a new one if `value` cannot be pickled."""
+    try:
+        return pickle.dumps((call, value, _for_others(failure))), failure
+    except Exception as error:  # such as a lock in the `extra_fields` of an agent loop
+        failure = InferenceError(
+            f"The rows cannot be sent to the other ranks of this tensor-parallel group: "
+            f"{error_text(error)}. Return what can be pickled."
+        )
+        return pickle.dumps((call, None, failure)), failure
 
 
 def _for_others(failure: BaseException | None) -> InferenceError | None:
