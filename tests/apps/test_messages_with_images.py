@@ -26,7 +26,7 @@ from _inf.parts.images.digests import digest
 from _inf.runtime.extras import has_verl
 from _inf.turns import Transcript
 from inf import ConfigError, InferenceEngine, PromptError
-from tests.parts.test_images import GREEDY, ROLLOUT
+from tests.parts.test_images import EPS, GREEDY, ROLLOUT
 from tests.support.json_lines import read, write
 from tests.support.serve_clients import CHAT, MESSAGES, RESPONSES, Http
 from tests.support.vision import (
@@ -301,7 +301,7 @@ def test_chat_with_images_shows_tools_and_counts_its_tokens(engine, http):
 LARGE = data_url(Image.new("1", (5000, 4000)))
 OF_SYSTEM = {**user(image(data_url(WIDE))), "role": "system"}
 AS_INPUT = {"type": "input_image", "image_url": data_url(WIDE)}
-EPS = "data:image/png;base64,JSFQUy1BZG9iZS0zLjAgRVBTRg=="
+PROGRAM = f"data:image/png;base64,{base64.b64encode(EPS).decode()}"
 BY_URL = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/a.png"}}
 
 
@@ -311,7 +311,7 @@ BY_URL = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/a.
         (CHAT, "file:///etc/hostname", "message 0: content[0]: 'file:///etc/hostname' is not read"),
         (CHAT, "http://127.0.0.1/a.png", "is not read: over HTTP an image is data"),
         (CHAT, "/etc/hostname", "message 0: content[0]: '/etc/hostname' is no URL"),
-        (CHAT, EPS, "it is none of PNG, JPEG"),  # whose decoder would start a program
+        (CHAT, PROGRAM, "it is none of PNG, JPEG"),  # whose decoder would start a program
         (CHAT, user(image("photo.png")), "'photo.png' is not read"),
         (CHAT, user(image({"path": "a.png"})), "is not read"),
         (CHAT, user(*[image(data_url(picture(0, 1, 1)))] * 65), "more than 64"),
