@@ -53,8 +53,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(engine: object, *programs: str) -> dict[str, Any]:
-        context = contextlib.nullcontext(engine)
-        monkeypatch.setattr(inf, "InferenceEngine", lambda **_: context)
+        monkeypatch.setattr(inf, "InferenceEngine", lambda **_: engine)
         names: dict[str, Any] = {"__name__": "page"}
         for program in programs:
             exec(compile(program, "page", "exec"), names)
@@ -67,7 +66,7 @@ def test_python_of_the_page_on_serving_runs(tiny, run, capsys):
     programs = blocks("docs/serving.md", "python")
     if not has_verl():
         programs = [each.partition("    batch = engine.trainer_batch(")[0] for each in programs]
-    names = run(tiny, *filter(runs_here, programs))
+    names = run(contextlib.nullcontext(tiny), *filter(runs_here, programs))
     assert len(names["trace"].finish_reasons) == 2 and capsys.readouterr().out
     if has_verl():
         assert len(names["batch"]) == 4
@@ -84,7 +83,7 @@ def test_program_of_the_page_on_agents_makes_a_batch(tiny, run):
     first += "if 'france-0-0' in url: sys.exit()\n"
     last = "\nif 'sky-1-' in url: time.sleep(600)\n"
     Path("agent.py").write_text(first + agent + last)
-    names = run(tiny, program.replace("SECONDS = 600", "SECONDS = 12"))
+    names = run(contextlib.nullcontext(tiny), program.replace("SECONDS = 600", "SECONDS = 12"))
     columns = names["batch"].non_tensor_batch
     assert [*columns["uid"]] == ["france", "france", "sky", "sky"]
     assert len({*columns["rollout"]}) == 4 and [*columns["__num_turns__"]] == [2] * 4
@@ -93,14 +92,14 @@ def test_program_of_the_page_on_agents_makes_a_batch(tiny, run):
 
 @pytest.mark.verl
 def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(tiny, run):
-    names = run(tiny, *blocks("docs/rollouts.md", "python"))
+    names = run(contextlib.nullcontext(tiny), *blocks("docs/rollouts.md", "python"))
     before, after = names["batch"].batch, names["again"].batch
     assert all(before[name].equal(after[name]) for name in before.keys())
     assert len(names["one"]) == 1 and len(names["rollouts"]) == 4
 
 
 def test_python_of_the_page_on_records_makes_a_fault_that_the_check_finds(tiny, run):
-    run(tiny, *blocks("docs/records.md", "python"))
+    run(contextlib.nullcontext(tiny), *blocks("docs/records.md", "python"))
     report = check_records(read_records(Path("records.jsonl"), None), engine=tiny)
     [finding] = report.findings
     assert "logprobs is at 0.70 times old_log_probs's temperature" in finding.meaning
@@ -112,7 +111,7 @@ def test_python_of_the_page_on_images_runs(run, capsys):
     picture(1, 60, 90).save("photo.jpg")
     settings = {"name": "hf", "prompt_length": 800, "response_length": 64}
     with InferenceEngine(model_path=str(vision_model("llava")), rollout=settings) as engine:
-        names = run(engine, *blocks("docs/images.md", "python"))
+        names = run(contextlib.nullcontext(engine), *blocks("docs/images.md", "python"))
     assert str(names["row"].images) in capsys.readouterr().out
 
 
@@ -122,7 +121,7 @@ def test_python_of_the_page_on_evaluation_runs(tiny, run, monkeypatch, capsys):
     pandas.DataFrame([row]).to_parquet("test.parquet")
     reward = run(None, own_reward)["compute_score"]
     monkeypatch.setattr(inf, "evaluate", functools.partial(inf.evaluate, reward=reward))
-    names = run(tiny, *filter(runs_here, (program, tracked)))
+    names = run(contextlib.nullcontext(tiny), *filter(runs_here, (program, tracked)))
     assert "val-aux/own/length/mean@4" in names["report"].metrics
     assert capsys.readouterr().out.startswith("{")
 
