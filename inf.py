@@ -212,7 +212,8 @@ class InferenceEngine:
 
     def _prepare(self, prompts: object, params: GenerateParams) -> PreparedCall:
         """Check a call completely: its prompts, then its keywords, then its token ids."""
-        if params.get("on_error") == "row":
+        on_error = params.get("on_error")
+        if isinstance(on_error, str) and on_error == "row":
             from _inf.parts.failures.calls import prepare_each
 
             return prepare_each(self._checked, prompts, params, self._readers)

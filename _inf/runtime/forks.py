@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import process
+from types import FrameType
 
 from _inf.errors import InferenceError
 from _inf.runtime.processes import WorkerProcess
@@ -59,14 +60,27 @@ def starting() -> Iterator[None]:
     the code of one starts an engine too, both would wait for each other."""
     if getattr(_here, "starting", False):
         raise InferenceError(
-            "An engine cannot start while this thread starts another one, which imports modules: "
-            'put what starts an engine under `if __name__ == "__main__":`.'
+            f"An engine cannot start while this thread starts another one.{_imported()}"
         )
     _here.starting = True
     try:
         yield
     finally:
         _here.starting = False
+
+
+def _imported() -> str:
+    """Name the file whose import has led to this call, if one has."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    if frame is None or (name := frame.f_globals.get("__name__")) == "__main__":
+        return ""
+    return (
+        f" {frame.f_code.co_filename} starts it, a file that was imported as the module {name} for "
+        f"the first one. If another module {name} was meant, rename the file; otherwise put what "
+        'starts an engine under `if __name__ == "__main__":`.'
+    )
 
 
 def note_engine() -> None:

@@ -1,28 +1,75 @@
 """Measures how much memory this process may still take, within its container's limits, and releases
-memory that it does not need."""
+memory that it does not need.
+
+An engine's cache on a CPU takes memory when it is written first, so the kernel counts as free what
+engines will take. Each of their processes says in a file of its engine's folder what it reserved.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
+import json
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+from _inf.runtime.processes import PREFIX
+
 MOUNTED, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_FILE = "reserved-{}.json"  # of a process
 
 
 def free_bytes(mounted: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
-    """Return psutil's available memory, or less if a control group of this process has less."""
+    """Return psutil's available memory, or less if a control group of this process has less,
+    without what this user's engines have reserved and not written yet."""
     available: int = psutil.virtual_memory().available
-    return max(0, min([available, *_left_in_groups(mounted, membership)]))
+    left = min([available, *_left_in_groups(mounted, membership)])
+    return max(0, left - sum(_unwritten()))
+
+
+def reserve(folder: Path, count: int) -> None:
+    """Say that this process will write so many bytes more. folder: its engine's."""
+    own = psutil.Process()
+    file = folder / _FILE.format(own.pid)
+    if file.exists():
+        count += json.loads(file.read_text())["bytes"]
+    note = {"pid": own.pid, "started": own.create_time(), "bytes": count, "before": _own_bytes(own)}
+    file.write_text(json.dumps(note))
 
 
 def give_back() -> None:
     """Return to the system what the C library keeps of freed memory; only glibc can."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _unwritten() -> Iterator[int]:
+    """What each process has reserved, less what it has grown by since."""
+    folder = Path(tempfile.gettempdir())
+    # pathlib's own glob (Python 3.11) raises for a folder that its engine removes meanwhile.
+    for found in glob.iglob(f"{PREFIX}*/{_FILE.format('*')}", root_dir=folder):
+        # Its process may have ended, or be writing it.
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, psutil.Error):
+            file = folder / found
+            if file.stat().st_uid != os.geteuid():
+                continue
+            note = json.loads(file.read_text())
+            process = psutil.Process(note["pid"])
+            # Another process may have its number later; the clock may have been set a little.
+            if abs(process.create_time() - note["started"]) < 1:
+                written = _own_bytes(process) - note["before"]
+                yield max(0, note["bytes"] - max(0, written))
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    """The memory that a process has written, without what it maps from files."""
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
 
 
 def _left_in_groups(mounted: Path, membership: Path) -> Iterator[int]:

@@ -42,10 +42,11 @@ class Host:
     """Owns one engine thread. `start` once, `run` from any thread, `stop` any number of times.
 
     hang_timeout: seconds of silence after which a child is killed. sockets: whether its processes
-    meet at sockets in its folder.
+    meet at sockets in its folder. cause: what a dead engine's log means, in a sentence; or "".
     """
 
     def __init__(self, hang_timeout: float | None = None, *, sockets: bool = False) -> None:
+        self.cause: Callable[[str], str] = lambda log: ""
         self._folder = EngineFolder(sockets=sockets)
         self.folder, self.log = self._folder.path, self._folder.log
         self.read_log = self._folder.read_log
@@ -261,7 +262,9 @@ class Host:
         )
 
     def _report(self, what: str) -> EngineDeadError:
-        return EngineDeadError(f"{what}.\n{self._folder.end_of_log()}")
+        return EngineDeadError(
+            f"{what}. {self.cause(self.read_log())}".rstrip() + f"\n{self._folder.end_of_log()}"
+        )
 
     def stop(self) -> None:
         """Kill this engine's processes and end its thread. Safe to call twice."""

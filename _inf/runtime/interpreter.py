@@ -1,4 +1,4 @@
-"""Undoes what imports do to the caller's interpreter (SGLang's settings), and leaves
+"""Undoes what imports do to the caller's interpreter (SGLang's settings, lost Ctrl-C), and leaves
 out of them what takes long and is not used; a start is mostly imports."""
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import importlib.util
 import logging
 import multiprocessing.context
 import os
+import signal
 import sys
 import threading
 import types
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 # What PyTorch reads when it is imported, for a model on a CPU. An OpenMP thread without work spins
@@ -143,3 +145,34 @@ def not_compiled() -> dict[str, str]:
 def set_torch_variables() -> None:
     for name, value in TORCH_VARIABLES.items():
         os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def interrupt_kept() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` after the block if Ctrl-C came within it and was lost: Python
+    prints and ignores an exception in a weak reference's callback, which every import has."""
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.default_int_handler(number, frame)
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # Ctrl-C is ignored, or somebody else's
+        return
+
+    def without_a_lost_one(lost: sys.UnraisableHookArgs) -> None:
+        if not (interrupted and lost.exc_type is KeyboardInterrupt):
+            report(lost)
+
+    report, sys.unraisablehook = sys.unraisablehook, without_a_lost_one
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = report
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if interrupted:
+            raise KeyboardInterrupt

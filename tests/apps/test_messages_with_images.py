@@ -175,7 +175,8 @@ def test_lines_with_images_are_answered_and_do_not_repeat_the_pixels(engine, on_
 def test_chat_puts_images_before_the_next_message(engine, on_vision, monkeypatch):
     """What is saved is a line of `inf batch`."""
     Path("a picture.png").write_bytes(png(WIDE))
-    lines = ["/image none.png", "/image", "/image https://host/a.png", "/image a picture.png",
+    lines = ["/image none.png", "/image", "/image https://host/a.png", r"/image a\ picture.png",
+             "/reset", '/image "a picture.png"', "/reset", "/image a picture.png",
              "What?", "And now?", "/save it"]  # fmt: skip
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
     _, said, err = on_vision("chat", "--temperature", 0, "--max-tokens", 8)

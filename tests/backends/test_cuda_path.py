@@ -216,3 +216,11 @@ def test_allocator_beside_which_memory_cannot_be_given_back_is_refused(monkeypat
     config = load_config({"rollout": {"free_cache_engine": True}}, {})
     with pytest.raises(ConfigError, match=f"free_cache_engine: {name} .* expandable_segments"):
         server_arguments(config, 64, "cuda", "info")
+
+
+def test_cause_is_read_in_the_last_traceback_only():
+    warned = "Failed to load JIT KV-Cache kernel: [Errno 2] No such file or directory: 'nvcc'\n"
+    traceback = "Traceback (most recent call last)\n"
+    assert cuda.cause(warned) == cuda.cause(f"{warned}{traceback}ValueError") == ""
+    assert "toolkit" in cuda.cause(f"{traceback}{warned}")
+    assert "gpu_memory_utilization" in cuda.cause(f"{traceback}CUDA out of memory. Tried")

@@ -53,7 +53,7 @@ def test_module_imported_for_a_start_may_not_start_another_engine(host, tmp_path
     def build() -> object:
         return importlib.import_module("shadowing")
 
-    says = "while this thread starts another one"
+    says = rf"{tmp_path}/shadowing.py starts it, .* module shadowing .* rename the file"
     for start in (lambda: host.start(build), lambda: started_here(build)):
         with pytest.raises(InferenceError, match=says):
             start()

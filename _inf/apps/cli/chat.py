@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -215,7 +216,7 @@ class Chat:
         if scheme_of(name) in URLS:
             part: JSON = {"type": "image_url", "image_url": {"url": name}}
         else:
-            part = {"type": "image", "image": str(Path(name).expanduser().absolute())}
+            part = {"type": "image", "image": str(_path(name).absolute())}
         Source.of(part, "/image").opened(rollout.images)  # refuses what is no image
         self._images.append(part)
 
@@ -283,3 +284,12 @@ def _watched() -> bool:
 
 def _note(text: str) -> None:
     typer.secho(text, dim=True, err=True)
+
+
+def _path(name: str) -> Path:
+    """The file of a name that may be quoted, or have `\\ ` for a space, as in a shell."""
+    path = Path(name).expanduser()
+    with contextlib.suppress(ValueError):  # it has one quotation mark
+        if not path.exists() and len(words := shlex.split(name)) == 1:
+            return Path(words[0]).expanduser()
+    return path

@@ -29,6 +29,7 @@ from _inf.errors import ConfigError
 from _inf.request.effective import check_params
 from _inf.request.keyword import Keyword
 from _inf.request.keywords import KEYWORDS
+from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
 
 if TYPE_CHECKING:
@@ -172,9 +173,10 @@ class Options:
         config = self.load()
         if config.source is not None:
             say(f"inf: {config.source}")
-        from inf import InferenceEngine
+        with interrupt_kept():
+            from inf import InferenceEngine
 
-        engine = InferenceEngine(config)
+            engine = InferenceEngine(config)
         if self.own_process:
             # Nearly all that the process has made so far it keeps. Python would look for garbage
             # among these objects again and again, half a second each time, in which no stream goes

@@ -1,4 +1,4 @@
-"""What an NVIDIA GPU needs in addition to its driver.
+"""What an NVIDIA GPU needs in addition to its driver, and what the log of an engine on it means.
 
 Triton compiles a launcher for its kernels with a C compiler and Python's headers. SGLang 0.5.9 has
 most of its own kernels compiled in its wheels; those that it would compile at first use with CUDA's
@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -19,6 +20,22 @@ from pathlib import Path
 
 from _inf.backends.verl.compiled_libraries import c_compiler
 from _inf.errors import ConfigError
+
+# What the last traceback of a log says, and what it means.
+CAUSES = {
+    r"nvcc|ninja": "A kernel had to be compiled and could not be: that needs CUDA's toolkit "
+    "(nvcc) and ninja on PATH. Leave out the key of rollout.engine_kwargs.sglang that chose the "
+    "kernel, or install both.",
+    r"failed to dispatch data type": "A kernel does not take the engine's dtype; try "
+    "rollout.dtype: bfloat16.",
+    r"Python\.h": "Triton compiles with Python's headers, which are not installed (the package "
+    "python3-dev).",
+    r"no kernel image is available": "A kernel was not compiled for this GPU's generation.",
+    r"out of resource: shared memory": "A Triton kernel needs more shared memory than this GPU "
+    "has; set rollout.dtype: bfloat16, or another attention_backend.",
+    r"CUDA out of memory|OutOfMemoryError": "The GPU's memory is full; lower "
+    "rollout.gpu_memory_utilization or rollout.max_num_seqs, or free some memory.",
+}
 
 
 def check_tools() -> None:
@@ -81,3 +98,11 @@ def _linkable(libcuda: Path) -> Path:
         scratch.symlink_to(libcuda)
         scratch.replace(folder / name)
     return folder
+
+
+def cause(log: str) -> str:
+    """One sentence about a known fault in the last traceback of a GPU engine's log; "" if none."""
+    # Only there, because SGLang also logs failures that it can work around.
+    _, found, end = log.rpartition("Traceback (most recent call last)")
+    matches = (text for pattern, text in CAUSES.items() if found and re.search(pattern, end))
+    return next(matches, "")

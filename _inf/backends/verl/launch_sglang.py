@@ -64,6 +64,10 @@ def launch(config: Config) -> VerlBackend:
     with _starting, quiet.starting(config.model_name, TAKES[device]):
         folder = model_folder(config)
         host = Host(config.hang_timeout, sockets=True)
+        if device == "cuda":
+            from _inf.backends.verl.cuda import cause
+
+            host.cause = cause
         try:
             with quiet.third_party():
                 host.fork_server = _fork_server(config, device, host.log)

@@ -10,6 +10,7 @@ import asyncio
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inf import ConfigError, PromptError
@@ -27,6 +28,7 @@ WRONG_KEYWORDS = {
     "stop_token_ids": [VOCABULARY],
     "seed": [1] * 5,
     "json_schema": {"type": "x"},
+    "on_error": np.array([1, 2]),
     "top_k": 2**31,
     "temperature": 10**400,
     "stop": "\ud800",

@@ -13,8 +13,10 @@ how many tokens before its own a token sees, -1 for all.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy
@@ -28,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 from _inf.backends.verl.child.kernels import DecodingStep, Kernels
 from _inf.backends.verl.patch_table import Process, Replace, Wrap
+from _inf.runtime.free_memory import reserve
 
 # SGLang has rules of its own for this name: no Triton kernels, no CUDA graphs.
 NAME = "torch_native"
@@ -167,15 +170,21 @@ def _attend(
     return torch.softmax(scores if mask is None else scores + mask, dim=-1) @ values
 
 
-def create_lazily(create: Callable[..., None], pool: object) -> None:
+def create_lazily(folder: Path, create: Callable[..., None], pool: object) -> None:
     """Create the KV cache of a CPU in memory that the kernel zeroes page by page, when it is first
-    used."""
-    with _LazyZeros():
+    used. folder: the engine's."""
+    with _LazyZeros() as lazy:
         create(pool)
+    reserve(folder, lazy.reserved)  # another engine's start would take it for free memory
 
 
 class _LazyZeros(TorchFunctionMode):
-    """Within it, `torch.zeros(shape, dtype=..., device=...)` touches no memory."""
+    """Within it, `torch.zeros(shape, dtype=..., device=...)` touches no memory; reserved: how many
+    bytes so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reserved = 0
 
     def __torch_function__(
         self,
@@ -187,7 +196,9 @@ class _LazyZeros(TorchFunctionMode):
         if function is not torch.zeros:
             return function(*args, **(kwargs or {}))
         [shape], dtype = args, (kwargs or {})["dtype"]
-        return torch.from_numpy(numpy.zeros(shape, f"i{dtype.itemsize}")).view(dtype)
+        zeros = torch.from_numpy(numpy.zeros(shape, f"i{dtype.itemsize}")).view(dtype)
+        self.reserved += zeros.nbytes
+        return zeros
 
 
 def register_cpu_attention(kernels: Kernels | None) -> None:
@@ -202,7 +213,7 @@ def patches(process: Process) -> list[Replace]:
         Replace("sglang.srt.layers.logits_processor:fused_softcap", cap_logits,
                 "it is a Triton kernel, for which a CPU has no driver"),
         Wrap("sglang.srt.mem_cache.memory_pool:MHATokenToKVPool._create_buffers",
-             create_lazily,
+             functools.partial(create_lazily, process.folder),
              "on a CPU it writes zeros to the whole cache, for a second at each start"),
     ]
     # fmt: on
