@@ -29,12 +29,19 @@ ENGINE_TOTALS = (
 class Metrics:
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine = engine
-        self.registry = own = CollectorRegistry()
-        told, of = "Requests by route and status", ("route", "status")
-        self.requests = Counter("inf_http_requests", told, of, registry=own)
-        told = "Requests that are being answered or are waiting"
-        self.running = Gauge("inf_http_requests_running", told, registry=own)
-        own.register(self)
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "inf_http_requests",
+            "Requests by route and status",
+            ("route", "status"),
+            registry=self.registry,
+        )
+        self.running = Gauge(
+            "inf_http_requests_running",
+            "Requests that are being answered or are waiting",
+            registry=self.registry,
+        )
+        self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the engine's totals; called for each scrape."""
