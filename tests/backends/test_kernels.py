@@ -42,16 +42,20 @@ def test_without_gcc_or_with_a_damaged_library_there_is_a_warning_and_none(monke
         assert compiled_libraries.kernel_library() is None
 
 
-def test_cache_of_zeros_is_created_without_writing_it():
+def test_cache_of_zeros_is_created_without_writing_it(monkeypatch, tmp_path):
+    """And counted as reserved."""
     from _inf.backends.verl.child import attention
 
+    reserved: list[tuple[Path, int]] = []
+    monkeypatch.setattr(attention, "reserve", lambda *those: reserved.append(those))
     made: list[torch.Tensor] = []
 
     def create(pool: None) -> None:
         for shape in ((1000, 2, 3), (0, 2)):
             made.append(torch.zeros(shape, dtype=torch.bfloat16, device="cpu"))
 
-    attention.create_lazily(create, None)
+    attention.create_lazily(tmp_path, create, None)
+    assert reserved == [(tmp_path, 1000 * 2 * 3 * 2)]
     assert [(tuple(each.shape), bool(each.any())) for each in made] == [
         ((1000, 2, 3), False),
         ((0, 2), False),

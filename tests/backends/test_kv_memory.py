@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,7 +138,9 @@ def group(folder: Path, version: int, limit: str, used: int, cache: int) -> None
     (folder / "memory.stat").write_text(stat)
 
 
-def test_limits_of_every_group_around_the_process_count(tmp_path):
+def test_limits_of_every_group_around_the_process_count(tmp_path, monkeypatch):
+    # Without what the engines of other tests have reserved meanwhile.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     member = tmp_path / "cgroup"
     member.write_text("0::/a/b\n")
     group(tmp_path / "fs/a/b", 2, "max", 50, 10)
