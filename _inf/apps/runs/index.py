@@ -116,7 +116,7 @@ def read_index(paths: Sequence[Path], tokenizer: Tokenizer, reward: str | None) 
             prompt, text, tokens = read_row(row)
             if tokens is None and tokenizer is not None:
                 tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"])
-            cut = row.finish_reason and row.finish_reason == "length"
+            cut = None if row.finish_reason is None else row.finish_reason == "length"
             same_prompt = prompts.setdefault(prompt, len(prompts))
             step = _step(row, path, places)
             figures.append((step, same_prompt, scores.of(row), len(text), tokens, cut))

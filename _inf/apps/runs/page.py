@@ -74,8 +74,7 @@ def _details(run: Run, prompts: list[int]) -> tuple[dict[int, JSON], dict[int, s
     questions: dict[int, str] = {}
     left = MOST_TEXT
     numbers = run.index.table["prompt"].tolist()
-    order = _in_order(run.index.table, prompts)
-    places = (place for place in order if place not in details)
+    places = iter(dict.fromkeys(_in_order(run.index.table, prompts)))  # each is read once
     while some := [*itertools.islice(places, _that_fit(left, len(details)))]:
         for place, row in rows_of_page(run, some).items():
             question = run.index.prompts[numbers[place]]

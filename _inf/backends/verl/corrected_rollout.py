@@ -102,8 +102,8 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
 
         Returns verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected,
         `response_mask` added, and in `non_tensor_batch["rows"]` the engine's answers. Raises
-        `ConfigError` for a column that asks for more than one turn. A row's
-        images are in `multi_modal_data`.
+        `ConfigError` for a column that asks for more than one turn. A row's images are in
+        `multi_modal_data`.
         """
         check_one_turn(prompts)
         if "multi_modal_data" in prompts.non_tensor_batch:

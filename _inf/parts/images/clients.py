@@ -52,7 +52,7 @@ def of_request(prompts: Sequence[object], config: Config, then: Callable[[Reader
         return then(known)
     bounds = config.rollout.images
     own = ClientReader(bounds, Opening(bounds, "the request"))
-    return _thread.submit(then, {kind: own for kind in known}).result()
+    return _thread.submit(then, {**known, **dict.fromkeys(known.keys() & KINDS, own)}).result()
 
 
 def _has_images(prompt: object) -> bool:
